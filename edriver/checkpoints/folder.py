@@ -9,10 +9,12 @@ reads everything.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import inspect
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedWriter
@@ -194,9 +196,15 @@ class CheckpointFolder:
         newest = max((found.number for found in whole), default=0)
         names = {found.name for found in whole[:keep]} | {found.name for found in whole if found.number == newest}
         names |= {found.name for found in there if found.refused}
+        trouble: OSError | None = None
         for name in self._names():
             if name not in names and _number(name) < newest:
-                self.remove(name)
+                try:
+                    self.remove(name)
+                except OSError as error:  # such as one of another account: the others are removed all the same
+                    trouble = trouble or error
+        if trouble is not None:
+            raise trouble
 
     def condemn(self, name: str) -> None:
         """Make a checkpoint whose content is damaged a torn one, which does not count from now on.
@@ -230,13 +238,16 @@ class CheckpointFolder:
         return [str(entry).rstrip("/").rpartition("/")[2] for entry in entries]
 
     def read_note(self, name: str) -> bytes | None:
-        """A note; None: there is no such.
+        """A note; None: there is no such. What is not a regular file, such as a link or a pipe, counts as an empty one.
 
         Raises:
             OSError: it cannot be read.
         """
+        path = self._path(name)
         try:
-            found: bytes = self._fs.cat_file(self._path(name), end=MAX_NOTE_BYTES)
+            if self.is_local:
+                return _read(path, MAX_NOTE_BYTES, follow=False) or b""
+            found: bytes = self._fs.cat_file(path, end=MAX_NOTE_BYTES)
         except FileNotFoundError:
             return None
         return found
@@ -274,7 +285,9 @@ class CheckpointFolder:
         if not self.is_local:
             self._fs.pipe_file(self._path(name), content)
             return
-        with Path(self._path(name)).open("r+b", buffering=0) as file:  # in place: a full disk is no matter
+        # In place: a full disk is no matter. No link is followed, which another account may have laid there.
+        descriptor = os.open(self._path(name), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123  a descriptor
             file.write(content)
             file.truncate()
 
@@ -291,9 +304,12 @@ class CheckpointFolder:
         return [name for name in self.names() if _NAME.fullmatch(name)]
 
     def _look_at(self, name: str) -> Found:
-        number = _number(name)
+        number, path = _number(name), self._path(name, MANIFEST)
         try:
-            manifest = Manifest.of(self._fs.cat_file(self._path(name, MANIFEST)))
+            text = _read(path, -1, follow=True) if self.is_local else self._fs.cat_file(path)
+            if text is None:
+                return Found(name, number, None, "its manifest is not a regular file")
+            manifest = Manifest.of(text)
         except FileNotFoundError:
             return Found(name, number, None, "it has no manifest: it is still being written, or never was to the end")
         except ManifestError as error:
@@ -323,6 +339,33 @@ def _number(name: str) -> int:
     match = _NAME.fullmatch(name)
     assert match is not None, "only such names are listed"
     return int(match[1])
+
+
+def _read(path: str, most: int, *, follow: bool) -> bytes | None:
+    """Read a local file, or so many bytes of it; None: something else is there. Never waits for the writer of a pipe.
+
+    Args:
+        path: where.
+        most: bytes; -1: all.
+        follow: whether it may be a link to a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            return None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
 
 
 def _write_or_remove(file: BufferedWriter, content: bytes) -> None:

@@ -30,7 +30,7 @@ from typing import Final
 from edriver.checkpoints.folder import CheckpointFolder
 from edriver.common.ids import NO_ROUND, RoundId
 from edriver.system.proc_stat import process_lives, process_name, this_machine
-from edriver.text.printable import printable
+from edriver.text.printable import printable_line
 
 logger = logging.getLogger("edriver.worker")
 
@@ -132,10 +132,10 @@ class Owner:
         """For people."""
         if self == UNREADABLE:
             return "a run whose file cannot be read"
-        host, pid = _shown(self.host), _shown(self.process.partition(" ")[0])
+        host, pid = printable_line(self.host), printable_line(self.process.partition(" ")[0])
         if not self.run_id:
             return f"a script without a driver (pid {pid} on {host})"
-        return f"run {_shown(self.run_id)} (rank 0 of round {self.round_id}, pid {pid} on {host})"
+        return f"run {printable_line(self.run_id)} (rank 0 of round {self.round_id}, pid {pid} on {host})"
 
 
 _TEXTS: Final = ("run_id", "host", "machine", "process", "agent", "token")
@@ -364,7 +364,10 @@ class Ownership:
         )
 
     def _taken_by(self, owner: Owner) -> str:
-        return f"another run has taken over the checkpoint folder {self._where}, and this one was silent: {owner}"
+        return (
+            f"another run has taken over the checkpoint folder {self._where}, because this run had not renewed its "
+            f"claim: {owner}"
+        )
 
     @property
     def _where(self) -> str:
@@ -380,10 +383,6 @@ def release_at_exit() -> None:
     for claim in _claims:
         atexit.unregister(claim.release)
         atexit.register(claim.release)
-
-
-def _shown(text: str) -> str:
-    return printable(text).replace("\n", " ").replace("\t", " ")
 
 
 def _file(number: int) -> str:

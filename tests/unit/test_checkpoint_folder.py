@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from pathlib import Path
 
@@ -111,6 +112,53 @@ def test_old_ones_are_removed_with_what_is_torn_before_them(location: str) -> No
     begun = write(folder, 40, whole=False)
     folder.prune(2)
     assert names(folder) == [*kept, begun]
+
+
+def test_one_that_cannot_be_removed_keeps_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = CheckpointFolder(str(tmp_path))
+    foreign = write(folder, 10)
+    write(folder, 20)
+    kept = write(folder, 30)
+    remove = folder.remove
+
+    def refused(name: str) -> None:
+        if name == foreign:
+            raise PermissionError(1, "Operation not permitted", name)
+        remove(name)
+
+    monkeypatch.setattr(folder, "remove", refused)
+    with pytest.raises(PermissionError, match=foreign):
+        folder.prune(1)
+    assert names(folder) == [foreign, kept]
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(tmp_path: Path) -> None:
+    folder = CheckpointFolder(str(tmp_path))
+    sound = write(folder, 10)
+    (tmp_path / "checkpoint-000002").mkdir()
+    os.mkfifo(tmp_path / "checkpoint-000002" / MANIFEST)
+    assert [(found.name, found.trouble) for found in folder.found()] == [
+        (sound, ""),
+        ("checkpoint-000002", "its manifest is not a regular file"),
+    ]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_lies_in_the_place_of_a_note_is_neither_read_nor_written(tmp_path: Path, kind: str) -> None:
+    target, note = tmp_path / "target", tmp_path / "c" / "note"
+    target.write_bytes(b"mine")
+    note.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(note)
+    else:
+        note.symlink_to(target)
+    folder = CheckpointFolder(str(note.parent))
+    assert folder.read_note("note") == b""
+    with pytest.raises(OSError, match="note"):
+        folder.rewrite_note("note", b"others")
+    assert target.read_bytes() == b"mine"
 
 
 def test_those_with_the_most_steps_stay_and_the_one_that_was_written_last(location: str) -> None:

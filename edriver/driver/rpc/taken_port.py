@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from edriver.system.own_addresses import bound_at
-from edriver.text.printable import printable
+from edriver.text.printable import printable_line
 
 _log = logging.getLogger("edriver.driver")
 
@@ -82,7 +82,7 @@ def holder_of(port: int) -> str:
         found = next((one.pid for one in psutil.net_connections("tcp") if one.laddr[1:] == (port,) and one.pid), None)
         if found is not None:
             process = psutil.Process(found)
-            return printable(f"process {found} ({process.name()}) of account {process.username()}").replace("\n", "?")
+            return printable_line(f"process {found} ({process.name()}) of account {process.username()}")
     except (psutil.Error, OSError, IndexError):
         pass
     owner = _owner_of(port)
