@@ -76,13 +76,26 @@ def _open_own_links(path: Path, flags: int) -> int:
                 raise OSError(errno.ENXIO, "it is a pipe that no process reads from", str(path)) from None
             if error.errno != errno.ELOOP:
                 raise
-        found = at.lstat()
+        found, target = _link_at(at)
         if found.st_uid not in _trusted_accounts():
             raise _foreign(path, "it is a symbolic link of", found)
         if at.parent.resolve().is_relative_to("/proc"):  # such as /dev/stdout: it leads to what has no path
             return os.open(at, flags | os.O_NONBLOCK, 0o600)
-        at = at.parent / at.readlink()
+        at = at.parent / target
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _link_at(path: Path) -> tuple[os.stat_result, str]:
+    """Whose a symbolic link is, and where that very one leads: another may take its place at any moment.
+
+    Raises:
+        OSError: it is a link no more.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return os.fstat(descriptor), os.readlink("", dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _foreign(path: Path, words: str, found: os.stat_result) -> PermissionError:
