@@ -99,7 +99,9 @@ def _link_at(path: Path) -> tuple[os.stat_result, str]:
 
 
 def _foreign(path: Path, words: str, found: os.stat_result) -> PermissionError:
-    return PermissionError(errno.EPERM, f"{words} {_account(found.st_uid)}: remove it, or give another path", str(path))
+    return PermissionError(
+        errno.EPERM, f"{words} {account_name(found.st_uid)}: remove it, or give another path", str(path)
+    )
 
 
 def _trusted_accounts() -> set[int]:
@@ -248,14 +250,15 @@ class OwnFolder:
         owner, mask = _seen_in(self._descriptor)
         if found.st_uid not in {*self._owners, owner}:
             raise NotOwnError(
-                f"{_shown(path)} belongs to {_account(found.st_uid)}, and what it says would be run as "
-                f"{_account(os.geteuid())}. If you trust it, make a copy of your own (cp -r)"
+                f"{_shown(path)} belongs to {account_name(found.st_uid)}, and what it says would be run as "
+                f"{account_name(os.geteuid())}. If you trust it, make a copy of your own (cp -r)"
             )
         if found.st_mode & OTHERS_MAY_WRITE & mask:
             whom = "every account" if found.st_mode & stat.S_IWOTH else "its group"
             raise NotOwnError(
                 f"{_shown(path)} can be changed by {whom} (its mode is {stat.S_IMODE(found.st_mode):04o}), and what it "
-                f"says would be run as {_account(os.geteuid())}. If you trust it: chmod -R go-w {_shown(self._path)}"
+                f"says would be run as {account_name(os.geteuid())}. If you trust it: "
+                f"chmod -R go-w {_shown(self._path)}"
             )
 
 
@@ -290,7 +293,8 @@ def _seen_in(folder: int) -> tuple[int, int]:
     return made.st_uid, OTHERS_MAY_WRITE & ~made.st_mode
 
 
-def _account(user: int) -> str:
+def account_name(user: int) -> str:
+    """An account in words, by its number: its name, if it has one here, and the number."""
     try:
         return f"{pwd.getpwuid(user).pw_name} (user ID {user})"
     except KeyError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 
 from edriver.common.join_config import JoinConfig
@@ -63,3 +64,13 @@ def test_a_server_whose_authority_kept_no_key_goes_on_until_that_ends(tmp_path: 
     assert later.token == "token"
     assert end_of(later.authority.encode()) > START + datetime.timedelta(days=3000)
     assert (tmp_path / AUTHORITY_FILE).exists()
+
+
+def test_a_server_that_lost_its_certificate_says_that_clients_need_new_credentials(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(tmp_path, 0)
+    assert not caplog.messages
+    (tmp_path / SERVER_FILE).write_bytes(b"")
+    start(tmp_path, 1)
+    assert caplog.messages == [f"this server has a new authority: give all clients the new {CREDENTIALS_FILE}"]

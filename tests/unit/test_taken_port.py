@@ -14,6 +14,7 @@ import pytest
 from edriver.driver.rpc import taken_port
 from edriver.driver.rpc.taken_port import RETRY_PERIOD, await_port, holder_of
 from edriver.driver.take_over import await_port_of_run
+from edriver.system.private_files import account_name
 
 
 @pytest.fixture
@@ -78,7 +79,4 @@ def test_the_account_of_a_process_that_is_hidden_from_this_one(
     taken: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("psutil.net_connections", lambda _: [])
-    import pwd
-
-    owner = pwd.getpwuid(os.geteuid()).pw_name
-    assert holder_of(taken.getsockname()[1]) == f"a process of account {owner}"
+    assert holder_of(taken.getsockname()[1]) == f"a process of {account_name(os.geteuid())}"

@@ -90,8 +90,8 @@ class Head:
         found = json.loads(text)
         if not isinstance(found, dict) or found.keys() != set(cls.__slots__):
             raise ValueError("it does not have the fields of a head")
-        for name, is_right in _RIGHT.items():
-            if not is_right(found[name]):
+        for name, is_valid in _FIELD_CHECKS.items():
+            if not is_valid(found[name]):
                 raise ValueError(f"{name} is {found[name]!a:.100}")
         tuples = {name: tuple(found[name]) for name in ("arguments", "began")}
         return cls(**{**found, **tuples, "key": bytes.fromhex(found["key"])})
@@ -116,7 +116,7 @@ def _is_whole(found: object, least: int, most: int) -> bool:
     return isinstance(found, int) and _is_number(found, least, most)
 
 
-_RIGHT: Final[Mapping[str, Callable[[Any], bool]]] = {
+_FIELD_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "run_id": lambda found: _is_text(found) and bool(found),
     "arguments": lambda found: isinstance(found, list) and all(map(_is_text, found)),
     "directory": _is_text,
@@ -131,7 +131,7 @@ _RIGHT: Final[Mapping[str, Callable[[Any], bool]]] = {
     "port": lambda found: _is_whole(found, 0, 65535),
     "credentials": _is_text,
 }
-"""Whether a field of a head can be that."""
+"""Says for each field of a head whether a value is valid."""
 
 
 class Turn(NamedTuple):

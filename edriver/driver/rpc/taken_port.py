@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import errno
 import logging
-import pwd
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 from edriver.system.own_addresses import bound_at
+from edriver.system.private_files import account_name
 from edriver.text.printable import printable_line
 
 _log = logging.getLogger("edriver.driver")
@@ -86,7 +86,7 @@ def holder_of(port: int) -> str:
     except (psutil.Error, OSError, IndexError):
         pass
     owner = _owner_of(port)
-    return "another process" if owner is None else f"a process of account {_account_name(owner)}"
+    return "another process" if owner is None else f"a process of {account_name(owner)}"
 
 
 def _owner_of(port: int) -> int | None:
@@ -98,10 +98,3 @@ def _owner_of(port: int) -> int | None:
             at_port = [row for row in rows if int(row[_ADDRESS].rpartition(":")[2], 16) == port]
             owners += [(row[_STATE] != _LISTENING, int(row[_ACCOUNT])) for row in at_port]
     return min(owners)[1] if owners else None
-
-
-def _account_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from edriver.common.join_config import SERVER_NAME, JoinConfig
 from edriver.driver.rpc.certificate_authority import CERTIFICATE_LIFETIME, Root, end_of
 from edriver.rendezvous.address import CREDENTIALS_FILE
-from edriver.system.private_files import open_private
+from edriver.system.private_files import open_private, sync_folder
 
 _log = logging.getLogger("edriver.rendezvous")
 
@@ -79,8 +79,8 @@ def identity(folder: Path, now: datetime.datetime) -> Identity:
             return found
         authority, token = found.authority, found.token
     else:
-        if found is not None:
-            _log.warning("the authority of this server is renewed: give all clients the new %s", CREDENTIALS_FILE)
+        if (folder / CREDENTIALS_FILE).exists():  # else there are no clients that have an earlier one
+            _log.warning("this server has a new authority: give all clients the new %s", CREDENTIALS_FILE)
         root = Root.new("edriver rendezvous", now, AUTHORITY_LIFETIME)
         _write_pair(folder / AUTHORITY_FILE, root.certificate, root.key)
         authority, token = root.certificate.decode(), found.token if found else secrets.token_urlsafe(32)
@@ -90,12 +90,19 @@ def identity(folder: Path, now: datetime.datetime) -> Identity:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file by one that only this user can read."""
+    """Replace a file by one that only this user can read; a power cut leaves the one or the other.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     with os.fdopen(open_private(new), "wb") as file:
         file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     new.replace(path)
+    sync_folder(path.parent)
 
 
 def _write_pair(path: Path, certificate: bytes, key: bytes) -> None:
