@@ -36,9 +36,9 @@ class Alone:
         self._running = True
         try:
             result = function(state, *args, **kwargs)
+            refuse_result(function, result)
             state.function_returned()
         finally:
             self._running = False
-        refuse_result(function, result)
         release_at_exit()
         return result
