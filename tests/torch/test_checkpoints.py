@@ -236,7 +236,7 @@ def test_one_of_another_account_does_not_have_ones_own_removed(tmp_path: Path) -
     state = new_state(tmp_path, keep=1)
     assert state.newest_checkpoint(look=True) == 10**9  # to load it says why it is refused
     train(state, 3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-900000", "checkpoint-900003"]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-900000", "checkpoint-900003"]
     fresh = new_state(tmp_path, seed=9)
     assert fresh.newest_checkpoint(look=True) == 3
     fresh.load_checkpoint()
