@@ -58,7 +58,7 @@ class LineSplitter:
         pieces = [piece for line in lines for piece in self._cut(_final_state(line))]
         if b"\r" in rest:
             self.state = _final_state(rest)[:MAX_LINE_BYTES]
-            rest = b"\r".join((self.state, rest[rest.rindex(b"\r") + 1 :] if not rest.endswith(b"\r") else b""))
+            rest = b"\r".join((self.state, rest.rpartition(b"\r")[2]))
         else:
             self.state = b""
         *full, last = self._cut(rest)
