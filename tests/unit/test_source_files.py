@@ -93,19 +93,22 @@ def test_a_file_that_differs_from_the_first_is_named_with_its_time(monkeypatch: 
     assert sources.differing(loaded(6, b="3"))
 
 
-def test_the_same_list_of_another_worker_is_no_event() -> None:
+def test_what_another_worker_has_reported_is_no_event() -> None:
+    """By content: a host's copy may have been made at another time."""
     messages = AgentMessages(agent_pb2.Welcome(), lambda _: None, lambda _: None, FaultLog())
     peer: Any = SimpleNamespace(identity=SimpleNamespace(workers={1, 2, 3}))
 
-    def event(worker_id: int, digest: bytes) -> events.Event | None:
-        file = notification_pb2.SourceFile(name="a.py", digest=digest)
-        file.modify_time.FromSeconds(5)
-        report = notification_pb2.Report(sources_loaded=notification_pb2.SourcesLoaded(files=[file]))
+    def event(worker_id: int, digest: bytes, also: bytes = b"", at: int = 5) -> events.Event | None:
+        loaded = notification_pb2.SourcesLoaded()
+        for name, content in (("a.py", digest), *([("b.py", also)] if also else [])):
+            loaded.files.add(name=name, digest=content).modify_time.FromSeconds(at)
+        report = notification_pb2.Report(sources_loaded=loaded)
         sent = agent_pb2.WorkerReport(worker_id=worker_id, report=report)
         return messages.event_of(peer, agent_pb2.ConnectRequest(worker_report=sent))
 
     assert event(1, b"1") == SourcesLoaded(1, (SourceFile("a.py", b"1", 5.0),))
-    assert event(2, b"1") is None
+    assert event(2, b"1", at=6) is None
+    assert event(2, b"1", also=b"1") == SourcesLoaded(2, (SourceFile("b.py", b"1", 5.0),))
     assert event(3, b"2") == SourcesLoaded(3, (SourceFile("a.py", b"2", 5.0),))
     for number in range(MAX_LOADED):
         assert event(1, b"other %d" % number)

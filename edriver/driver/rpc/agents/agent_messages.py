@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from edriver.common.wire import epoch_seconds, span_seconds
@@ -29,8 +30,8 @@ _OF_A_WORKER: Final = frozenset(
 )
 """Messages of an agent about one of its workers."""
 
-MAX_LOADED: Final = 32
-"""Lists of source files that are remembered, so that the same list from another worker is no event."""
+MAX_LOADED: Final = 2000
+"""Contents of source files that are remembered, so that the same content from another worker is no event."""
 
 
 class AgentMessages:
@@ -66,7 +67,7 @@ class AgentMessages:
         self._on_agent_ended = on_agent_ended
         self._faults = faults
         self._on_stacks = on_stacks
-        self._loaded: dict[tuple[events.SourceFile, ...], None] = {}
+        self._loaded: dict[tuple[str, bytes], None] = {}  # names and digests
 
     def event_of(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> events.Event | None:
         """What a message means to the core; None if nothing.
@@ -92,7 +93,7 @@ class AgentMessages:
                 if (beat := _progress_in(report)) is not None:
                     self._on_progress(beat)
                 event = event_of_report(report.worker_id, report.report)
-                return None if isinstance(event, events.SourcesLoaded) and self._is_known(event) else event
+                return self._unknown(event) if isinstance(event, events.SourcesLoaded) else event
             case "worker_ending":
                 ending = message.worker_ending
                 return events.WorkerEnding(ending.worker_id, epoch_seconds(ending.detect_time))
@@ -132,14 +133,14 @@ class AgentMessages:
         if used:
             self._on_usage(peer.host, heartbeat)
 
-    def _is_known(self, loaded: events.SourcesLoaded) -> bool:
-        """Whether a worker before has loaded the same: thousands do."""
-        if loaded.files in self._loaded:
-            return True
-        self._loaded[loaded.files] = None
-        if len(self._loaded) > MAX_LOADED:
+    def _unknown(self, loaded: events.SourcesLoaded) -> events.SourcesLoaded | None:
+        """A worker's files without those that others have reported: thousands load the same; None: all are known."""
+        # By content alone: each host may have a copy of its own, made at another time.
+        files = tuple(file for file in loaded.files if (file.name, file.digest) not in self._loaded)
+        self._loaded |= {(file.name, file.digest): None for file in files}
+        while len(self._loaded) > MAX_LOADED:
             del self._loaded[next(iter(self._loaded))]
-        return False
+        return replace(loaded, files=files) if files else None
 
     def own_lines(
         self, identity: AgentIdentity, batch: agent_pb2.ForwardOutputRequest
