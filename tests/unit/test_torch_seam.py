@@ -16,7 +16,7 @@ ROOMS = ("worker", "agent", "system")
 SEAM = ROOT / "worker" / "backend"
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if SEAM not in path.parents)
 
-PROMISED: Final = {"_exit", "_asdict", "_fields", "_make", "_replace", "_SSLMethod"}
+PROMISED: Final = {"_exit", "_asdict", "_fields", "_replace", "_SSLMethod"}
 """Names that begin like private ones and are documented (os._exit, a named tuple's), or that only types use."""
 
 OF_BASE_CLASSES: Final = {"_names", "_saved_modes", "_saved_random", "_too_large"}

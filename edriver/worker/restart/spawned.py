@@ -15,8 +15,14 @@ from typing import Any
 
 
 def refuse_unguarded() -> None:
-    """Have the script's own process raise a RuntimeError where such a process is started and would train."""
-    prepare = multiprocessing.spawn.get_preparation_data
+    """Have the script's own process raise a RuntimeError where such a process is started and would train.
+
+    Interface: multiprocessing.spawn.get_preparation_data, which both start methods call in the process that starts
+    another. Without it nothing is refused, and such a process fails or hangs in its own way.
+    """
+    prepare = getattr(multiprocessing.spawn, "get_preparation_data", None)
+    if prepare is None:
+        return
 
     def checked(name: str) -> dict[str, Any]:
         main = vars(sys.modules["__main__"])
@@ -26,7 +32,8 @@ def refuse_unguarded() -> None:
                 'again from its top: put the code that trains under `if __name__ == "__main__":`. forkserver is the '
                 "default start method from Python 3.14 on"
             )
-        return prepare(name)
+        found: dict[str, Any] = prepare(name)
+        return found
 
     multiprocessing.spawn.get_preparation_data = checked
 
