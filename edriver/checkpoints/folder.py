@@ -131,7 +131,10 @@ class CheckpointFolder:
         """
         assert found.manifest is not None, "a whole checkpoint has one"
         for name, record in found.manifest.files.items():
-            with self._fs.open(self._path(found.name, name), "rb") as file:
+            path = self._path(found.name, name)
+            if self.is_local and Path(path).exists() and not Path(path).is_file():  # such as a pipe: it would wait
+                return f"{name} is not a file"
+            with self._fs.open(path, "rb") as file:
                 digest = hashlib.file_digest(file, "sha256")
             if digest.hexdigest() != record.sha256:
                 return f"the content of {name} has changed since it was written"

@@ -145,6 +145,19 @@ def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_a_file_is_damage(tmp_path: Path) -> None:
+    folder = CheckpointFolder(str(tmp_path))
+    name = write(folder, 10)
+    (tmp_path / name / "data").unlink()
+    os.mkfifo(tmp_path / name / "data")
+    about = json.loads((tmp_path / name / MANIFEST).read_text())
+    about["files"]["data"]["bytes"] = 0  # as long as a pipe is
+    (tmp_path / name / MANIFEST).write_text(json.dumps(about))
+    (found,) = folder.found()
+    assert folder.damage(found) == "data is not a file"
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 def test_what_lies_in_the_place_of_a_note_is_neither_read_nor_written(tmp_path: Path, kind: str) -> None:
     target, note = tmp_path / "target", tmp_path / "c" / "note"
