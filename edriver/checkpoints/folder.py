@@ -95,7 +95,7 @@ class CheckpointFolder:
     def newest(self) -> Found | None:
         """The whole checkpoint with the most steps; None: there is none.
 
-        One that is refused is the newest only where there are no others: to load it says why it is.
+        One that is refused counts only where there is no other, so that loading it says why it is refused.
 
         Raises:
             OSError: the folder cannot be read.

@@ -206,7 +206,7 @@ def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int, least: in
     for where, entry in entries:
         try:
             host = _parse_entry(entry, default_slots, least)
-            key = host.name.lower()  # names are no others in capitals
+            key = host.name.lower()  # DNS knows no capitals
             if key in places:
                 raise DiscoveryError(f"{_shown(entry)} is listed twice, first in {places[key]}: list it once")
             places[key] = where

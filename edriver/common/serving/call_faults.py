@@ -1,6 +1,7 @@
-"""What comes of a call that raises: an answer, and nothing in the log of what a caller can bring about; all else once.
+"""What a call that raises leads to: an answer. What a caller can bring about is not logged, all else once a kind.
 
-gRPC logs a traceback for bytes that are no message, and two for a call that its caller has left at the wrong moment.
+gRPC logs a traceback for bytes that are not a valid message, and two for a call that its caller has left at the wrong
+moment.
 """
 
 from __future__ import annotations
