@@ -35,7 +35,7 @@ class Terms:
     Args:
         settings: the agent's.
         environment: the agent's own, which its workers inherit, except variables that name network interfaces that
-            this host does not have.
+            this host does not have. Those of a command that may lead into another network are left alone.
 
     Attributes:
         command: what a worker runs.
@@ -49,7 +49,7 @@ class Terms:
 
     def __init__(self, settings: AgentSettings, environment: Mapping[str, str]) -> None:
         self._settings = settings
-        self._environment = network_variables.usable(environment)
+        self._environment = environment
         self._address = settings.address
         self._interface: str | None = None
         self._papers: Path | None = None
@@ -67,6 +67,8 @@ class Terms:
         """Take a Welcome in; the first TLS credentials that come are kept in the agent's folder."""
         self._observed_address = welcome.observed_address
         self._output_folder = welcome.output_folder
+        if not self.command and network_variables.stay_valid(welcome.command):
+            self._environment = network_variables.usable(self._environment)
         self.command = welcome.command
         if welcome.HasField("now"):
             self.clock.follow(epoch_seconds(welcome.now))

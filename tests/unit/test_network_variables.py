@@ -54,8 +54,17 @@ def test_a_worker_starts_without_an_interface_that_is_not_here(
     settings = AgentSettings("run", "localhost", 1, "127.0.0.1", tmp_path)
     with caplog.at_level(logging.WARNING):
         terms = Terms(settings, {"GLOO_SOCKET_IFNAME": "eth99", "NCCL_SOCKET_IFNAME": "lo"})
+        for _ in range(2):  # an agent that dials again has another
+            terms.take(agent_pb2.Welcome(command=["/usr/bin/python3.12", "train.py"]))
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("GLOO_SOCKET_IFNAME=eth99 is left out: this host has no such network interface, only ")
     assert "lo" in line.partition("only ")[2].split(", ")
     environment = terms.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0))
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
+
+
+def test_what_leads_into_another_network_keeps_its_variables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    terms = Terms(AgentSettings("run", "localhost", 1, "127.0.0.1", tmp_path), {"GLOO_SOCKET_IFNAME": "eth99"})
+    terms.take(agent_pb2.Welcome(command=["ip", "netns", "exec", "inner", "python", "train.py"]))
+    assert terms.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0))["GLOO_SOCKET_IFNAME"] == "eth99"
+    assert caplog.records == []

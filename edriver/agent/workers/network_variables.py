@@ -6,8 +6,9 @@ torch fails on such a name in each round anew, in words that name neither the va
 from __future__ import annotations
 
 import logging
+import re
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,15 @@ _ANY_DEVICE: Final = "all"
 """What UCX_NET_DEVICES has by default."""
 
 _INFINIBAND: Final = Path("/sys/class/infiniband")
+
+_PYTHON: Final = re.compile(r"python[0-9.]*")
+
+
+def stay_valid(command: Sequence[str]) -> bool:
+    """Whether a command computes where it is started: another than Python's may lead into a container, or a network
+    namespace, with interfaces of its own.
+    """
+    return bool(command) and _PYTHON.fullmatch(Path(command[0]).name) is not None
 
 
 def usable(environment: Mapping[str, str]) -> dict[str, str]:
