@@ -26,7 +26,7 @@ from benchmarks.records import Recorder
 from benchmarks.workload import Numbered, digest_of, make_loader, make_model, options
 from edriver.worker import topology
 
-AT, STEPS, LIMIT, SIZE = 20, 60, 3000, 4
+AT, STEPS, LIMIT, SIZE = 20, 60, 100_000, 4
 PLACES = ("none", "all-reduce", "broadcast", "build", "pending", "stop", "device error")
 FLAVOURS = ("plain", "fp16", "bf16 fused", "compiled")
 VICTIM = {"broadcast": 0}
