@@ -74,7 +74,12 @@ class Nccl:
         before it joined hangs until its worker is replaced.
         """
         found = _UNIQUE_ID_KEY.search(key)
-        group = torch_groups.by_name().get(found["group"]) if found else None
+        if found is None:
+            return None
+        try:
+            group = torch_groups.by_name().get(found["group"])
+        except AttributeError:  # torch keeps no such book
+            return None
         return None if group is None else group.size()
 
     def finish(self) -> None:
