@@ -107,7 +107,7 @@ class Invariants:
                     waited = self._world.driver.now >= self._open_at
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker():
-                    kept = len(self._world.driver.core.roster.fitting())
+                    kept = len(self._world.driver.core.roster.fitting)
                     check(kept <= self._world.driver.core.settings.max_np, f"a worker is started: {kept} are too many")
                 case actions.StopWorker(worker_id, _, 0.0):
                     self._check_spared({worker_id})
@@ -210,7 +210,7 @@ class Invariants:
         left_out = core.state.staffing.quarantine.excluded_hosts(now)
         if not left_out or core.state.ended:
             return
-        fitting = core.roster.fitting()
+        fitting = core.roster.fitting
         staying = [w for w in core.roster.workers.values() if w.worker_id in fitting and w.host in left_out]
         connected = [record for record in core.roster.hosts.values() if record.wanted and record.connected]
         room = len(staying) + sum(len(r.ready_slots(now)) for r in connected if r.name not in left_out)
@@ -234,7 +234,7 @@ class Invariants:
         settings, roster = self._world.driver.core.settings, self._world.driver.core.roster
         check(plan.round_id > self._assigned, f"round {plan.round_id} follows round {self._assigned}")
         check_seats(plan)
-        keepers = [seat for seat in plan.seats if seat.worker_id not in roster.fitting()]
+        keepers = [seat for seat in plan.seats if seat.worker_id not in roster.fitting]
         check(len(keepers) <= 1, "more than one member without a slot")
         size = len(plan.seats) - len(keepers)
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")

@@ -27,7 +27,7 @@ from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
 from edriver.driver.core.failures.worker_losses import WorkerLosses
 from edriver.driver.core.membership import EventNotes, Membership
-from edriver.driver.core.roster import Worker, WorkerState
+from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.rounds import ranks, selection
 from edriver.driver.core.rounds.ranks import Candidate, RoundPlan
 from edriver.driver.core.rounds.round import Interrupt, Round
@@ -88,9 +88,9 @@ def done_is_no_report(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Participant, "_take_hosts_updated", take)
     real = RoundWatch.running
 
-    def watch(self: RoundWatch, current: Round, fitting: set[int]) -> None:
+    def watch(self: RoundWatch, current: Round) -> None:
         done, current.done = current.done, dict(current.done) if len(current.done) == len(current.members) else {}
-        real(self, current, fitting)
+        real(self, current)
         current.done = done
 
     patch.setattr(RoundWatch, "running", watch)
@@ -196,13 +196,13 @@ def scratch_is_as_good_as_state(patch: pytest.MonkeyPatch) -> None:
     """A round forms of newcomers alone when every holder is gone."""
     original = Membership._form
 
-    def form(self: Membership, fitting: set[int]) -> None:
+    def form(self: Membership) -> None:
         current = self.state.round
         if current:
             left = [w for w in current.plan.workers if w in self.roster.workers and self.roster.workers[w].live]
             if not left:
                 self.state.round, self.state.best = None, NO_VERSION
-        original(self, fitting)
+        original(self)
 
     patch.setattr(Membership, "_form", form)
 
@@ -221,11 +221,11 @@ def finish_when_one_is_done(patch: pytest.MonkeyPatch) -> None:
     """The first member to return ends the round."""
     original = RoundWatch.running
 
-    def watch(self: RoundWatch, current: Round, fitting: set[int]) -> None:
+    def watch(self: RoundWatch, current: Round) -> None:
         if current.done:
             self._finish(current)
         else:
-            original(self, current, fitting)
+            original(self, current)
 
     patch.setattr(RoundWatch, "running", watch)
 
@@ -277,7 +277,7 @@ def a_kill_is_a_hosts_fault_for_good(patch: pytest.MonkeyPatch) -> None:
     """A host one of whose workers was killed from outside is never used again."""
 
     def worker_killed(self: Quarantine, worker: Worker, now: float) -> None:
-        self._roster.hosts[worker.host].rest.free_at = now + 1e9
+        self.exclude(self._roster.hosts[worker.host], now + 1e9)
 
     patch.setattr(Quarantine, "worker_killed", worker_killed)
 
@@ -361,7 +361,7 @@ def quiet_is_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def outlived_slots_are_kept(patch: pytest.MonkeyPatch) -> None:
     """A command that goes on after its training process has died keeps its slot without a limit."""
-    patch.setattr(Worker, "trainer_ended", lambda self, stop_at: None)
+    patch.setattr(Roster, "trainer_ended", lambda self, worker, stop_at: None)
 
 
 def newcomers_do_not_wait(patch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,9 @@ def a_resize_stops_scripts_that_are_done(patch: pytest.MonkeyPatch) -> None:
     """A newcomer restarts the others when some have run the whole script: it may go on for ever."""
     original = RoundWatch.running
 
-    def running(self: RoundWatch, current: Any, fitting: set[int]) -> None:
+    def running(self: RoundWatch, current: Any) -> None:
         done, current.done = current.done, {} if current.done.keys() != current.members else current.done
-        original(self, current, fitting)
+        original(self, current)
         current.done = done
 
     patch.setattr(RoundWatch, "running", running)

@@ -143,7 +143,7 @@ def test_a_host_whose_agent_is_silent_is_unreachable() -> None:
 def test_a_quarantine_says_when_it_is_over() -> None:
     story = connected(2, 1)
     state = story.membership.state
-    state.roster.hosts["a"].rest.free_at = state.now + 30.0
+    state.staffing.quarantine.exclude(state.roster.hosts["a"], state.now + 30.0)
     found = standing(story, "a")
     assert (found.state, found.workers, found.quarantined_until) == (HostState.QUARANTINED, 2, state.now + 30.0)
     message = host_status("a", state.roster.hosts["a"], found, 0.0, 1000.0)
@@ -176,7 +176,7 @@ def in_every_state() -> Story:
     story.take(events.DrainRequested("h", None, "by hand"))
     story.take(events.AgentSilent("e", 2, SILENT))  # b has one for it
     state = story.membership.state
-    state.roster.hosts["f"].rest.free_at = state.now + QUARANTINE
+    state.staffing.quarantine.exclude(state.roster.hosts["f"], state.now + QUARANTINE)
     return story
 
 

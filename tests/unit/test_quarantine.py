@@ -31,18 +31,19 @@ class Site:
         self._workers = 0
         for record in self.roster.hosts.values():
             record.connected = True
+            self.roster.host_changed(record)
             for slot in range(record.slots):
                 self.start(record.name, slot)
 
     def start(self, host: str, slot: int) -> None:
         self._workers += 1
-        self.roster.workers[self._workers] = Worker(self._workers, host, slot, WorkerState.TRAINING)
+        self.roster.add(Worker(self._workers, host, slot, WorkerState.TRAINING))
 
     def fail(self, host: str, *slots: int, now: float = 0.0) -> None:
         """Workers of these slots fail, and others come in their place."""
         for slot in slots:
             worker = next(w for w in self.roster.on(host) if w.slot == slot)
-            del self.roster.workers[worker.worker_id]
+            self.roster.remove(worker.worker_id)
             self.quarantine.worker_failed(worker, now)
             self.start(host, slot)
 
@@ -51,7 +52,7 @@ class Site:
         for slot in slots:
             worker = next(w for w in self.roster.on(host) if w.slot == slot)
             worker.rank = 0 if trained else None
-            del self.roster.workers[worker.worker_id]
+            self.roster.remove(worker.worker_id)
             self.quarantine.worker_killed(worker, now)
             self.start(host, slot)
 
@@ -191,7 +192,7 @@ def test_a_host_is_used_all_the_same_if_the_others_do_not_make_up_min_np() -> No
     site.fail("a", 0, 1, 0, 1)
     assert site.left_out(0.0) == {"a"}  # its slots rest, and those that train there do
     for worker in list(site.roster.on("a")):
-        del site.roster.workers[worker.worker_id]
+        site.roster.remove(worker.worker_id)
     assert site.left_out(1.0) == set()
     assert site.reported[-1] == Cause(CauseKind.QUARANTINE_WAIVED, host="a", detail=Count(3))
     assert site.left_out(2.0) == set()
@@ -204,7 +205,7 @@ def test_of_two_the_one_whose_cooldown_ends_first_is_used() -> None:
     site.fail("a", 0, 1, 0, 1, 0, now=3.0)
     for record in site.roster.hosts.values():
         for worker in list(site.roster.on(record.name)):
-            del site.roster.workers[worker.worker_id]
+            site.roster.remove(worker.worker_id)
     assert site.left_out(8.0) == {"a"}
 
 
@@ -226,14 +227,15 @@ def test_random_kills_do_not_bring_a_run_to_a_standstill(seed: int, min_np: int)
     rng = random.Random(seed)
     site = Site("a:2 b:2", min_np, draw=rng.random)
     staffing = Staffing(site.settings, site.roster, NewSizes(site.settings, site.roster), draw=rng.random)
-    site.roster.workers.clear()
+    for worker_id in list(site.roster.workers):
+        site.roster.remove(worker_id)
     list(staffing.start_workers(0.0, background=False))
     missing = 0
     for kill in range(1000):
         now = 2.0 * kill
         worker = rng.choice(list(site.roster.workers.values()))
-        del site.roster.workers[worker.worker_id]
         staffing.quarantine.worker_failed(worker, now)
+        site.roster.remove(worker.worker_id)
         for record in site.roster.hosts.values():
             for place in record.places.values():
                 place.free_at = now

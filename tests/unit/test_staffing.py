@@ -38,15 +38,16 @@ class Site:
         return [f"{order.host}:{order.slot}" for order in orders if isinstance(order, StartWorker)]
 
     def dismiss(self, now: float = 0.0) -> list[Action]:
-        return list(self.staffing.dismiss(self.roster.fitting(), now))
+        return list(self.staffing.dismiss(now))
 
     def worker(self, worker_id: int) -> Worker:
         return self.roster.workers[worker_id]
 
     def fail(self, worker_id: int, now: float = 0.0) -> None:
         """A worker's process has ended, and not well."""
-        worker = self.roster.workers.pop(worker_id)
+        worker = self.roster.workers[worker_id]
         self.staffing.quarantine.worker_failed(worker, now)
+        self.roster.remove(worker_id)
 
 
 # ---- agents ---------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ def test_a_host_that_is_gone_keeps_its_agent_as_long_as_it_has_workers() -> None
     site.observe("a:1 b:1")
     site.start()
     assert site.observe("a:1") == []
-    del site.roster.workers[2]
+    site.roster.remove(2)
     assert site.observe("a:1") == [StopAgent("b", 2)]
 
 
@@ -127,7 +128,7 @@ def test_a_lost_agent_is_started_again_ever_later() -> None:
     for agent_id in range(1, 6):
         site.staffing.agent_lost("a", agent_id, AgentFault(AgentFaultKind.ENDED, "ssh: connection refused"), now)
         assert list(site.staffing.tend_hosts(now)) == []
-        now = min(site.staffing.deadlines())
+        now = min(site.staffing.deadlines(now))
         started.append(now)
         assert list(site.staffing.tend_hosts(now)) == [StartAgent("a", agent_id + 1)]
     assert started == [1, 2, 4, 8, 16]  # a second at the least; then as a slot's workers
@@ -190,7 +191,7 @@ def test_a_host_without_its_agent_is_passed_over() -> None:
     assert site.start() == []
     site.observe("a:1 b:1")
     assert site.start() == []  # while its agent may be on its way
-    assert PLACEMENT_WINDOW in site.staffing.deadlines()
+    assert PLACEMENT_WINDOW in site.staffing.deadlines(0.0)
     assert site.start(now=PLACEMENT_WINDOW) == ["b:0"]
 
 
@@ -230,7 +231,8 @@ def test_a_completed_slot_is_not_filled_again() -> None:
     site = Site()
     site.observe("a:2")
     site.start()
-    site.staffing.slot_of(site.roster.workers.pop(1)).completed = True
+    site.staffing.slot_of(site.worker(1)).completed = True
+    site.roster.remove(1)
     assert site.start() == []
 
 
@@ -238,9 +240,9 @@ def test_a_slot_is_taken_until_its_worker_has_exited() -> None:
     site = Site()
     site.observe("a:2")
     site.start()
-    site.worker(1).state = WorkerState.STOPPING
+    site.roster.move(site.worker(1), WorkerState.STOPPING)
     assert site.start() == []
-    del site.roster.workers[1]
+    site.roster.remove(1)
     assert site.start() == ["a:0"]
 
 
@@ -260,7 +262,7 @@ def test_a_booting_worker_whose_host_is_gone_is_stopped_and_a_member_is_not() ->
     site = Site()
     site.observe("a:1 b:2")
     site.start()
-    site.worker(2).state = WorkerState.TRAINING
+    site.roster.move(site.worker(2), WorkerState.TRAINING)
     site.observe("a:1")
     assert site.dismiss() == [StopWorker(3, "b", 30.0)]
     assert site.dismiss() == []
@@ -271,7 +273,7 @@ def test_over_max_np_the_youngest_that_boots_is_stopped() -> None:
     site.observe("a:1 b:1")
     site.start()
     site.observe("b:1")
-    site.worker(1).state = WorkerState.TRAINING  # on a host that is gone: it has no slot
+    site.roster.move(site.worker(1), WorkerState.TRAINING)  # on a host that is gone: it has no slot
     site.observe("b:1 c:1")
     assert site.start() == ["c:0"]
     site.observe("a:1 b:1 c:1")  # a is back, with its worker
@@ -282,9 +284,9 @@ def test_a_leaver_is_terminated_when_its_grace_is_over_and_once() -> None:
     site = Site()
     site.observe("a:1")
     site.start()
-    site.worker(1).state = WorkerState.STOPPING
-    site.worker(1).stop_at = 50.0
-    assert 50.0 in site.staffing.deadlines()
+    site.roster.move(site.worker(1), WorkerState.STOPPING)
+    site.roster.stop_at(site.worker(1), 50.0)
+    assert 50.0 in site.staffing.deadlines(0.0)
     assert site.dismiss(now=49.9) == []
     assert site.dismiss(now=50.0) == [StopWorker(1, "a", 30.0)]
     assert site.dismiss(now=99.0) == []
@@ -312,7 +314,7 @@ def test_a_run_with_a_waiting_worker_is_not_hopeless() -> None:
     site.fail(1)
     site.start()
     site.fail(2)
-    site.worker(3).state = WorkerState.WAITING
+    site.roster.move(site.worker(3), WorkerState.WAITING)
     assert not site.staffing.no_slot_works(0.0)
 
 
@@ -347,7 +349,7 @@ def test_booting_counts_only_workers_with_a_slot() -> None:
     site.observe("a:1 b:1")
     assert not site.staffing.booting()
     site.start()
-    site.worker(1).state = WorkerState.WAITING
+    site.roster.move(site.worker(1), WorkerState.WAITING)
     assert site.staffing.booting()
     site.observe("a:1")
     assert not site.staffing.booting()

@@ -32,7 +32,7 @@ def demand_of(run: RunState) -> Demand:
     have as many as the run may use.
     """
     workers = Counter(worker.host for worker in run.roster.workers.values())
-    has_most = len(run.roster.fitting()) >= run.sizes.most
+    has_most = len(run.roster.fitting) >= run.sizes.most
     unused = (
         record.name
         for record in run.roster.hosts.values()

@@ -76,7 +76,7 @@ class _Look:
     @cached_property
     def _has_most(self) -> bool:
         """Whether the run has its maximum number of workers."""
-        return len(self._run.roster.fitting()) >= self._run.sizes.most
+        return len(self._run.roster.fitting) >= self._run.sizes.most
 
     def at(self, record: HostRecord, there: int, live: int) -> HostStanding:
         """The state of a host with this many workers, and this many that the run counts on."""

@@ -35,7 +35,7 @@ from edriver.driver.core.roster import Offer, WorkerState
 from edriver.driver.core.rounds.ranks import RoundPlan, plan_round
 from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.rounds.round_watch import RoundWatch
-from edriver.driver.core.rounds.selection import Selection, select
+from edriver.driver.core.rounds.selection import Selection, prospect, select
 from edriver.driver.core.rounds.waiting_reason import Waiting
 from edriver.driver.core.run_state import RunState
 from edriver.driver.core.settings import Settings
@@ -99,9 +99,8 @@ class Membership:
 
     def _decide(self) -> None:
         run = self.state
-        fitting = run.roster.fitting()
         run.actions += run.staffing.tend_hosts(run.now)
-        run.actions += run.staffing.dismiss(fitting, run.now)
+        run.actions += run.staffing.dismiss(run.now)
         run.actions += map(Explain, run.staffing.quarantine.review(run.now))
         self._rounds.look_for_uneven_steps()
         if run.round and not self._reported_unequal and (unequal := run.round.unequal):
@@ -118,9 +117,9 @@ class Membership:
                 run.actions.append(Explain(refused))
             if not run.settings.mode.members_survive:  # no survivor is in need of the processor
                 run.actions += run.staffing.start_workers(run.now, background=False)
-            self._form(fitting)
+            self._form()
         if run.round and run.round.running:  # also one that has just been formed: it may have a state keeper
-            self._rounds.running(run.round, fitting)
+            self._rounds.running(run.round)
         if not run.ended and (overspent := run.budgets.overspent(run.now)):
             run.give_up(overspent)
         if run.ended:
@@ -164,32 +163,35 @@ class Membership:
         if current.running:
             return False
         # One that was killed for its silence must have ended before others continue: it might wake up and write files.
-        awaited = current.members | (current.expired & run.roster.workers.keys())
+        awaited = bool(current.members) or not current.expired.isdisjoint(run.roster.workers)
         late = current.rejoin_deadline is not None and run.now >= current.rejoin_deadline
         return not awaited or (late and current.abort_cause is not None)
 
-    def _form(self, fitting: set[int]) -> None:
+    def _form(self) -> None:
         """Form the next round if it has enough workers; else report what is missing, or end the run."""
         run = self.state
         self._look_again()
-        waiting = [w for w in run.roster.workers.values() if w.waits_in(run.ordinal)]
-        candidates = run.roster.candidates(waiting, by_place=not run.settings.mode.members_survive)
-        ready = sum(candidate.worker_id in fitting for candidate in candidates)
-        chosen = select(candidates, fitting, run.sizes.allowed(ready))
-        ended = run.round if chosen.all or not run.checkpoints else None
+        offers = run.roster.offers(run.ordinal)
+        allowed = run.sizes.allowed(sum(count for kind, count in offers.items() if kind.fits))
+        chosen = prospect(offers, allowed)
+        ended = run.round if chosen.size or not run.checkpoints else None
         if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
             run.give_up(trouble)
             return
         parts = run.settings, run.roster, run.staffing, run.suspects
         disk = run.checkpoints, run.awaits_checkpoint
-        waiting_reason = Waiting(*parts, run.round, run.best, *disk, run.started, run.now).waiting_reason(chosen)
+        situation = Waiting(*parts, run.round, run.best, *disk, run.started, run.now, lambda: self._newest_of(allowed))
+        waiting_reason = situation.waiting_reason(chosen)
+        keep = None
         if waiting_reason is None:
             version, equal = chosen.version, not run.unequal(chosen.version)
             trouble = self._breakage.repeated_failure(run.round, version, run.roster)
+            waiting = run.roster.waiting_in(run.ordinal)
+            keep = self._select(allowed)
             if trouble := trouble or (disagreement(waiting, version) if equal else None):
                 run.give_up(trouble)
             else:
-                self._assign(chosen)
+                self._assign(keep)
         elif waiting_reason.final:
             run.give_up(waiting_reason.cause)
             return
@@ -198,29 +200,44 @@ class Membership:
             if run.idle_since is not None and run.now >= run.idle_since + run.settings.elastic_timeout:
                 run.give_up(run.timed_out(waiting_reason.cause))
                 return
-        if run.suspects:
+        if run.suspects or chosen.waiting == chosen.size:
             return  # the places are known when these have shown themselves, or have ended
-        keep = {c.worker_id for c in chosen.all}
-        for worker in waiting:
+        keep = keep or self._select(allowed)
+        places = {c.worker_id for c in keep.all}
+        for worker in run.roster.waiting_in(run.ordinal):
             # Those without a place leave once the others are safe: now that all members have stopped.
-            if worker.worker_id not in keep:
+            if worker.worker_id not in places:
                 run.dismiss(worker)
+
+    def _select(self, allowed: int) -> Selection:
+        roster = self.roster
+        waiting = roster.waiting_in(self.state.ordinal)
+        by_place = not self.settings.mode.members_survive
+        return select(roster.candidates(waiting, by_place), roster.fitting, allowed)
+
+    def _newest_of(self, allowed: int) -> float:
+        """Since when the latest of those that would be members has been waiting."""
+        roster, ordinal = self.roster, self.state.ordinal
+        if sum(count for kind, count in roster.offers(ordinal).items() if kind.fits) > allowed:
+            return max(roster.workers[c.worker_id].waiting_since for c in self._select(allowed).members)
+        latest_first = (roster.workers[w] for w in reversed(roster.waiting) if w in roster.fitting)
+        return next(worker.waiting_since for worker in latest_first if worker.waits_in(ordinal))
 
     def _look_again(self) -> None:
         """Once no worker may hold state, have those look for the newest checkpoint that looked before."""
         run = self.state
         if not run.checkpoints or run.holds_state:
             return
-        known = run.roster.workers
-        if run.round and not any(w in known and known[w].live for w in run.round.plan.workers):
+        roster = run.roster
+        if run.round and not any(run.round.had(w) for w in roster.ranked):
             run.best = max(run.best, Version(run.round.plan.round_id, 0))  # it may have been trained, and never offered
         if run.best == NO_VERSION or run.awaits_checkpoint:
             return
-        waiting = [w for w in known.values() if w.waits_in(run.ordinal)]
-        if before := [w for w in waiting if w.offer is not None and not w.offer.latest]:
+        before = [w for i in sorted(roster.looked_before) if (w := roster.workers[i]).waits_in(run.ordinal)]
+        if before:
             run.actions.append(LookAgain(tuple(w.worker_id for w in before)))
             for worker in before:
-                worker.looks_again()
+                roster.look_again(worker)
 
     def _assign(self, chosen: Selection) -> None:
         run = self.state
@@ -236,8 +253,7 @@ class Membership:
         guarded, fallback = run.budgets.unproven.total > 0, run.sizes.fallback_of(len(plan.seats))
         plan = replace(self._with_what_is_lost(plan), guarded=guarded, fallback_size=fallback)
         for seat in plan.seats:
-            worker = run.roster.workers[seat.worker_id]
-            worker.state, worker.rank = WorkerState.TRAINING, seat.rank
+            run.roster.seat(run.roster.workers[seat.worker_id], seat.rank)
         settings = run.settings
         run.round = Round(plan, set(plan.workers), run.now + settings.newcomer_delay, run.now + settings.resize_pause)
         run.idle_since = None
@@ -257,7 +273,7 @@ class Membership:
 
     def _deadlines(self) -> Iterator[float]:
         run = self.state
-        yield from run.staffing.deadlines()
+        yield from run.staffing.deadlines(run.now)
         yield from run.suspects.deadlines()
         if run.round:
             yield from run.round.deadlines()
@@ -311,7 +327,7 @@ class EventNotes:
                 if current := run.round_of(event.worker_id, event.round_id):
                     current.note(event, run.now)
                     if event.worker_id in current.done:
-                        run.roster.workers[event.worker_id].state = WorkerState.DONE
+                        run.roster.move(run.roster.workers[event.worker_id], WorkerState.DONE)
             case events.CollectiveRaised(worker_id, round_id, traceback):
                 if current := run.round_of(worker_id, round_id):
                     current.note_raised(worker_id, traceback)
@@ -333,7 +349,7 @@ class EventNotes:
                             return
                     worker.traceback = traceback
                     self._losses.lose(worker, cause)
-                    worker.stop_at = run.now + run.settings.leave_grace  # it has last words to print
+                    run.roster.stop_at(worker, run.now + run.settings.leave_grace)  # it has last words to print
             case events.WorkerIdle(worker_id, round_id, seconds):
                 if current := run.round_of(worker_id, round_id):
                     current.blocked.note_idle(worker_id, run.now, seconds)
@@ -349,9 +365,9 @@ class EventNotes:
                 if run.round:
                     run.round.expired.discard(worker_id)
                 if worker := run.roster.workers.get(worker_id):
-                    worker.trainer_ended(run.now + run.settings.leave_grace)
+                    run.roster.trainer_ended(worker, run.now + run.settings.leave_grace)
                     if worker.in_run:
-                        worker.ending = True
+                        run.roster.note_ending(worker)
                         self._losses.lose(
                             worker,
                             loss_of(event, worker.name),
@@ -360,7 +376,7 @@ class EventNotes:
             case events.WorkerExited(worker_id):
                 if worker := run.roster.workers.get(worker_id):
                     self._losses.exited(worker, event)
-                    del run.roster.workers[worker_id]
+                    run.roster.remove(worker_id)
             case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
                 run.staffing.steer(event)
             case events.StopRequested(reason, requester):
@@ -396,12 +412,13 @@ class EventNotes:
             current.blocked.waits_from = run.now
         if current and current.finished and worker.state is WorkerState.FINISHED:
             current.entered_next = True
-        worker.state = WorkerState.WAITING
-        worker.waiting_since = run.now
-        worker.offer = offer = Offer(
+            current.members.discard(worker.worker_id)
+        offer = Offer(
             event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn, event.checkpoint
         )
+        run.roster.take_offer(worker, offer, run.now)
         offer.latest = not run.holds_state and not run.awaits_checkpoint
+        run.roster.worker_changed(worker)
         if event.ordinal == run.ordinal:
             run.best = max(run.best, event.version)
             run.checkpoints = run.checkpoints or event.checkpoint is not None

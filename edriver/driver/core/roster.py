@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple, TypeVar
 
 from edriver.common.ids import NO_VERSION, Version
 from edriver.common.store_address import StoreAddress
@@ -41,6 +44,20 @@ class Offer:
     checkpoint: int | None = None
     latest: bool = False
     """Whether no worker could hold state, and write a newer checkpoint, when it looked for this one."""
+
+
+class OfferKind(NamedTuple):
+    """What tells the offers of one `run` call apart, as far as it matters whether a round can form.
+
+    Attributes:
+        version: see Offer,
+        checkpoint: 0 for None.
+        fits: whether the worker has a slot.
+    """
+
+    version: Version
+    checkpoint: int
+    fits: bool
 
 
 @dataclass(slots=True)
@@ -98,18 +115,6 @@ class Worker:
     def may_write(self) -> bool:
         """Whether it may still write a checkpoint, although the run does not count on it any more."""
         return self.state is WorkerState.STOPPING and self.rank is not None and not self.trainer_gone
-
-    def looks_again(self) -> None:
-        """It looks for the newest checkpoint once more, and is not ready until it answers."""
-        self.state, self.offer = WorkerState.BOOTING, None
-
-    def trainer_ended(self, stop_at: float) -> None:
-        """Its training process has ended. A command that continues without it (a shell, a program that it became by
-        exec) is terminated then; what it does after a script that was done, though, has --exit-timeout.
-        """
-        self.trainer_gone = True
-        if self.state is not WorkerState.FINISHED and self.stop_at is None:
-            self.stop_at = stop_at
 
     def waits_in(self, ordinal: int) -> bool:
         """Whether it is ready for a round of this `run` call."""
@@ -264,15 +269,73 @@ class HostRecord:
 
 
 class Roster:
-    """All hosts in order of age, and all workers that are not known to have exited."""
+    """All hosts in order of age, and all workers that are not known to have exited.
+
+    It alone changes them, and keeps for each question that an event may raise the hosts or workers that answer it, so
+    that no event looks through all of them.
+
+    Attributes:
+        hosts: the hosts by name, the oldest first.
+        workers: the workers by id, which is the order of age.
+        fitting: the live workers that have a slot now: per host the oldest ones, as many as it has slots to be used.
+        unplaced: the other live ones.
+        booting: the workers that are BOOTING,
+        waiting: WAITING, in the order in which they became so,
+        finished: FINISHED.
+        ending: those whose process has ended and whose exit has not been reported yet.
+        leaving: those that are to be terminated at a time.
+        may_hold: those that may hold state of a round,
+        may_write: and those that may still write a checkpoint, although the run does not count on them any more.
+        ranked: the live workers that have had a rank.
+        looked_before: those that wait and looked for a checkpoint while another worker could write one.
+        unwanted: hosts that are not to be used.
+        without_agent: hosts that are to be used and have no agent.
+        unconnected: hosts that discovery names whose agent does not take orders.
+        partly_drained: hosts of which only some slots are drained.
+        with_room: hosts with a connected agent that have more slots to be used than workers in them.
+        open_slots: how many slots of hosts that are to be used may be used.
+        usable_slots: how many there are on hosts whose agent runs, or has not failed to start.
+        connected_slots: how many of the open ones are on hosts whose agent takes orders.
+        revision: grows whenever a host changes.
+    """
 
     def __init__(self) -> None:
         """An empty roster."""
         self.hosts: dict[str, HostRecord] = {}
         self.workers: dict[int, Worker] = {}
+        self.fitting: set[int] = set()
+        self.unplaced: set[int] = set()
+        self.booting: set[int] = set()
+        self.waiting: dict[int, None] = {}
+        self.finished: set[int] = set()
+        self.ending: set[int] = set()
+        self.leaving: set[int] = set()
+        self.may_hold: set[int] = set()
+        self.may_write: set[int] = set()
+        self.ranked: set[int] = set()
+        self.looked_before: set[int] = set()
+        self.unwanted: set[str] = set()
+        self.without_agent: set[str] = set()
+        self.unconnected: set[str] = set()
+        self.partly_drained: set[str] = set()
+        self.with_room: set[str] = set()
+        self.open_slots = 0
+        self.usable_slots = 0
+        self.connected_slots = 0
+        self.revision = 0
+        self._offers: dict[int, Counter[OfferKind]] = {}  # by ordinal: what waiting workers offer, and how many
+        self._offered: dict[int, tuple[int, OfferKind]] = {}  # what each of them counts as there
+        self._places: dict[str, int] = {}
+        self._on: dict[str, dict[int, Worker]] = {}
+        self._counted: dict[str, tuple[int, int, int]] = {}  # what each host counts for in the sums of slots
+        self._waits: list[tuple[float, int]] = []  # heaps: since when a worker has been waiting,
+        self._boots: list[tuple[float, int]] = []  # and when one that boots was started; also some that no longer do
+
+    # ---- hosts -----------------------------------------------------------------------------------------------
 
     def observe(self, answer: HostSet) -> None:
         """Take over discovery's answer; records of removed hosts stay until their workers have ended."""
+        before = {name: record.slots for name, record in self.hosts.items()}
         for record in self.hosts.values():
             record.slots = answer.slots(record.name)
         kept = {name: record for name, record in self.hosts.items() if not record.present}
@@ -281,18 +344,220 @@ class Roster:
             record.slots = host.slots
             kept[host.name] = record
         self.hosts = kept
+        self._places = {name: place for place, name in enumerate(kept)}
+        for record in kept.values():
+            if before.get(record.name) != record.slots:
+                self.host_changed(record)
+        self.revision += 1  # their order may have changed
+
+    def host_changed(self, record: HostRecord) -> None:
+        """Take in that a host's record has been changed: its slots, its agent, or what of it is drained."""
+        name = record.name
+        self.revision += 1
+        _keep(self.unwanted, name, not record.wanted)
+        _keep(self.without_agent, name, record.wanted and record.agent_id is None)
+        _keep(self.unconnected, name, record.present and record.agent_id is not None and not record.connected)
+        _keep(self.partly_drained, name, bool(record.drained) and not record.drained_whole)
+        opened = record.open_count
+        self._count(
+            name,
+            opened if record.wanted else 0,
+            opened if record.connected or not record.start.failures else 0,
+            opened if record.wanted and record.connected else 0,
+        )
+        self._place_workers(record)
+
+    def _count(self, name: str, opened: int, usable: int, connected: int) -> None:
+        """Have a host count for so many slots in the three sums."""
+        before = self._counted.get(name, (0, 0, 0))
+        self._counted[name] = opened, usable, connected
+        self.open_slots += opened - before[0]
+        self.usable_slots += usable - before[1]
+        self.connected_slots += connected - before[2]
+
+    def forget_host(self, record: HostRecord) -> None:
+        """Drop a host that discovery no longer names and that has no workers."""
+        for index in (self.unwanted, self.without_agent, self.unconnected, self.partly_drained, self.with_room):
+            index.discard(record.name)
+        self._count(record.name, 0, 0, 0)
+        self.revision += 1
+        del self.hosts[record.name], self._places[record.name], self._counted[record.name]
+        self._on.pop(record.name, None)
+
+    def in_order(self, hosts: Iterable[str]) -> list[HostRecord]:
+        """These hosts in order of age."""
+        return [self.hosts[name] for name in sorted(hosts, key=self._places.__getitem__)]
+
+    def place_of(self, host: str) -> int:
+        """A host's place in the order of age: the oldest has the smallest."""
+        return self._places[host]
+
+    # ---- workers ---------------------------------------------------------------------------------------------
+
+    def add(self, worker: Worker) -> None:
+        """A worker is started: the youngest."""
+        self.workers[worker.worker_id] = worker
+        self._on.setdefault(worker.host, {})[worker.worker_id] = worker
+        self.worker_changed(worker)
+        self._place_workers(self.hosts[worker.host])
+
+    def remove(self, worker_id: int) -> None:
+        """A worker's process is gone."""
+        worker = self.workers.pop(worker_id)
+        del self._on[worker.host][worker_id]
+        for index in self._indexes():
+            index.discard(worker_id)
+        self.waiting.pop(worker_id, None)
+        self._count_offer(worker_id, None)
+        self.fitting.discard(worker_id)
+        self.unplaced.discard(worker_id)
+        self._place_workers(self.hosts[worker.host])
+
+    def _indexes(self) -> Iterator[set[int]]:
+        yield from (self.booting, self.finished, self.ending, self.leaving)
+        yield from (self.may_hold, self.may_write, self.ranked, self.looked_before)
+
+    def move(self, worker: Worker, state: WorkerState) -> None:
+        """A worker is in another state now."""
+        lived = worker.live
+        worker.state = state
+        self.worker_changed(worker)
+        if worker.live != lived:
+            self._place_workers(self.hosts[worker.host])
+
+    def take_offer(self, worker: Worker, offer: Offer, now: float) -> None:
+        """A worker waits for a round."""
+        self.waiting.pop(worker.worker_id, None)  # it is the last in their order
+        worker.offer, worker.waiting_since = offer, now
+        heappush(self._waits, (now, worker.worker_id))
+        self.move(worker, WorkerState.WAITING)
+
+    def seat(self, worker: Worker, rank: int) -> None:
+        """A worker is a member of a round."""
+        worker.rank = rank
+        self.move(worker, WorkerState.TRAINING)
+
+    def look_again(self, worker: Worker) -> None:
+        """A worker looks for the newest checkpoint once more, and is not ready until it answers."""
+        worker.offer = None
+        self.move(worker, WorkerState.BOOTING)
+
+    def stop_at(self, worker: Worker, at: float | None) -> None:
+        """A worker is to be terminated then; None: it has been."""
+        worker.stop_at = at
+        self.worker_changed(worker)
+
+    def note_ending(self, worker: Worker) -> None:
+        """A worker's process has ended; its exit is still to be reported."""
+        worker.ending = True
+        self.worker_changed(worker)
+
+    def trainer_ended(self, worker: Worker, stop_at: float) -> None:
+        """A worker's training process has ended. A command that continues without it (a shell, a program that it became
+        by exec) is terminated then; what it does after a script that was done, though, has --exit-timeout.
+        """
+        worker.trainer_gone = True
+        if worker.state is not WorkerState.FINISHED and worker.stop_at is None:
+            worker.stop_at = stop_at
+        self.worker_changed(worker)
+
+    def worker_changed(self, worker: Worker) -> None:
+        """Take in that a worker has been changed, other than whether it is live."""
+        number, state = worker.worker_id, worker.state
+        waits = state is WorkerState.WAITING
+        if state is WorkerState.BOOTING and number not in self.booting:
+            if len(self._boots) > 2 * len(self.booting) + 100:
+                self._boots = [(started, w) for started, w in self._boots if w in self.booting]
+                heapify(self._boots)
+            heappush(self._boots, (worker.started, number))
+        _keep(self.booting, number, state is WorkerState.BOOTING)
+        _keep(self.finished, number, state is WorkerState.FINISHED)
+        _keep(self.ending, number, worker.ending)
+        _keep(self.leaving, number, worker.stop_at is not None)
+        _keep(self.may_hold, number, worker.may_hold)
+        _keep(self.may_write, number, worker.may_write)
+        _keep(self.ranked, number, worker.live and worker.rank is not None)
+        _keep(self.looked_before, number, waits and worker.offer is not None and not worker.offer.latest)
+        if waits:
+            self.waiting[number] = None
+        else:
+            self.waiting.pop(number, None)
+        self._count_offer(number, worker)
+
+    def _count_offer(self, worker_id: int, worker: Worker | None) -> None:
+        kind = None
+        if worker is not None and worker.state is WorkerState.WAITING and (offer := worker.offer) is not None:
+            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, worker_id in self.fitting)
+        before = self._offered.pop(worker_id, None)
+        if kind is not None:
+            self._offered[worker_id] = kind
+        if kind == before:
+            return
+        if before is not None:
+            counts = self._offers[before[0]]
+            counts[before[1]] -= 1
+            if not counts[before[1]]:
+                del counts[before[1]]
+            if not counts:
+                del self._offers[before[0]]
+        if kind is not None:
+            self._offers.setdefault(kind[0], Counter())[kind[1]] += 1
+
+    def _place_workers(self, record: HostRecord) -> None:
+        """Find out which workers of a host have a slot."""
+        room = record.open_count
+        taken = 0
+        for worker in self.on(record.name):
+            drained = record.is_drained(worker.slot)
+            taken += not drained
+            fits = worker.live and room > 0 and not drained
+            room -= fits
+            number = worker.worker_id
+            if fits != (number in self.fitting):
+                _keep(self.fitting, number, fits)
+                self._count_offer(number, worker)
+            _keep(self.unplaced, number, worker.live and not fits)
+        spare = record.open_count > taken
+        _keep(self.with_room, record.name, record.wanted and record.connected and spare)
+
+    # ---- questions -------------------------------------------------------------------------------------------
 
     def on(self, host: str) -> Iterator[Worker]:
         """The workers on a host."""
-        return (w for w in self.workers.values() if w.host == host)
+        return iter(self._on.get(host, {}).values())
 
     def live(self) -> Iterator[Worker]:
         """The workers that the run may still count on, oldest first."""
         return (w for w in self.workers.values() if w.live)
 
-    def waiting(self) -> Iterator[Worker]:
-        """The workers that are ready for a round."""
-        return (w for w in self.workers.values() if w.state is WorkerState.WAITING)
+    def offers(self, ordinal: int) -> Mapping[OfferKind, int]:
+        """What the workers that are ready for a round of this `run` call offer, and how many offer it."""
+        return self._offers.get(ordinal, {})
+
+    def ordinals(self) -> Iterable[int]:
+        """The `run` calls that workers wait in."""
+        return self._offers.keys()
+
+    def waiting_in(self, ordinal: int) -> list[Worker]:
+        """The workers that are ready for a round of this `run` call, oldest first."""
+        return [self.workers[w] for w in sorted(self.waiting) if self.workers[w].waits_in(ordinal)]
+
+    def next_wait_over(self, window: float, now: float) -> float:
+        """When the next of those that wait will have waited for this long; infinite: all have."""
+        waits = self._waits
+        while waits and (waits[0][0] + window <= now or not self._waits_since(*waits[0])):
+            heappop(waits)
+        return waits[0][0] + window if waits else math.inf
+
+    def _waits_since(self, since: float, worker_id: int) -> bool:
+        return worker_id in self.waiting and self.workers[worker_id].waiting_since == since
+
+    def next_boot_over(self, timeout: float, now: float) -> float:
+        """When the next of those that boot will have been started this long ago; infinite: all have."""
+        boots = self._boots
+        while boots and (boots[0][0] + timeout <= now or boots[0][1] not in self.booting):
+            heappop(boots)
+        return boots[0][0] + timeout if boots else math.inf
 
     def candidates(self, waiting: Iterable[Worker], by_place: bool) -> list[Candidate]:
         """What waiting workers offer.
@@ -303,38 +568,23 @@ class Roster:
         """
         if not by_place:
             return [worker.candidate() for worker in waiting]
-        order = {host: number for number, host in enumerate(self.hosts)}
-        return [worker.candidate((order[worker.host], worker.slot)) for worker in waiting]
-
-    def fitting(self) -> set[int]:
-        """The live workers that have a slot now: per host the oldest ones, as many as it has slots to be used."""
-        room = {name: record.open_count for name, record in self.hosts.items()}
-        fitting = set()
-        for worker in self.live():  # worker_ids only grow, and dicts keep their order: oldest first
-            if room.get(worker.host, 0) > 0 and not self.hosts[worker.host].is_drained(worker.slot):
-                room[worker.host] -= 1
-                fitting.add(worker.worker_id)
-        return fitting
+        return [worker.candidate((self._places[worker.host], worker.slot)) for worker in waiting]
 
     def keeps(self, worker: Worker) -> bool:
         """Whether a worker's place is to be used: its host is named by discovery, and it is not drained."""
         record = self.hosts[worker.host]
         return record.present and not record.is_drained(worker.slot)
 
-    def free_slots(self, now: float) -> Iterator[tuple[HostRecord, int]]:
-        """Slots on connected hosts in which a worker may be started now, oldest host first."""
-        all_taken: dict[str, set[int]] = {name: set() for name in self.hosts}
-        for worker in self.workers.values():
-            all_taken[worker.host].add(worker.slot)
-        for record in self.hosts.values():
-            if not (record.wanted and record.connected):
-                continue
-            taken = all_taken[record.name]
-            room = record.open_count - sum(not record.is_drained(slot) for slot in taken)
-            for slot in record.ready_slots(now) if room > 0 else ():  # most hosts are full
-                if room > 0 and slot not in taken and not record.places[slot].completed:
-                    room -= 1
-                    yield record, slot
+    def free_slots(self, record: HostRecord, now: float) -> Iterator[int]:
+        """Slots of a host in which a worker may be started now."""
+        if record.name not in self.with_room:  # most hosts are full
+            return
+        taken = {worker.slot for worker in self.on(record.name)}
+        room = record.open_count - sum(not record.is_drained(slot) for slot in taken)
+        for slot in record.ready_slots(now):
+            if room > 0 and slot not in taken and not record.places[slot].completed:
+                room -= 1
+                yield slot
 
     def reopen_slots(self) -> None:
         """Use all slots again, those included whose workers went through the whole script."""
@@ -342,6 +592,13 @@ class Roster:
             for place in record.places.values():
                 place.completed = False
 
-    def usable_slots(self) -> int:
-        """How many slots there are on hosts whose agent runs, or has not failed to start."""
-        return sum(r.open_count for r in self.hosts.values() if r.connected or not r.start.failures)
+
+_Name = TypeVar("_Name", int, str)
+
+
+def _keep(index: set[_Name], name: _Name, belongs: bool) -> None:
+    """Have an index contain a name, or not."""
+    if belongs:
+        index.add(name)
+    else:
+        index.discard(name)

@@ -88,12 +88,12 @@ class RunState:
     @property
     def holds_state(self) -> bool:
         """Whether a worker may hold state of a round."""
-        return any(worker.may_hold for worker in self.roster.workers.values())
+        return bool(self.roster.may_hold)
 
     @property
     def awaits_checkpoint(self) -> bool:
         """Whether a worker that is ending may still write a checkpoint."""
-        return self.checkpoints and any(worker.may_write for worker in self.roster.workers.values())
+        return self.checkpoints and bool(self.roster.may_write)
 
     def unequal(self, version: Version) -> bool:
         """Whether holders of this version may differ: it is older than this `run` call, whose first sync is to come."""
@@ -102,8 +102,8 @@ class RunState:
     def dismiss(self, worker: Worker) -> None:
         """Have a waiting worker leave."""
         self.actions.append(Leave(worker.worker_id))
-        worker.state = WorkerState.STOPPING
         worker.stop_at = self.now + self.settings.leave_grace
+        self.roster.move(worker, WorkerState.STOPPING)
 
     def timed_out(self, cause: Cause | None) -> Cause:
         """Why a run ends that has waited for too long."""
@@ -111,7 +111,7 @@ class RunState:
 
     def give_up(self, cause: Cause) -> None:
         """The run has failed. If a worker has ended, wait for its exit, which has the reason."""
-        if not any(w.ending for w in self.roster.workers.values()):
+        if not self.roster.ending:
             self.finish(RunEnd.FAILED, self.sizes.explained(cause, self.round, self.failures))
 
     def finish(self, end: RunEnd, cause: Cause) -> None:

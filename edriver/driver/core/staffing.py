@@ -4,8 +4,10 @@ dismissed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain, islice, takewhile
+import math
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nlargest
+from itertools import chain, islice
 from typing import Final
 
 from edriver.driver.core import events
@@ -72,6 +74,8 @@ class Staffing:
         self._workers = 0
         self._trouble: dict[str, Cause] = {}
         self._in_order_until: float | None = None
+        self._seen: tuple[int, int, frozenset[str]] | None = None
+        self._nothing_due_until = -math.inf
 
     def slot_of(self, worker: Worker) -> Slot:
         """The record of the worker's slot."""
@@ -83,6 +87,7 @@ class Staffing:
         if record and record.agent_id == agent_id:
             record.connected = True
             self._trouble.pop(host, None)
+            self._roster.host_changed(record)
 
     def agent_silent(self, host: str, agent_id: int, fault: AgentFault) -> bool:
         """Record that a host's agent is silent; returns whether it is the host's current agent."""
@@ -91,6 +96,7 @@ class Staffing:
             return False
         record.connected = False
         self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=fault)
+        self._roster.host_changed(record)
         return True
 
     def agent_lost(self, host: str, agent_id: int, fault: AgentFault, now: float) -> list[Worker]:
@@ -101,26 +107,44 @@ class Staffing:
         record.agent_id, record.connected = None, False
         self.quarantine.agent_failed(record, now)
         self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=fault)
+        self._roster.host_changed(record)
         return list(self._roster.on(host))
 
     def tend_hosts(self, now: float) -> Iterator[Action]:
         """An agent for each host that the run can use, and for some more; none for a removed host without workers."""
-        unusable = self.quarantine.excluded_hosts(now) | self._trouble.keys()
-        chosen = hosts_to_start(self._roster, self.sizes.most, unusable, now)
-        for record in list(self._roster.hosts.values()):
+        roster = self._roster
+        chosen = self._hosts_to_start(now)
+        for record in roster.in_order(chosen | roster.unwanted):
             if record.name in chosen:
                 self._agents += 1
                 if self._in_order_until is None:
                     self._in_order_until = now + PLACEMENT_WINDOW
                 record.agent_id = self._agents
+                roster.host_changed(record)
                 yield StartAgent(record.name, record.agent_id)
-            elif not record.wanted and not any(self._roster.on(record.name)):
+            elif not any(roster.on(record.name)):
                 if record.agent_id is not None:
                     yield StopAgent(record.name, record.agent_id)
                     record.agent_id, record.connected = None, False
+                    roster.host_changed(record)
                 if not record.present:
-                    del self._roster.hosts[record.name]
+                    roster.forget_host(record)
                     self._trouble.pop(record.name, None)
+
+    def _hosts_to_start(self, now: float) -> set[str]:
+        roster = self._roster
+        if not roster.without_agent:
+            return set()
+        unusable = frozenset(self.quarantine.excluded_hosts(now) | self._trouble.keys())
+        seen = roster.revision, self.sizes.most, unusable
+        if seen == self._seen and now < self._nothing_due_until:
+            return set()
+        chosen = hosts_to_start(roster, self.sizes.most, unusable, now)
+        if not chosen:  # nor will there be any until one of these is changed, or another host is due
+            self._seen = seen
+            resting = (roster.hosts[name].start.free_at for name in roster.without_agent)
+            self._nothing_due_until = min((at for at in resting if at > now), default=math.inf)
+        return chosen
 
     def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
         """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""
@@ -130,28 +154,33 @@ class Staffing:
             case events.DrainRequested(host, slot, reason, requester):
                 if record := self._roster.hosts.get(host):
                     record.drain(slot)
+                    self._roster.host_changed(record)
                     if slot is None:
                         target = DrainTarget(None, reason)
                         self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=target, requester=requester)
             case events.UndrainRequested(host, slot):
                 if record := self._roster.hosts.get(host):
                     record.undrain(slot)
+                    self._roster.host_changed(record)
                     self._trouble.pop(host, None)
 
-    def dismiss(self, fitting: set[int], now: float) -> Iterator[Action]:
+    def dismiss(self, now: float) -> Iterator[Action]:
         """Stop booting workers that are no longer needed, and terminate those that did not leave when ordered to.
 
         When a host disappears and returns, its workers and those started in their place may be too many.
         """
-        booting = [i for i in sorted(fitting) if self._roster.workers[i].state is WorkerState.BOOTING]
-        surplus = set(booting[::-1][: max(len(fitting) - self.sizes.most, 0)])
-        for worker in self._roster.workers.values():
-            if worker.state is WorkerState.BOOTING and (worker.worker_id not in fitting or worker.worker_id in surplus):
-                worker.state = WorkerState.STOPPING
-                yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
-            elif worker.stop_at is not None and worker.stop_at <= now:
-                worker.stop_at = None
-                yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
+        roster = self._roster
+        unneeded = roster.booting & roster.unplaced
+        if (excess := len(roster.fitting) - self.sizes.most) > 0:
+            unneeded |= set(nlargest(excess, roster.booting & roster.fitting))
+        workers = roster.workers
+        late = {w for w in roster.leaving if (at := workers[w].stop_at) is not None and at <= now}
+        for worker in [workers[w] for w in sorted(unneeded | late)]:
+            if worker.worker_id in unneeded:
+                roster.move(worker, WorkerState.STOPPING)
+            else:
+                roster.stop_at(worker, None)
+            yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
 
     def start_workers(self, now: float, background: bool) -> Iterator[Action]:
         """Fill free slots, oldest host first, up to the largest number of workers that the run may use now.
@@ -159,42 +188,33 @@ class Staffing:
         At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
         there are more slots than that, does not depend on whose agent was the quickest.
         """
-        room = self.sizes.most - len(self._roster.fitting())
-        if room <= 0:
+        roster = self._roster
+        room = self.sizes.most - len(roster.fitting)
+        if room <= 0 or not roster.with_room:
             return
         excluded = self.quarantine.excluded_hosts(now)
-        turn = self._hosts_in_turn(now)
-        free = [
-            (record, slot)
-            for record, slot in self._roster.free_slots(now)
-            if record.name in turn and record.name not in excluded
-        ]
-        for record, slot in free[:room]:
+        free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
+        for record, slot in list(islice(((r, s) for r, s in free if r.name not in excluded), room)):
             self._workers += 1
-            worker = Worker(self._workers, record.name, slot, started=now)
-            self._roster.workers[worker.worker_id] = worker
-            yield StartWorker(worker.worker_id, record.name, slot, background)
+            roster.add(Worker(self._workers, record.name, slot, started=now))
+            yield StartWorker(self._workers, record.name, slot, background)
 
-    def _hosts_in_turn(self, now: float) -> set[str]:
-        """The hosts whose workers may be started."""
-        hosts = self._roster.hosts
+    def _in_turn(self, now: float) -> Iterable[HostRecord]:
+        """The hosts with free slots whose workers may be started."""
+        roster = self._roster
         if self._in_order_until is None or now >= self._in_order_until:
-            return set(hosts)
-        awaited = set(self._awaited())
-        return set(takewhile(lambda name: name not in awaited, hosts))
+            return roster.in_order(roster.with_room)
+        before = min((roster.place_of(name) for name in self._awaited()), default=math.inf)
+        return roster.in_order(name for name in roster.with_room if roster.place_of(name) < before)
 
     def booting(self) -> bool:
         """Whether a worker with a slot is starting."""
-        return any(self._booting())
+        return any(w in self._roster.fitting for w in self._roster.booting)
 
     def replacement_expected(self, now: float) -> bool:
         """Whether one is starting, and has not been for longer than a member may take to come back."""
-        return any(now < worker.started + self._settings.rejoin_timeout for worker in self._booting())
-
-    def _booting(self) -> Iterator[Worker]:
-        fitting = self._roster.fitting()
-        workers = self._roster.workers.values()
-        return (w for w in workers if w.state is WorkerState.BOOTING and w.worker_id in fitting)
+        booting = (self._roster.workers[w] for w in self._roster.booting if w in self._roster.fitting)
+        return any(now < worker.started + self._settings.rejoin_timeout for worker in booting)
 
     def ready_newcomers(self, ordinal: int, now: float, patient: bool) -> list[int]:
         """Waiting workers that may join the running round now.
@@ -204,30 +224,37 @@ class Staffing:
             now: the time.
             patient: whether to wait a while for those that still boot, so that all join in one go.
         """
-        waiting = [w for w in self._roster.workers.values() if w.waits_in(ordinal)]
-        window = self._settings.join_window
-        if patient and self.booting() and all(now < w.waiting_since + window for w in waiting):
+        roster = self._roster
+        if not roster.offers(ordinal):
             return []
-        return [w.worker_id for w in waiting]
+        if patient and self.booting():
+            first = next(w for i in roster.waiting if (w := roster.workers[i]).waits_in(ordinal))
+            if now < first.waiting_since + self._settings.join_window:
+                return []
+        return [w.worker_id for w in roster.waiting_in(ordinal)]
 
     def skip_those_behind(self, ordinal: int, current: Round | None) -> Iterator[Action]:
         """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
         if current is None or (current.finished and not current.entered_next):
             return
-        for worker in self._roster.workers.values():
-            if worker.state is WorkerState.WAITING and worker.offer and worker.offer.ordinal < ordinal:
-                worker.state = WorkerState.BOOTING
-                yield Skip(worker.worker_id, worker.offer.ordinal)
+        roster = self._roster
+        behind = [worker for other in roster.ordinals() if other < ordinal for worker in roster.waiting_in(other)]
+        for worker in sorted(behind, key=lambda worker: worker.worker_id):
+            assert worker.offer is not None
+            roster.move(worker, WorkerState.BOOTING)
+            yield Skip(worker.worker_id, worker.offer.ordinal)
 
     def no_slot_works(self, now: float) -> bool:
         """Whether every slot has been tried and failed: no worker waits, and none boots for the first time."""
-        hosts = [record for record in self._roster.hosts.values() if record.present]
-        tried = [place for record in hosts for place in record.places.values() if place.failures]
-        if not tried or any(record.agent_id is not None and not record.connected for record in hosts):
+        roster = self._roster
+        if roster.unconnected or roster.waiting or not self.quarantine.any_tried():
             return False
-        if any(self.slot_of(w).failures == 0 or w.state is WorkerState.WAITING for w in self._roster.live()):
+        if any(self.slot_of(w).failures == 0 for w in roster.live()):
             return False
-        return not any(self._untried(record, slot) for record, slot in self._roster.free_slots(now))
+        free = (
+            (record, slot) for record in roster.in_order(roster.with_room) for slot in roster.free_slots(record, now)
+        )
+        return not any(record.places[slot].failures == 0 for record, slot in free)
 
     def troubles(self, now: float, late: bool = False) -> tuple[Cause, ...]:
         """Why hosts and slots are not used, MAX_TROUBLES reasons at most; empty if all are.
@@ -242,9 +269,12 @@ class Staffing:
 
     def host_problems(self, now: float, late: bool = False) -> Iterator[Cause]:
         """Of each host that is not used, or not in all of its slots, why. Arguments as above."""
+        roster = self._roster
         excluded = self.quarantine.excluded_hosts(now)
-        awaited = self._awaited() if late else []
-        for record in self._roster.hosts.values():
+        awaited = self._awaited() if late else set()
+        cooling = self.quarantine.cooling_hosts(now)
+        with_problems = self._trouble.keys() | excluded | cooling | roster.partly_drained | awaited
+        for record in roster.in_order(with_problems & roster.hosts.keys()):
             if record.name in awaited:
                 yield Cause(CauseKind.HOST_UNANSWERED, host=record.name)
             yield from self.problems_of(record, now, excluded)
@@ -272,26 +302,17 @@ class Staffing:
         elif record.drained and not record.drained_whole:
             yield Cause(CauseKind.SLOTS_DRAINED, host=record.name, detail=Count(len(record.drained)))
 
-    def deadlines(self) -> Iterator[float]:
+    def deadlines(self, now: float) -> Iterator[float]:
         """When something may be due here."""
-        yield from self.quarantine.deadlines()
-        if self._in_order_until is not None and self._awaited():
+        yield from self.quarantine.deadlines(now)
+        if self._in_order_until is not None and self._in_order_until > now and self._awaited():
             yield self._in_order_until
-        for worker in self._roster.workers.values():
-            if worker.stop_at is not None:
-                yield worker.stop_at
-            if worker.state is WorkerState.WAITING:
-                yield worker.waiting_since + self._settings.join_window
-            if worker.state is WorkerState.BOOTING and not self._settings.mode.members_survive:
-                yield worker.started + self._settings.rejoin_timeout
+        workers = self._roster.workers
+        yield from (at for w in self._roster.leaving if (at := workers[w].stop_at) is not None)
+        yield self._roster.next_wait_over(self._settings.join_window, now)
+        if not self._settings.mode.members_survive:
+            yield self._roster.next_boot_over(self._settings.rejoin_timeout, now)
 
-    def _awaited(self) -> list[str]:
+    def _awaited(self) -> set[str]:
         """Hosts whose first agent has been started and has not connected yet."""
-        hosts = [
-            record for record in self._roster.hosts.values() if record.present and record.name not in self._trouble
-        ]
-        return [record.name for record in hosts if record.agent_id is not None and not record.connected]
-
-    @staticmethod
-    def _untried(record: HostRecord, slot: int) -> bool:
-        return record.places[slot].failures == 0
+        return self._roster.unconnected - self._trouble.keys()

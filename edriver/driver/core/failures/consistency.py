@@ -143,6 +143,8 @@ class ErrorWatch:
         if ended.plan.round_id != self._judged:
             self._judge(ended, version, checkpoint)
             self._judged = ended.plan.round_id
+        if not self._recent_errors:
+            return None
         hosts = {seat.host for seat in ended.plan.seats}
         for error, rounds in self._recent_errors.items():
             places = set().union(*rounds)

@@ -72,7 +72,7 @@ class NewSizes:
         """The number of workers that there could be now, if it is not tried again; else 0."""
         if not self._refused:
             return 0
-        count = min(self.limit, self._roster.usable_slots())
+        count = min(self.limit, self._roster.usable_slots)
         return count if count in self._refused else 0
 
     @property

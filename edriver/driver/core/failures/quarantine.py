@@ -10,9 +10,9 @@ workers in this way is quarantined as for the first time, however often.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Final
 
 from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotQuarantine, SlotTarget
@@ -27,6 +27,18 @@ MIN_FAILURE_RATIO: Final = 3
 
 MIN_ANNOUNCED_COOLDOWN: Final = 1.0
 """Cooldowns shorter than this, in seconds, are not announced."""
+
+_REST: Final = -1
+_START: Final = -2
+"""In the place of a slot's number: the quarantine of its host, and the pause of its agent."""
+
+
+def _has_failed(record: HostRecord) -> bool:
+    return any(place.failures for place in record.places.values())
+
+
+def _cooling(record: HostRecord, now: float) -> bool:
+    return any(place.free_at > now for place in record.places.values())
 
 
 class Quarantine:
@@ -45,6 +57,11 @@ class Quarantine:
         self._news: list[Cause] = []
         self._announced: dict[tuple[str, int | None], float] = {}  # what was announced as quarantined, and until when
         self._needed: set[str] = set()  # hosts that are used in spite of it
+        self._quarantined: set[str] = set()  # hosts that are, or have been until lately
+        self._cooling: set[str] = set()  # hosts with slots of which that holds
+        self._struck: set[str] = set()  # hosts whose workers have failed, or were killed, within the window
+        self._tried: set[str] = set()  # hosts with slots that have failed
+        self._ends: list[tuple[float, str, int]] = []  # a heap: when pauses end, of hosts and slots
 
     def worker_failed(self, worker: Worker, now: float) -> None:
         """Record a failure whose cause lies in the worker, its slot or its host."""
@@ -56,9 +73,13 @@ class Quarantine:
         self._announce(
             worker.slot, place.free_at, pause, Cause(CauseKind.SLOT_QUARANTINED, host=record.name, detail=rest)
         )
+        self._cool(record, worker.slot)
+        self._tried.add(record.name)
         record.failed.append((now, worker.slot))
+        self._struck.add(record.name)
         if record.rest.free_at <= now and (blame := self._blame(record, now)):
             pause = record.rest.fail(now, window, self._host_cooldown)
+            self.exclude(record, record.rest.free_at)
             cause = Cause(CauseKind.HOST_QUARANTINED, host=record.name, detail=replace(blame, seconds=pause))
             self._announce(None, record.rest.free_at, pause, cause)
 
@@ -78,10 +99,12 @@ class Quarantine:
         self._announce(
             worker.slot, place.free_at, pause, Cause(CauseKind.SLOT_QUARANTINED, host=record.name, detail=rest)
         )
+        self._cool(record, worker.slot)
         record.killed.append((now, worker.slot))
+        self._struck.add(record.name)
         if record.rest.free_at <= now and (blame := self._blame(record, now, kills=True)):
             pause = self._host_cooldown(1)
-            record.rest.free_at = now + pause
+            self.exclude(record, now + pause)
             cause = Cause(CauseKind.HOST_QUARANTINED, host=record.name, detail=replace(blame, seconds=pause))
             self._announce(None, record.rest.free_at, pause, cause)
 
@@ -90,6 +113,28 @@ class Quarantine:
         record.start.fail(now, self._settings.failure_window, self._slot_cooldown)
         # An agent that could not be started will hardly start a moment later.
         record.start.free_at = max(record.start.free_at, now + 1.0)
+        heappush(self._ends, (record.start.free_at, record.name, _START))
+
+    def _cool(self, record: HostRecord, slot: int) -> None:
+        self._cooling.add(record.name)
+        heappush(self._ends, (record.places[slot].free_at, record.name, slot))
+
+    def exclude(self, record: HostRecord, until: float) -> None:
+        """Have no worker started on a host until then."""
+        record.rest.free_at = until
+        self._quarantined.add(record.name)
+        heappush(self._ends, (record.rest.free_at, record.name, _REST))
+
+    def any_tried(self) -> bool:
+        """Whether a slot of a host that discovery names has failed."""
+        hosts = self._roster.hosts
+        return any(name in hosts and hosts[name].present and _has_failed(hosts[name]) for name in self._tried)
+
+    def cooling_hosts(self, now: float) -> set[str]:
+        """The hosts that have slots which are not to be used now because of a failure."""
+        hosts = self._roster.hosts
+        self._cooling = {name for name in self._cooling if name in hosts and _cooling(hosts[name], now)}
+        return self._cooling
 
     def excluded_hosts(self, now: float) -> set[str]:
         """The hosts on which no worker is to be started now."""
@@ -115,17 +160,16 @@ class Quarantine:
         excluded = self.excluded_hosts(now)
         if not excluded:
             return
-        staying = Counter(self._roster.workers[w].host for w in self._roster.fitting())
-        room = sum(staying[name] for name in excluded)  # workers that train there continue
-        room += sum(
-            len(record.ready_slots(now))
-            for record in self._roster.hosts.values()
-            if record.wanted and record.connected and record.name not in excluded
-        )
+        roster = self._roster
+        room = sum(self._staying(name) for name in excluded)  # workers that train there continue
+        room += roster.connected_slots
+        for name in excluded | self.cooling_hosts(now):
+            if (record := roster.hosts[name]).wanted and record.connected:
+                room -= record.open_count if name in excluded else record.open_count - len(record.ready_slots(now))
         for record in resting:
             if room >= self._settings.min_np:
                 return
-            more = len(record.ready_slots(now)) - staying[record.name]
+            more = len(record.ready_slots(now)) - self._staying(record.name)
             if record.name in excluded and record.connected and more > 0:
                 room += more
                 self._needed.add(record.name)
@@ -133,15 +177,27 @@ class Quarantine:
                     least = Count(self._settings.min_np)
                     yield Cause(CauseKind.QUARANTINE_WAIVED, host=record.name, detail=least)
 
-    def deadlines(self) -> Iterator[float]:
-        """When a host or a slot may be used again."""
-        for record in self._roster.hosts.values():
-            if record.agent_id is None:
-                yield record.start.free_at
-            if record.rest.free_at:
-                yield record.rest.free_at
-            for place in record.places.values():
-                yield place.free_at
+    def _staying(self, host: str) -> int:
+        """How many workers of a host have a slot there."""
+        return sum(worker.worker_id in self._roster.fitting for worker in self._roster.on(host))
+
+    def deadlines(self, now: float) -> Iterator[float]:
+        """When a host or a slot may be used again: the first time after now."""
+        ends = self._ends
+        while ends and (ends[0][0] <= now or not self._ends_then(*ends[0])):
+            heappop(ends)
+        if ends:
+            yield ends[0][0]
+
+    def _ends_then(self, end: float, host: str, what: int) -> bool:
+        record = self._roster.hosts.get(host)
+        if record is None:
+            return False
+        if what == _REST:
+            return record.rest.free_at == end
+        if what == _START:
+            return record.agent_id is None and record.start.free_at == end
+        return what in record.places and record.places[what].free_at == end
 
     def _blame(self, record: HostRecord, now: float, *, kills: bool = False) -> HostQuarantine | None:
         """Why a host is considered the cause of its slots' failures; None: it is not.
@@ -152,24 +208,32 @@ class Quarantine:
             kills: whether kills from outside count, there and elsewhere.
         """
         window = self._settings.failure_window
-        others = [r for r in self._roster.hosts.values() if r.wanted and r is not record]
-        for each in (record, *others):
-            each.forget_failures_before(now - window)
 
         def struck_in(each: HostRecord) -> list[int]:
             return [slot for _, slot in (*each.failed, *(each.killed if kills else ()))]
 
-        failures, elsewhere = len(struck_in(record)), sum(len(struck_in(each)) for each in others)
-        slots, slots_elsewhere = len(record.open_slots), sum(len(r.open_slots) for r in others)
-        struck = len(set(struck_in(record)))
+        record.forget_failures_before(now - window)
+        failures, slots, struck = len(struck_in(record)), record.open_count, len(set(struck_in(record)))
+        slots_elsewhere = self._roster.open_slots - (slots if record.wanted else 0)
         if failures < max(MIN_FAILURES, slots) or 2 * struck < slots or not slots_elsewhere:
             return None
+        elsewhere = 0
+        for name in list(self._struck):
+            each = self._roster.hosts.get(name)
+            if each is not None:
+                each.forget_failures_before(now - window)
+            if each is None or not (each.failed or each.killed):
+                self._struck.discard(name)
+            elif each.wanted and each is not record:
+                elsewhere += len(struck_in(each))
         if failures * slots_elsewhere <= MIN_FAILURE_RATIO * elsewhere * slots:
             return None
         return HostQuarantine(0.0, failures, slots, window, elsewhere, slots_elsewhere)
 
     def _resting(self, now: float) -> list[HostRecord]:
-        return [record for record in self._roster.hosts.values() if record.rest.free_at > now and record.wanted]
+        hosts = self._roster.hosts
+        self._quarantined = {name for name in self._quarantined if name in hosts and hosts[name].rest.free_at > now}
+        return [record for record in self._roster.in_order(self._quarantined) if record.wanted]
 
     def _slot_cooldown(self, failures: int) -> float:
         return self._settings.cooldown(failures, self._draw())

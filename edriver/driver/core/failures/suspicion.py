@@ -195,14 +195,15 @@ class Suspects:
 
     def _dispensable(self, worker: Worker, at: Situation) -> bool:
         """Whether the run can continue without it: it holds no state, or another worker that does has shown itself."""
-        if at.last is None or worker.worker_id not in at.last.plan.workers:
+        last = at.last
+        if last is None or not last.had(worker.worker_id):
             return True
         suspicion = self._workers.get(worker.worker_id)
         since = suspicion.since if suspicion and not suspicion.idle else float("-inf")
         if at.now < self._spared_until:
             return False
-        others = (self._roster.workers.get(w) for w in at.last.plan.workers if w != worker.worker_id)
-        return any(other and self._offers_the_state(other, since, at) for other in others)
+        waiting = (w for w in self._roster.waiting if w != worker.worker_id and last.had(w))
+        return any(self._offers_the_state(self._roster.workers[w], since, at) for w in waiting)
 
     def _offers_the_state(self, worker: Worker, since: float, at: Situation) -> bool:
         """Whether a worker has shown that it lives and holds the state, to one that has been suspected since then."""
@@ -219,9 +220,11 @@ class Suspects:
         and while they wake up those that are still silent have their time. One that stands still has to leave the round
         to show that it does not.
         """
-        if current.finished or current.abort_cause is not None:
+        if not self._workers or current.finished or current.abort_cause is not None:
             return None
-        found = [(self._roster.workers[w], self._workers[w]) for w in current.order(current.members) if w in self]
+        found = [
+            (self._roster.workers[w], self._workers[w]) for w in current.order(current.members & self._workers.keys())
+        ]
         idle = any(suspicion.idle for _, suspicion in found)
         if not found or not (idle or self._awake(current, now)):
             return None

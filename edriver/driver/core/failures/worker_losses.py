@@ -53,7 +53,7 @@ class WorkerLosses:
             current.done.pop(worker.worker_id, None)
             current.lost.add(worker.worker_id)
             self.abort(current, cause)
-        worker.state = WorkerState.STOPPING
+        run.roster.move(worker, WorkerState.STOPPING)
 
     def expire(self, worker: Worker, cause: Cause, own: bool = True) -> None:
         """It lives, and nothing can be expected of it: it is killed."""
@@ -69,7 +69,7 @@ class WorkerLosses:
         for lost in run.staffing.agent_lost(host, agent_id, fault, run.now):
             if lost.live:
                 self.lose(lost, Cause(CauseKind.LOST_WITH_HOST, lost.name, detail=fault), own=False)
-            del run.roster.workers[lost.worker_id]
+            run.roster.remove(lost.worker_id)
 
     def exited(self, worker: Worker, event: events.WorkerExited) -> None:
         """A worker's process has ended: after its function had returned, as it should, or lost."""
@@ -89,6 +89,8 @@ class WorkerLosses:
                 run.failures[worker.worker_id] = earlier
         elif event.code == 0 and (worker.state is WorkerState.FINISHED or self._has_run(worker)):
             run.staffing.slot_of(worker).completed = True
+            if run.round and run.round.finished:
+                run.round.members.discard(worker.worker_id)
         else:
             self.lose(worker, cause, event, own=not self.dragged(worker))
 
@@ -137,7 +139,7 @@ class WorkerLosses:
         current.rejoin_deadline = run.now + settings.leave_grace + settings.rejoin_timeout
         for worker_id in current.order(current.members):
             worker = run.roster.workers[worker_id]
-            worker.state = WorkerState.STOPPING
+            run.roster.move(worker, WorkerState.STOPPING)
             # One that is silent may be stopped: it would sleep through the grace.
             grace = 0.0 if worker_id in run.suspects else settings.leave_grace
             run.actions.append(StopWorker(worker_id, worker.host, grace))

@@ -8,7 +8,7 @@ survivor; within a host survivors come by age, then newcomers. Ranks of one host
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
@@ -77,6 +77,7 @@ class RoundPlan:
         fallback_size: with how many workers, fewer than these, the run goes on if the script fails with so many; 0:
             with none, or it has trained with so many before.
         guarded: whether its members name their connections to one another before any byte of them is read.
+        workers: the members' worker_ids in order of rank.
     """
 
     round_id: RoundId
@@ -91,11 +92,11 @@ class RoundPlan:
     torn: str = ""
     fallback_size: int = 0
     guarded: bool = False
+    workers: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def workers(self) -> tuple[int, ...]:
-        """The members' worker_ids in order of rank."""
-        return tuple(seat.worker_id for seat in self.seats)
+    def __post_init__(self) -> None:
+        """Find the members."""
+        object.__setattr__(self, "workers", tuple(seat.worker_id for seat in self.seats))
 
 
 def highest_version(candidates: Iterable[Candidate]) -> Version:

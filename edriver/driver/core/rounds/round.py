@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -39,6 +39,7 @@ class Interrupt:
         cause: and why they do.
         ways: in restart mode, by what members can be asked for a checkpoint; those that cannot be are not in it.
         saved: members that have had their time for that.
+        awaited: members that have not been seen to have answered; also some that have, or are members no more.
     """
 
     number: int
@@ -48,10 +49,11 @@ class Interrupt:
     cause: Cause | None = None
     ways: dict[int, CheckpointWay] = field(default_factory=dict)
     saved: set[int] = field(default_factory=set)
+    awaited: set[int] = field(default_factory=set)
 
     def answered(self, members: set[int]) -> bool:
-        """Whether every one of these members has reported."""
-        return members <= self.reports.keys()
+        """Whether every one of the round's members has reported."""
+        return not _any_left(self.awaited, lambda worker_id: worker_id in members and worker_id not in self.reports)
 
     def agree(self) -> int:
         """The boundary at which all stop."""
@@ -86,6 +88,8 @@ class Round:
         digests: of the state at their first boundary, each with the member that reported it first: there should be one.
         finished: whether all were done and have received Finish.
         entered_next: whether a member has since entered the script's next `run`.
+        before_first: members that have not been seen to be under way; also some that are, or are members no more.
+        ranks: of all that were members, by worker_id.
     """
 
     plan: RoundPlan
@@ -111,6 +115,13 @@ class Round:
     rejoin_deadline: float | None = None
     finished: bool = False
     entered_next: bool = False
+    before_first: set[int] = field(init=False)
+    ranks: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin."""
+        self.before_first = set(self.plan.workers)
+        self.ranks = {worker_id: rank for rank, worker_id in enumerate(self.plan.workers)}
 
     @property
     def running(self) -> bool:
@@ -143,6 +154,8 @@ class Round:
         blocked = self.blocked
         if not (blocked.blocked or blocked.idle) or self.finished or self.abort_cause is not None:
             return None
+        if blocked.waits_from is None:
+            return None
         boundary = self.interrupt.boundary if self.interrupt else None
         gone = self.members | self.lost | self.completed
         away = () if boundary is None else (w for w in self.plan.workers if w not in gone)
@@ -158,7 +171,7 @@ class Round:
     def begin_interrupt(self, deadline: float) -> None:
         """Ask all members for their boundaries; those that are done have answered."""
         self.interrupts += 1
-        self.interrupt = Interrupt(self.interrupts, deadline, reports=dict(self.done))
+        self.interrupt = Interrupt(self.interrupts, deadline, reports=dict(self.done), awaited=set(self.members))
 
     def note(self, event: Report, now: float) -> None:
         """Record a member's report of its progress in this round."""
@@ -188,11 +201,18 @@ class Round:
 
     def is_under_way(self, now: float) -> bool:
         """Whether its members have their first step behind them, so that others may use their hosts' processors."""
-        return self.members <= self.under_way | self.done.keys() or now >= self.newcomers_start_at
+        return now >= self.newcomers_start_at or not self._awaits_first_step
+
+    @property
+    def _awaits_first_step(self) -> bool:
+        """Whether a member has made no step yet."""
+        return _any_left(
+            self.before_first, lambda w: w in self.members and w not in self.under_way and w not in self.done
+        )
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""
-        if self.running and not self.members <= self.under_way | self.done.keys():
+        if self.running and self._awaits_first_step:
             yield self.newcomers_start_at
         if self.running:
             yield self.open_at
@@ -240,7 +260,7 @@ class Round:
 
     def names(self, workers: Collection[int]) -> tuple[WorkerName, ...]:
         """These of its workers, in order of rank."""
-        seats = (seat for seat in self.plan.seats if seat.worker_id in workers)
+        seats = (self.plan.seats[self.ranks[worker_id]] for worker_id in self.order(workers))
         return tuple(WorkerName(seat.worker_id, seat.host, seat.slot, seat.rank) for seat in seats)
 
     def name(self, worker_id: int) -> WorkerName:
@@ -248,6 +268,20 @@ class Round:
         (name,) = self.names({worker_id})
         return name
 
-    def order(self, workers: set[int]) -> tuple[int, ...]:
-        """These workers in order of rank."""
-        return tuple(w for w in self.plan.workers if w in workers)
+    def order(self, workers: Collection[int]) -> tuple[int, ...]:
+        """Those of these workers that were members, in order of rank."""
+        return tuple(sorted((w for w in workers if w in self.ranks), key=self.ranks.__getitem__))
+
+    def had(self, worker_id: int) -> bool:
+        """Whether a worker was one of its members."""
+        return worker_id in self.ranks
+
+
+def _any_left(workers: set[int], belongs: Callable[[int], bool]) -> bool:
+    """Whether any of these still belongs to a set that none comes back to; what no longer does is dropped here."""
+    while workers:
+        worker_id = next(iter(workers))
+        if belongs(worker_id):
+            return True
+        workers.discard(worker_id)
+    return False

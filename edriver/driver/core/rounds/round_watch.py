@@ -48,26 +48,30 @@ class RoundWatch:
             else:
                 self._losses.abort(run.round, found.cause)
 
-    def running(self, current: Round, fitting: set[int]) -> None:
+    def running(self, current: Round) -> None:
         """Finish a round whose members are all done; interrupt it when other members are wanted.
 
         Args:
             current: the round.
-            fitting: the workers for which their hosts have slots.
         """
         run = self._run
         if current.members == current.done.keys():
             self._finish(current)
             return
-        for worker in run.roster.workers.values():
-            if worker.state is WorkerState.WAITING and worker.worker_id not in fitting:
-                run.dismiss(worker)
-        members = current.members
+        roster = run.roster
+        for worker_id in sorted(roster.unplaced & roster.waiting.keys()):
+            run.dismiss(roster.workers[worker_id])
+        members, fitting = current.members, roster.fitting
         interrupt = current.interrupt
+        if interrupt is not None and not interrupt.answered(members) and run.now < interrupt.deadline:
+            return
         newcomers = []
         if interrupt is not None or run.now >= current.open_at:
             newcomers = run.staffing.ready_newcomers(run.ordinal, run.now, patient=interrupt is None)
         survive = run.settings.mode.members_survive
+        settled = not newcomers and members.isdisjoint(roster.unplaced)
+        if settled and interrupt is None and len(members) <= run.sizes.allowed(len(members)):
+            return  # the members are those that are wanted
         ready = sum(worker in fitting for worker in (*members, *newcomers))
         wanted = wanted_members(members, newcomers, fitting, run.sizes.allowed(ready), keeps_state=survive)
         if current.done and not survive:
@@ -135,7 +139,6 @@ class RoundWatch:
     def finishing(self, current: Round) -> None:
         """End the run when all processes of a finished round have ended, unless its script continues."""
         run = self._run
-        current.members &= {w.worker_id for w in run.roster.workers.values() if w.state is WorkerState.FINISHED}
         if current.members:
             return
         if self._losses.late_failure:
@@ -152,7 +155,7 @@ class RoundWatch:
         run.doing.cause = current.all_done
         run.actions.append(Finish(current.order(current.members), current.plan.round_id, current.all_done))
         for worker_id in current.members:
-            run.roster.workers[worker_id].state = WorkerState.FINISHED
+            run.roster.move(run.roster.workers[worker_id], WorkerState.FINISHED)
         run.ordinal += 1
         run.best, run.checkpoints = NO_VERSION, False
         run.previous_call = current.plan.round_id

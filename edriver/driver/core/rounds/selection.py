@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edriver.common.ids import NO_VERSION, Version
+from edriver.driver.core.roster import OfferKind
 from edriver.driver.core.rounds.ranks import Candidate, highest_version, newest_checkpoint
 
 
@@ -52,6 +53,54 @@ def select(candidates: Sequence[Candidate], fitting: Collection[int], max_np: in
     if best == NO_VERSION or highest_version(members) == best:
         return Selection(best, members, state_keeper=None)
     return Selection(best, members, state_keeper=ordered[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What is known of a Selection without a look at each worker.
+
+    Attributes:
+        version: as there.
+        members: how many there are,
+        survivors: and how many of them hold a state.
+        keeper: whether there is a state keeper.
+        checkpoint: as there.
+        waiting: how many workers there are to choose from.
+    """
+
+    version: Version
+    members: int
+    survivors: int
+    keeper: bool
+    checkpoint: int
+    waiting: int
+
+    @property
+    def size(self) -> int:
+        """Number of members and state keeper."""
+        return self.members + self.keeper
+
+
+def prospect(offers: Mapping[OfferKind, int], max_np: int) -> Prospect:
+    """What `select` would choose among workers that make these offers; `max_np` as there."""
+    best = max((kind.version for kind in offers), default=NO_VERSION)
+    ordered = sorted(offers, key=lambda kind: (kind.version != best, kind.version == NO_VERSION, -kind.checkpoint))
+    room, chosen = max_np, list[tuple[OfferKind, int]]()
+    for kind in ordered:
+        if kind.fits and room > 0:
+            chosen.append((kind, min(offers[kind], room)))
+            room -= chosen[-1][1]
+    keeper = best != NO_VERSION and all(kind.version != best for kind, _ in chosen)
+    kinds = [kind for kind, _ in chosen] + ordered[:1] * keeper
+    holds = best == NO_VERSION or any(kind.checkpoint for kind in kinds if kind.version == best)
+    return Prospect(
+        version=best,
+        members=sum(count for _, count in chosen),
+        survivors=sum(count for kind, count in chosen if kind.version != NO_VERSION),
+        keeper=keeper,
+        checkpoint=max((kind.checkpoint for kind in kinds), default=0) if holds else 0,
+        waiting=sum(offers.values()),
+    )
 
 
 def wanted_members(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from edriver.common.ids import NO_VERSION, Version
 from edriver.driver.core.cause import Cause, CauseKind, Duration, Shortage, TimedOut
 from edriver.driver.core.failures.consistency import state_lost
 from edriver.driver.core.failures.suspicion import Suspects
-from edriver.driver.core.roster import Roster, WorkerState
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.rounds.round import Round
-from edriver.driver.core.rounds.selection import Selection
+from edriver.driver.core.rounds.selection import Prospect
 from edriver.driver.core.settings import Settings
 from edriver.driver.core.staffing import Staffing
 
@@ -41,6 +42,7 @@ class Waiting(NamedTuple):
         awaits_checkpoint: whether one may be written now, by a worker that is ending.
         started: when the run began.
         now: the time.
+        newest: since when the latest of the members has been waiting.
     """
 
     settings: Settings
@@ -53,8 +55,9 @@ class Waiting(NamedTuple):
     awaits_checkpoint: bool
     started: float
     now: float
+    newest: Callable[[], float]
 
-    def waiting_reason(self, chosen: Selection) -> Obstacle | None:
+    def waiting_reason(self, chosen: Prospect) -> Obstacle | None:
         """Why a round of these cannot form; None: it can."""
         settings = self.settings
         start_over = self.last is None and self.now >= self.started + settings.start_timeout
@@ -62,34 +65,30 @@ class Waiting(NamedTuple):
         found = self._at_the_start(start_over) if self.last is None else self._after(self.last)
         if found:
             return found
-        if chosen.all and chosen.version == NO_VERSION != self.best:
-            held = not all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None)
+        if chosen.size and chosen.version == NO_VERSION != self.best:
+            held = not self.roster.ranked <= self.roster.waiting.keys()
             if held or self.awaits_checkpoint:
                 return Obstacle(Cause(CauseKind.HOLDER_AWAITED, detail=self.best))
             if not chosen.checkpoint:
                 if self.checkpoints and self.staffing.booting():  # where that runs there may be one
                     return Obstacle(Cause(CauseKind.BOOT_AWAITED))
                 return Obstacle(Cause(CauseKind.STATE_LOST), final=True)
-        if len(chosen.members) < needed:
+        if chosen.members < needed:
             troubles = self.staffing.troubles(self.now)
-            shortage = Shortage(
-                len(chosen.members), needed, state_keeper=chosen.state_keeper is not None, troubles=troubles
-            )
+            shortage = Shortage(chosen.members, needed, state_keeper=chosen.keeper, troubles=troubles)
             return Obstacle(Cause(CauseKind.WORKERS_AWAITED, detail=shortage))
         if (
             not settings.mode.members_survive
         ):  # all of the round's slots come back at once, and any later one is a restart
-            expected = len(chosen.members) < self.staffing.sizes.most and self.staffing.replacement_expected(self.now)
+            expected = chosen.members < self.staffing.sizes.most and self.staffing.replacement_expected(self.now)
             return Obstacle(Cause(CauseKind.BOOT_AWAITED)) if expected else None
-        survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
-        if survivors_ready < needed and self.staffing.booting() and len(chosen.members) < self.staffing.sizes.most:
-            newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)
-            if self.now < newest + settings.join_window:
-                return Obstacle(Cause(CauseKind.BOOT_AWAITED))
+        may_grow = chosen.survivors < needed and chosen.members < self.staffing.sizes.most and self.staffing.booting()
+        if may_grow and self.now < self.newest() + settings.join_window:
+            return Obstacle(Cause(CauseKind.BOOT_AWAITED))
         return None
 
     def _at_the_start(self, start_over: bool) -> Obstacle | None:
-        slots, settings = self.roster.usable_slots(), self.settings
+        slots, settings = self.roster.usable_slots, self.settings
         if start_over and slots < settings.min_np:
             troubles = self.staffing.troubles(self.now, late=True)
             shortage = Shortage(slots, settings.min_np, settings.start_timeout, troubles=troubles)
@@ -104,12 +103,13 @@ class Waiting(NamedTuple):
 
     def _after(self, last: Round) -> Obstacle | None:
         survive = self.settings.mode.members_survive
-        survivors = [w for i in last.plan.workers if (w := self.roster.workers.get(i)) and w.live]
-        if survive and not survivors and not self.checkpoints:
+        roster = self.roster
+        survives = any(last.had(w) for w in roster.ranked)
+        if survive and not survives and not self.checkpoints:
             return Obstacle(state_lost(last), final=True)
         if self.suspects:  # the next round's members are known when these have shown themselves, or have ended
             return Obstacle(Cause(CauseKind.SUSPECTS_AWAITED))
-        if survive and survivors and not any(w.state is WorkerState.WAITING for w in survivors):
+        if survive and survives and not any(last.had(w) for w in roster.waiting):
             return Obstacle(Cause(CauseKind.SURVIVORS_AWAITED))
         return self._unproven_pause(last)
 

@@ -1,0 +1,170 @@
+"""What the core costs at a size: `python -m benchmarks.scale core --hosts 10 100 1000`, or `make scale`.
+
+Hosts of eight slots each form a round, lose a host, and form the next; the core is fed one event at a time, as the
+driver feeds it, and asked for its next deadline after each. No process, no message, no file takes part. Prints one JSON
+object a size, all times in seconds or milliseconds of processor time, then how the mean cost of an event grows from the
+smallest size to the largest: 1.0 where it does not depend on the size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from edriver.common.ids import NO_VERSION, Version
+from edriver.common.store_address import StoreAddress
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver.core import actions, events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.settings import Settings
+
+SLOTS = 8
+"""Slots of each host."""
+
+STEP = 0.001
+"""Seconds of the core's clock from one event to the next."""
+
+
+@dataclass(slots=True)
+class Costs:
+    """Processor time of single events, in seconds."""
+
+    by_kind: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    without_plan: list[float] = field(default_factory=list)
+
+    def note(self, event: events.Event, ordered: Iterable[actions.Action], seconds: float) -> None:
+        """An event has been taken in."""
+        self.by_kind[type(event).__name__].append(seconds)
+        if not any(isinstance(action, RoundPlan) for action in ordered):
+            self.without_plan.append(seconds)
+
+    @property
+    def all(self) -> list[float]:
+        """Those of all events."""
+        return [cost for costs in self.by_kind.values() for cost in costs]
+
+
+class CoreRun:
+    """A run of hosts that do as they are told at once.
+
+    Args:
+        hosts: how many there are.
+        clock: processor time, in seconds.
+
+    Attributes:
+        costs: what its events have cost.
+    """
+
+    def __init__(self, hosts: int, clock: Callable[[], float] = time.process_time) -> None:
+        self._hosts = [f"host-{number}" for number in range(hosts)]
+        size = hosts * SLOTS
+        self._core = Membership(Settings(np=size, min_np=1, max_np=size), now=0.0)
+        self._clock = clock
+        self._now = 0.0
+        self._plan: RoundPlan | None = None
+        self._agents: dict[str, int] = {}
+        self._workers: dict[int, str] = {}
+        self.costs = Costs()
+
+    def form(self) -> None:
+        """From discovery's first answer until every worker is a member and has made its first step."""
+        self._feed(events.HostsObserved(HostSet(tuple(Host(name, SLOTS) for name in self._hosts))))
+        for host, agent_id in list(self._agents.items()):
+            self._feed(events.AgentConnected(host, agent_id))
+        for worker_id in list(self._workers):
+            self._feed(self._waiting(worker_id, NO_VERSION))
+        self._step_once()
+
+    def lose_host(self) -> None:
+        """From the loss of an agent to the plan of the next round, through the report of every survivor."""
+        before, lost = self._round, self._hosts[len(self._hosts) // 2]
+        self._feed(events.AgentLost(lost, self._agents[lost], AgentFault(AgentFaultKind.ENDED, "exited")))
+        for worker_id in before.workers:
+            if self._workers[worker_id] != lost:
+                self._feed(self._waiting(worker_id, Version(before.round_id, 1)))
+        assert self._round is not before, "the survivors have a new round"
+
+    def _step_once(self) -> None:
+        current = self._round
+        for worker_id in current.workers:
+            self._feed(events.FirstBoundaryPassed(worker_id, current.round_id, {}))
+
+    @property
+    def _round(self) -> RoundPlan:
+        assert self._plan is not None, "a round has been formed"
+        return self._plan
+
+    @staticmethod
+    def _waiting(worker_id: int, version: Version) -> events.WorkerWaiting:
+        return events.WorkerWaiting(worker_id, 1, version, StoreAddress("host", 1), "")
+
+    def _feed(self, event: events.Event) -> None:
+        self._now += STEP
+        begun = self._clock()
+        ordered = self._core.step(event, self._now)
+        _ = self._core.next_deadline
+        self.costs.note(event, ordered, self._clock() - begun)
+        for action in ordered:
+            match action:
+                case actions.StartAgent(host, agent_id):
+                    self._agents[host] = agent_id
+                case actions.StartWorker(worker_id, host, _):
+                    self._workers[worker_id] = host
+                case RoundPlan():
+                    self._plan = action
+
+
+def measured(hosts: int) -> dict[str, Any]:
+    """The costs at one size, as one line of the output has them."""
+    gc.collect()
+    run = CoreRun(hosts)
+    run.form()
+    form = sum(run.costs.all)
+    run.lose_host()
+    costs = run.costs.all
+    return {
+        "hosts": hosts,
+        "workers": hosts * SLOTS,
+        "form_s": round(form, 4),
+        "lost_host_s": round(sum(costs) - form, 4),
+        "events": len(costs),
+        "event_ms_mean": round(sum(costs) / len(costs) * 1e3, 4),
+        "event_ms_max": round(max(costs) * 1e3, 3),
+        "event_without_plan_ms_max": round(max(run.costs.without_plan) * 1e3, 3),
+        "by_kind": {
+            kind: {"events": len(c), "ms_mean": round(sum(c) / len(c) * 1e3, 4), "ms_max": round(max(c) * 1e3, 3)}
+            for kind, c in sorted(run.costs.by_kind.items())
+        },
+    }
+
+
+def main() -> None:
+    """Print the costs at each size, and how they grow."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    what = parser.add_subparsers(dest="what", required=True)
+    core = what.add_parser("core", help="the core alone")
+    core.add_argument("--hosts", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
+    sizes = parser.parse_args().hosts
+    lines = []
+    for hosts in sizes:
+        lines.append(measured(hosts))
+        print(json.dumps(lines[-1]), flush=True)
+    smallest, largest = min(lines, key=lambda line: line["hosts"]), max(lines, key=lambda line: line["hosts"])
+    growth = largest["event_ms_mean"] / smallest["event_ms_mean"]
+    print(
+        json.dumps(
+            {"from_hosts": smallest["hosts"], "to_hosts": largest["hosts"], "event_cost_grows": round(growth, 2)}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
