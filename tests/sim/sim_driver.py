@@ -15,6 +15,7 @@ from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, notice_of
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.invariants import check
+from tests.sim.scanning import check_indexes
 from tests.sim.sim_hosts import SimHost
 from tests.sim.sim_journal import SimJournal
 
@@ -79,6 +80,8 @@ class SimDriver:
         if isinstance(event, events.AgentLost):
             self._world.agents.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
         orders = self.core.step(event, self.now)
+        if orders:  # after the others nothing is different, as a rule; random_events.py checks after each
+            check_indexes(self.core)
         self.journal.write_down(self.now, event, orders, self.core)
         self._world.invariants.after_step(orders)
         for order in orders:

@@ -62,6 +62,7 @@ class Staffing:
         sizes: the same.
         quarantine: which slots and hosts are left alone for a while.
         discovery: why no hosts are known.
+        in_order_until: until when workers are started in the order of discovery; None: no agent has been started.
     """
 
     def __init__(self, settings: Settings, roster: Roster, sizes: NewSizes, draw: Callable[[], float]) -> None:
@@ -73,7 +74,7 @@ class Staffing:
         self._agents = 0
         self._workers = 0
         self._trouble: dict[str, Cause] = {}
-        self._in_order_until: float | None = None
+        self.in_order_until: float | None = None
         self._seen: tuple[int, int, frozenset[str]] | None = None
         self._nothing_due_until = -math.inf
 
@@ -117,8 +118,8 @@ class Staffing:
         for record in roster.in_order(chosen | roster.unwanted):
             if record.name in chosen:
                 self._agents += 1
-                if self._in_order_until is None:
-                    self._in_order_until = now + PLACEMENT_WINDOW
+                if self.in_order_until is None:
+                    self.in_order_until = now + PLACEMENT_WINDOW
                 record.agent_id = self._agents
                 roster.host_changed(record)
                 yield StartAgent(record.name, record.agent_id)
@@ -202,7 +203,7 @@ class Staffing:
     def _in_turn(self, now: float) -> Iterable[HostRecord]:
         """The hosts with free slots whose workers may be started."""
         roster = self._roster
-        if self._in_order_until is None or now >= self._in_order_until:
+        if self.in_order_until is None or now >= self.in_order_until:
             return roster.in_order(roster.with_room)
         before = min((roster.place_of(name) for name in self._awaited()), default=math.inf)
         return roster.in_order(name for name in roster.with_room if roster.place_of(name) < before)
@@ -279,6 +280,10 @@ class Staffing:
                 yield Cause(CauseKind.HOST_UNANSWERED, host=record.name)
             yield from self.problems_of(record, now, excluded)
 
+    def has_problem(self, host: str) -> bool:
+        """Whether a host's agent has a fault, or the host is drained as a whole."""
+        return host in self._trouble
+
     def has_fault(self, host: str) -> bool:
         """Whether a host's agent could not be started, was lost, or is silent."""
         trouble = self._trouble.get(host)
@@ -305,8 +310,8 @@ class Staffing:
     def deadlines(self, now: float) -> Iterator[float]:
         """When something may be due here."""
         yield from self.quarantine.deadlines(now)
-        if self._in_order_until is not None and self._in_order_until > now and self._awaited():
-            yield self._in_order_until
+        if self.in_order_until is not None and self.in_order_until > now and self._awaited():
+            yield self.in_order_until
         workers = self._roster.workers
         yield from (at for w in self._roster.leaving if (at := workers[w].stop_at) is not None)
         yield self._roster.next_wait_over(self._settings.join_window, now)

@@ -1,0 +1,142 @@
+"""What the core keeps, so that no event looks through all hosts and workers, found by looking through all of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from edriver.common.ids import NO_VERSION
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.roster import HostRecord, OfferKind, Roster, Worker, WorkerState
+from edriver.driver.core.rounds.selection import Prospect, prospect, select
+from tests.sim.invariants import check
+
+
+def check_indexes(core: Membership) -> None:
+    """Compare each index of the roster, each sum, what waiting workers offer, and the next deadline."""
+    roster, run = core.roster, core.state
+    workers, hosts = roster.workers, roster.hosts
+    kept = {name: set(index) for name, index in vars(roster).items() if name in _WORKERS or name in _HOSTS}
+    fitting = _fitting(roster)
+    check(roster.fitting == fitting, f"{roster.fitting} are said to fit, and {fitting} do")
+    check(roster.unplaced == {w.worker_id for w in roster.live()} - fitting, "workers without a slot")
+    for name, belongs in _WORKERS.items():
+        found = {number for number, worker in workers.items() if belongs(worker)}
+        check(kept[name] == found, f"{name} has {kept[name]}, and not {found}")
+    for name, holds in _HOSTS.items():
+        those = {host for host, record in hosts.items() if holds(record)}
+        check(kept[name] == those, f"{name} has {kept[name]}, and not {those}")
+    with_room = {host for host in hosts if _has_room(roster, hosts[host])}
+    check(roster.with_room == with_room, f"{roster.with_room} are said to have room, and {with_room} do")
+    since = [workers[worker_id].waiting_since for worker_id in roster.waiting]
+    check(since == sorted(since), "those that wait are in the order in which they became so")
+    check(list(hosts) == [record.name for record in roster.in_order(hosts)], "hosts are in order of age")
+    sums = roster.open_slots, roster.usable_slots, roster.connected_slots
+    check(sums == _sums(roster), f"slots are {sums}, and not {_sums(roster)}")
+    for ordinal in {run.ordinal, *(worker.offer.ordinal for worker in workers.values() if worker.offer)}:
+        _check_offers(core, ordinal)
+    wanted = min((at for at in _deadlines(core) if run.now < at < math.inf), default=None)
+    check(run.ended or core.next_deadline == wanted, f"the next deadline is {core.next_deadline}, and not {wanted}")
+
+
+_WORKERS: dict[str, Callable[[Worker], bool]] = {
+    "booting": lambda w: w.state is WorkerState.BOOTING,
+    "waiting": lambda w: w.state is WorkerState.WAITING,
+    "finished": lambda w: w.state is WorkerState.FINISHED,
+    "ending": lambda w: w.ending,
+    "leaving": lambda w: w.stop_at is not None,
+    "may_hold": lambda w: w.may_hold,
+    "may_write": lambda w: w.may_write,
+    "ranked": lambda w: w.live and w.rank is not None,
+    "looked_before": lambda w: w.state is WorkerState.WAITING and w.offer is not None and not w.offer.latest,
+}
+
+_HOSTS: dict[str, Callable[[HostRecord], bool]] = {
+    "unwanted": lambda r: not r.wanted,
+    "without_agent": lambda r: r.wanted and r.agent_id is None,
+    "unconnected": lambda r: r.present and r.agent_id is not None and not r.connected,
+    "partly_drained": lambda r: bool(r.drained) and not r.drained_whole,
+}
+
+
+def _fitting(roster: Roster) -> set[int]:
+    room = {name: record.open_count for name, record in roster.hosts.items()}
+    fitting = set()
+    for worker in roster.live():
+        if room[worker.host] > 0 and not roster.hosts[worker.host].is_drained(worker.slot):
+            room[worker.host] -= 1
+            fitting.add(worker.worker_id)
+    return fitting
+
+
+def _has_room(roster: Roster, record: HostRecord) -> bool:
+    there = [w for w in roster.workers.values() if w.host == record.name and not record.is_drained(w.slot)]
+    return record.wanted and record.connected and record.open_count > len(there)
+
+
+def _sums(roster: Roster) -> tuple[int, int, int]:
+    records = roster.hosts.values()
+    return (
+        sum(r.open_count for r in records if r.wanted),
+        sum(r.open_count for r in records if r.connected or not r.start.failures),
+        sum(r.open_count for r in records if r.wanted and r.connected),
+    )
+
+
+def _check_offers(core: Membership, ordinal: int) -> None:
+    """What is counted of the offers, and what a round would be that is formed of them, with any number of members."""
+    roster = core.roster
+    waiting = [w for w in roster.workers.values() if w.waits_in(ordinal)]
+    offers = Counter(_kind(worker, worker.worker_id in roster.fitting) for worker in waiting)
+    check(roster.offers(ordinal) == offers, f"{dict(roster.offers(ordinal))} is offered, and not {dict(offers)}")
+    check(roster.waiting_in(ordinal) == waiting, "those that wait in a call, oldest first")
+    candidates = roster.candidates(waiting, by_place=not core.settings.mode.members_survive)
+    for most in range(len(waiting) + 2):
+        chosen = select(candidates, roster.fitting, most)
+        found = Prospect(
+            version=chosen.version,
+            members=len(chosen.members),
+            survivors=sum(candidate.version != NO_VERSION for candidate in chosen.members),
+            keeper=chosen.state_keeper is not None,
+            checkpoint=chosen.checkpoint,
+            waiting=len(waiting),
+        )
+        check(prospect(roster.offers(ordinal), most) == found, f"of {dict(offers)}, {most} at most, follows {found}")
+
+
+def _kind(worker: Worker, fits: bool) -> OfferKind:
+    assert worker.offer is not None
+    return OfferKind(worker.offer.version, worker.offer.checkpoint or 0, fits)
+
+
+def _untroubled(core: Membership) -> Iterator[HostRecord]:
+    """The hosts that have no problem."""
+    return (record for record in core.roster.hosts.values() if not core.state.staffing.has_problem(record.name))
+
+
+def _deadlines(core: Membership) -> Iterator[float]:
+    run, settings, roster = core.state, core.settings, core.roster
+    for record in roster.hosts.values():
+        if record.agent_id is None:
+            yield record.start.free_at
+        yield record.rest.free_at
+        yield from (place.free_at for place in record.places.values())
+    awaited = any(r.present and r.agent_id is not None and not r.connected for r in _untroubled(core))
+    if run.staffing.in_order_until is not None and awaited:
+        yield run.staffing.in_order_until
+    for worker in roster.workers.values():
+        if worker.stop_at is not None:
+            yield worker.stop_at
+        if worker.state is WorkerState.WAITING:
+            yield worker.waiting_since + settings.join_window
+        if worker.state is WorkerState.BOOTING and not settings.mode.members_survive:
+            yield worker.started + settings.rejoin_timeout
+    yield from run.suspects.deadlines()
+    if run.round:
+        yield from run.round.deadlines()
+        yield from run.round.blocked.deadlines(settings.uneven_steps_timeout, settings.idle_timeout)
+    else:
+        yield run.started + settings.start_timeout
+    if run.idle_since is not None:
+        yield run.idle_since + settings.elastic_timeout

@@ -1,0 +1,69 @@
+"""Events in any order: what the core keeps in indexes is what a look through all of it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.roster import HostRecord, Roster, Worker, WorkerState
+from tests.sim.random_events import RandomEvents
+
+STEPS = 100
+
+
+@pytest.mark.parametrize("seeds", [1000, pytest.param(20000, marks=pytest.mark.long)])
+def test_indexes_hold_what_a_scan_finds(seeds: int) -> None:
+    for seed in range(seeds):
+        try:
+            RandomEvents(seed).run(STEPS)
+        except AssertionError as error:
+            pytest.fail(f"replay with python -m tests.sim.random_events --first {seed} --seeds 1: {error}")
+
+
+def _hosts_are_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Roster, "_place_workers", lambda self, record: None)
+
+
+def _the_gone_are_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Roster, "remove", lambda self, worker_id: self.workers.pop(worker_id))
+
+
+def _states_are_set_in_passing(patch: pytest.MonkeyPatch) -> None:
+    def move(self: Roster, worker: Worker, state: WorkerState) -> None:
+        worker.state = state
+
+    patch.setattr(Roster, "move", move)
+
+
+def _an_exclusion_has_no_end(patch: pytest.MonkeyPatch) -> None:
+    def exclude(self: Quarantine, record: HostRecord, until: float) -> None:
+        record.rest.free_at = until
+
+    patch.setattr(Quarantine, "exclude", exclude)
+
+
+def _a_failed_agent_has_no_pause(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "deadlines", lambda self, now: iter(()))
+
+
+FAULTS = (
+    _hosts_are_not_looked_at_again,
+    _the_gone_are_kept,
+    _states_are_set_in_passing,
+    _an_exclusion_has_no_end,
+    _a_failed_agent_has_no_pause,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_an_index_that_is_not_kept_is_noticed(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fault(patch)
+        for seed in range(2000):
+            try:
+                RandomEvents(seed).run(STEPS)
+            except (AssertionError, LookupError):
+                return
+    pytest.fail("2000 seeds do not notice it")
