@@ -17,12 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.linked_hosts import LinkedHost, end_all_in
+from tests.needs import SSHD, require
 from tests.session_guard import marks
 
-SSHD = Path("/usr/sbin/sshd")
 ROOT = Path(__file__).parents[1]
 BOUND = 120.0
 
@@ -52,7 +50,7 @@ class SshHosts:
 def ssh_hosts(
     hosts: list[LinkedHost], folder: Path, edriver: Path = ROOT, hidden: Path | None = None
 ) -> Iterator[SshHosts]:
-    """Start an sshd on each host. Where there is none the test is skipped; where CI is set, it fails.
+    """Start an sshd on each host.
 
     Args:
         hosts: the hosts.
@@ -60,10 +58,7 @@ def ssh_hosts(
         edriver: the folder in which Python finds edriver there.
         hidden: a folder that is empty there.
     """
-    if not SSHD.exists() or shutil.which("ssh") is None:
-        if "CI" in os.environ:
-            raise FileNotFoundError(f"{SSHD}: apt-get install openssh-server openssh-client")
-        pytest.skip("there is no OpenSSH server here")
+    require(SSHD)
     identity, known_hosts, config = folder / "id", folder / "known_hosts", folder / "ssh_config"
     _make_key(identity)
     Path("/run/sshd").mkdir(exist_ok=True)  # where sshd keeps its unprivileged half
@@ -127,7 +122,7 @@ def _start_sshd(
             host.namespace,
             "sh",
             "-c",
-            f"{hide}exec {SSHD} -D -e -f {config}",
+            f"{hide}exec {shutil.which('sshd')} -D -e -f {config}",
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

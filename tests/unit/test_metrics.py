@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from edriver.driver.observe.round_time import SETTLING_SECONDS
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import agent_pb2, notification_pb2, resources_pb2, rounds_pb2, status_pb2
 from scripts.docs_site import metrics
+from tests import needs
 from tests.told_events import told
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -415,34 +414,27 @@ def test_the_documents_name_every_metric_and_no_other() -> None:
     assert names_in((DOCS / "grafana" / "alerts.yml").read_text()) <= exposed
 
 
-def promtool() -> str:
-    """Prometheus' own checker. Where there is none the test is skipped; where CI is set, it fails."""
-    found = shutil.which("promtool")
-    if found is None:
-        if "CI" in os.environ:
-            raise FileNotFoundError("promtool: apt-get install prometheus")
-        pytest.skip("there is no promtool here: it comes with the Debian package prometheus")
-    return found
-
-
+@pytest.mark.needs(needs.PROMETHEUS)
 def test_prometheus_finds_no_fault_with_the_names() -> None:
     story = recovered()
     story.says(1, 2, 5, epoch=1, samples_done=1, samples=2, reported={"loss": 1.0})
     story.polls.add(1.0, 2.0, believed=True)
     done = subprocess.run(
-        [promtool(), "check", "metrics"], input=story.text(), capture_output=True, text=True, timeout=60
+        ["promtool", "check", "metrics"], input=story.text(), capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+@pytest.mark.needs(needs.PROMETHEUS)
 def test_prometheus_finds_no_fault_with_the_alerts() -> None:
     rules = DOCS / "grafana" / "alerts.yml"
-    done = subprocess.run([promtool(), "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "SUCCESS: 7 rules found" in done.stdout
 
 
+@pytest.mark.needs(needs.PROMETHEUS)
 def test_alerts_go_off_when_they_should_and_only_then() -> None:
     cases = Path(__file__).with_name("alerts_test.yml")
-    done = subprocess.run([promtool(), "test", "rules", str(cases)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", "test", "rules", str(cases)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
