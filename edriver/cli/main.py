@@ -151,7 +151,7 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--host-discovery-script",
         metavar="SCRIPT",
-        help="a program that prints the current hosts, one per line; run every second",
+        help="a program, or a shell's command line, that prints the current hosts, one per line; run every second",
     )
     group.add_argument(
         "--hosts-dial-in",

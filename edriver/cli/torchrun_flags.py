@@ -37,6 +37,7 @@ INSTEAD: Final = {
     "--duplicate-stderr-filters": _FILTERS,
     "--event-log-handler": "--event-log writes what happens to a file",
     "--local-addr": "--network-interface says through which interface hosts reach one another",
+    "--log-line-prefix-template": "printed lines begin with the rank; --redirects writes them to files, without it",
     "--logs-specs": "--log-dir, --redirects, --tee and --local-ranks-filter say where output goes",
     "--master-addr": _RENDEZVOUS,
     "--master-port": _RENDEZVOUS,

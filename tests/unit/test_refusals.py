@@ -27,6 +27,8 @@ def test_what_is_named_instead_exists(flag: str) -> None:
     [
         pytest.param("--fusion-threshold-mb", "--fusion-threshold-mb is a flag of horovodrun", id="by name"),
         pytest.param("--timeline-filename=/t", "--timeline-filename is a flag of horovodrun", id="with a value"),
+        pytest.param("--torus-allreduce", "--torus-allreduce is a flag of horovodrun", id="horovod 0.28"),
+        pytest.param("--log-line-prefix-template=x", "-template is a flag of torchrun", id="torch 2.15"),
         pytest.param("--autotune-log-file", "nothing to tune", id="of a family"),
         pytest.param("--nproc_per_node=4", "--nproc_per_node is a flag of torchrun", id="of torchrun"),
         pytest.param("--max_restarts=3", "flag of edriver: write --max-restarts", id="underscores"),
