@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import HostSet, parse_hosts
+from edriver.discovery.hosts import HostSet, Slots, parse_hosts
 from edriver.system.child import Child
 from edriver.text.phrases import exit_text
 from edriver.text.printable import printable
@@ -63,7 +63,7 @@ or belongs to another user takes longer; the poll must not wait with it."""
 class HostDiscoveryScript:
     """An executable that prints one line `host:slots` or `host` for each host there is now."""
 
-    def __init__(self, script: str, default_slots: int, timeout: float) -> None:
+    def __init__(self, script: str, default_slots: Slots, timeout: float) -> None:
         """A script that has not been looked at yet: all its faults come out of `find`.
 
         Args:

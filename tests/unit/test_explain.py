@@ -97,6 +97,7 @@ def test_what_is_shown_is_what_the_driver_uses(monkeypatch: pytest.MonkeyPatch) 
         pytest.param("-np 2 --elastic-timeout 600", "--elastic-timeout", ["600", "flag"], id="given-as-the-default"),
         pytest.param("-np 2", "--elastic-timeout", ["600", "default"], id="default"),
         pytest.param("-np 2 sh --elastic-timeout 5", "--elastic-timeout", ["600", "default"], id="the-commands-own"),
+        pytest.param("-np 2", "--slots-per-host, --nproc-per-node", ["1", "default"], id="slots"),
         pytest.param("-np 2 --verbose", "--verbose", ["yes", "flag"], id="switch"),
         pytest.param("-np 2 --max-np 3", "-H, --hosts", ["localhost:3", "derived: from --max-np"], id="hosts"),
         pytest.param(
