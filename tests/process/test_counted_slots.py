@@ -26,6 +26,7 @@ case $2 in
     big) CUDA_VISIBLE_DEVICES=0,1,2 ;;
     small) CUDA_VISIBLE_DEVICES=GPU-7f ;;
     bare) CUDA_VISIBLE_DEVICES= ;;
+    shrinks) CUDA_VISIBLE_DEVICES=$(cat "$ASKED.gpus") ;;
     *) echo "ssh: connect to host $2 port 22: Connection refused" >&2; exit 255 ;;
 esac
 export CUDA_VISIBLE_DEVICES
@@ -132,15 +133,17 @@ def test_hosts_that_cannot_be_counted_are_named_and_the_run_does_not_start(
 
 
 def test_a_driver_that_takes_the_run_over_starts_from_what_was_counted(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Also where fewer GPUs are seen by then."""
+    """Also where a GPU has failed by then: its worker goes on, and another one is no news."""
+    (tmp_path / "asked.gpus").write_text("0,1,2")
     environ |= {"EPOCHS": "20000", "XDG_STATE_HOME": str(tmp_path / "state")}
-    flags = ["-np", "auto", "--max-np", "8", "--run", "again"]
+    flags = ["-np", "auto", "-H", "shrinks:gpu", "--run", "again"]
     with running([*flags, *TRAIN], tmp_path, environ) as run:
         for rank in range(3):
             run.line(f"rank {rank} of 3 pid .* at step")
         run.process.send_signal(signal.SIGKILL)
         run.process.wait()
-        with running([*flags, *TRAIN], tmp_path, {**environ, "CUDA_VISIBLE_DEVICES": "2"}) as again:
+        (tmp_path / "asked.gpus").write_text("0")
+        with running([*flags, *TRAIN], tmp_path, environ) as again:
             again.line(r"run \w+: resumed by driver 2")
             os.kill(run.pids()[1], signal.SIGKILL)
             again.line(r"rank 2 of 3 pid .* at step [1-9]")

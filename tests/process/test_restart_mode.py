@@ -183,7 +183,10 @@ def test_a_program_that_fails_is_the_runs_answer(tmp_path: Path, program: str, s
 def test_a_program_that_handles_sigterm_has_its_time(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2")
     flags = ["-np", "2", "--min-np", "1", "--host-discovery-script", str(hosts.script), "--no-python"]
-    command = "trap 'echo rank $RANK saves; kill $!; exit 0' TERM; echo rank $RANK of $WORLD_SIZE; sleep 3600 & wait"
+    command = f"""
+        saves() {{ kill $!; {sys.executable} -c "import os; print('rank', os.environ['RANK'], 'saves')"; exit 0; }}
+        trap saves TERM; echo rank $RANK of $WORLD_SIZE; sleep 3600 & wait
+    """
     with running([*flags, "bash", "-c", command], tmp_path, QUICK_WORKERS) as run:
         run.line("rank 0 of 2")
         run.line("rank 1 of 2")
