@@ -32,9 +32,10 @@ esac
 export CUDA_VISIBLE_DEVICES
 echo "$2" >>"$ASKED"
 case $3 in *edriver.agent.devices*) echo "Welcome to $2" ;; esac
-exec sh -c "$3"
+unset EDRIVER_RUN_FOLDER
+exec setsid --wait sh -c "$3"
 """
-"""Stands in for OpenSSH: other hosts are processes of this machine, each with the GPUs that it has."""
+"""Stands in for OpenSSH: other hosts are processes of this machine, each with the GPUs that it has. They outlive it."""
 
 
 @pytest.fixture
@@ -149,4 +150,6 @@ def test_a_driver_that_takes_the_run_over_starts_from_what_was_counted(tmp_path:
             again.line(r"rank 2 of 3 pid .* at step [1-9]")
             assert "started with other arguments" not in again.text
             again.process.send_signal(signal.SIGINT)
-            again.end()
+            assert again.end() == 130, again.text
+        assert run.gone()
+        assert again.gone()

@@ -183,17 +183,24 @@ def test_a_program_that_fails_is_the_runs_answer(tmp_path: Path, program: str, s
 def test_a_program_that_handles_sigterm_has_its_time(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2")
     flags = ["-np", "2", "--min-np", "1", "--host-discovery-script", str(hosts.script), "--no-python"]
-    command = f"""
-        saves() {{ kill $!; {sys.executable} -c "import os; print('rank', os.environ['RANK'], 'saves')"; exit 0; }}
+    command = """
+        saves() { kill $!; echo rank $RANK was told; read go <go.$RANK; echo rank $RANK has saved; exit 0; }
         trap saves TERM; echo rank $RANK of $WORLD_SIZE; sleep 3600 & wait
     """
+    for rank in range(2):
+        os.mkfifo(tmp_path / f"go.{rank}")
     with running([*flags, "bash", "-c", command], tmp_path, QUICK_WORKERS) as run:
         run.line("rank 0 of 2")
         run.line("rank 1 of 2")
         hosts.are("localhost:1")
-        run.line("round 1.1 ended: 0 workers joined, 1 left")
+        for rank in range(2):
+            run.line(f"rank {rank} was told")
+        for rank in range(2):
+            with open(os.open(tmp_path / f"go.{rank}", os.O_RDWR), "w") as go:  # noqa: PTH123  waits for no reader
+                go.write("go\n")
+                go.flush()
+                run.line(f"rank {rank} has saved")
         run.line("rank 0 of 1")
-        assert {"[0]<stdout>:rank 0 saves", "[1]<stdout>:rank 1 saves"} < {*run.lines}
 
 
 def test_a_program_that_does_not_exist_there_is_named(tmp_path: Path) -> None:
