@@ -311,6 +311,8 @@ def _command_of(flags: argparse.Namespace) -> tuple[str, ...]:
     program = command[0]
     if shutil.which(program) is None:
         if os.sep not in program:
+            if program.endswith(".py") and Path(program).is_file():  # as torchrun takes it
+                raise UsageError(f"{program!r} is a script: put its interpreter before it, as in python {program}")
             raise UsageError(f"there is no command {program!r} on PATH")
         if not Path(program).exists():
             raise UsageError(f"there is no file {program!r} to run")

@@ -148,6 +148,13 @@ def test_what_a_worker_runs(
     assert " ".join(options.worker_command) == worker.format(python=sys.executable)
 
 
+def test_a_script_without_its_interpreter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"^'train.py' is a script: put .* before it, as in python train.py$"):
+        read("-np 1 train.py")
+
+
 def test_a_variable_of_torchrun_is_named_where_it_cannot_be_used() -> None:
     flags, _ = parser({"PET_TEE": "3"}).parse_known_args(["-np", "1", "sh"])
     with pytest.raises(UsageError, match=r"^PET_TEE is for restart mode"):
