@@ -68,9 +68,22 @@ def torchruns_flags() -> dict[str, argparse.Action]:
     return {flag: flags[flag] for flag in flags if "_" not in flag and flag not in ("-h", "--help")}
 
 
+def shared_flags() -> dict[str, argparse.Action]:
+    """Those that edriver has, too, and that torchrun reads from a variable; --print-completion, from 2.15 on, is none."""
+    from torch.distributed.argparse_util import check_env, env
+
+    own = main.parser()._option_string_actions
+    return {
+        flag: action
+        for flag, action in torchruns_flags().items()
+        if flag in own and isinstance(action, (env, check_env))
+    }
+
+
 def test_flags_of_torchrun_may_be_written_with_underscores() -> None:
     own = main.parser()
-    for flag in torchruns_flags().keys() & own._option_string_actions.keys():
+    assert "--nproc-per-node" in shared_flags()
+    for flag in shared_flags():
         action = own._option_string_actions[flag]
         values = [] if action.nargs == 0 else ["2"]
         with_underscores = flag[:2] + flag[2:].replace("-", "_")
@@ -84,9 +97,8 @@ def test_flags_of_torchrun_may_be_written_with_underscores() -> None:
 
 def test_each_flag_of_torchrun_that_is_one_of_edriver_has_its_variable() -> None:
     own = main.parser()._option_string_actions
-    theirs = torchruns_flags()
-    expected = {own[flag].dest: f"PET_{theirs[flag].dest.upper()}" for flag in theirs.keys() & own.keys()}
-    assert expected.items() <= torchrun_flags.VARIABLES.items()
+    expected = {own[flag].dest: f"PET_{action.dest.upper()}" for flag, action in shared_flags().items()}
+    assert expected == torchrun_flags.VARIABLES
 
 
 @pytest.mark.parametrize(
