@@ -219,6 +219,9 @@ def test_a_slot_keeps_its_gpu(slot: int, devices: list[str], visible: str | None
         pytest.param(None, ["0", "1"], id="all"),
         pytest.param("3, GPU-8f,5", ["3", "GPU-8f", "5"], id="the-users-choice"),
         pytest.param("", [], id="the-user-wants-none"),
+        pytest.param("-1", [], id="none-as-cuda-reads-it"),
+        pytest.param("2,-1,3", ["2"], id="up-to-the-first-that-is-none"),
+        pytest.param("MIG-1a,MIG-2b,MIG-3c", ["MIG-1a", "MIG-2b", "MIG-3c"], id="instances-of-mig"),
     ],
 )
 def test_the_hosts_gpus(tmp_path: Path, chosen: str | None, found: list[str]) -> None:

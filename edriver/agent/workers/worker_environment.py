@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,9 +60,14 @@ _GPU_DEVICE_PATTERN = re.compile(r"nvidia\d+")
 
 
 def cuda_devices(base: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
-    """The GPUs that this host's workers may use, in CUDA_VISIBLE_DEVICES' words: the user's choice, else all."""
+    """The GPUs that this host's workers may use, in CUDA_VISIBLE_DEVICES' words: the user's choice, else all.
+
+    A GPU that MIG divides counts as one, unless the user names its instances. CUDA reads a choice up to the first name
+    that is no device: -1 hides all that follow.
+    """
     if (chosen := base.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [name.strip() for name in chosen.split(",") if name.strip()]
+        names = [name.strip() for name in chosen.split(",") if name.strip()]
+        return list(itertools.takewhile(lambda name: not name.startswith("-"), names))
     return [
         str(number)
         for number in range(sum(bool(_GPU_DEVICE_PATTERN.fullmatch(path.name)) for path in devices.iterdir()))
