@@ -15,6 +15,7 @@ from tests.process.running import ROOT, SCRIPTS, Hosts, running
 BENCHMARK = [sys.executable, str(SCRIPTS / "horovod_benchmark.py")]
 PLAIN = [sys.executable, str(SCRIPTS / "horovod_plain.py")]
 MNIST = [sys.executable, str(SCRIPTS / "horovod_mnist.py")]
+SPLIT = [sys.executable, str(SCRIPTS / "horovod_split.py")]
 IMAGENET = [sys.executable, str(SCRIPTS / "horovod_imagenet.py")]
 
 FOUR_GPUS = {
@@ -102,6 +103,20 @@ def test_a_script_that_takes_the_gpu_of_its_local_rank_keeps_it(tmp_path: Path, 
     assert all(len(gpus) == 1 for gpus in taken.values()), taken
     assert sorted(gpu for gpus in taken.values() for gpu in gpus) == ["0 as 0"] * 3 + ["1 as 0"] * 2
     assert f"pid {first[1]} has GPU 1 as 0, local rank 1" in run.text
+
+
+def test_workers_that_joined_take_as_many_steps_of_torchs_sampler_as_the_others(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:1")
+    flags = ["-np", "1", "--max-np", "3", "--reset-limit", "0", "--host-discovery-script", str(hosts.script)]
+    with running([*flags, *SPLIT], tmp_path, {"WORKERS": "3"}) as run:
+        run.line("rank 0 of 1 pid .* has 60 batches")
+        hosts.are("localhost:1", "127.0.0.2:2")
+        assert run.end() == 0, run.text
+        for rank in range(3):
+            run.line(f"rank {rank} of 3 pid .* has 20 batches")
+        done = [run.line(rf"rank {rank} of 3 is done: (\d+) steps, on average (\d+)$") for rank in range(3)]
+        assert len({each.groups() for each in done}) == 1
+        assert "uneven steps" not in run.text
 
 
 def test_what_numbers_a_gpu_otherwise_is_told_the_way_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 from dataclasses import replace
@@ -293,6 +294,19 @@ def test_a_state_of_edrivers_own_writes_checkpoints(placed: Any, tmp_path: Path)
 
     assert train(state) == 1
     assert [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("handler", [states.ModelStateHandler, states.SamplerStateHandler])
+def test_a_handler_restores_what_it_began_with(placed: Any, handler: type[states.StateHandler]) -> None:
+    value: Any = torch.nn.Linear(1, 1) if handler is states.ModelStateHandler else ElasticSampler(range(4))
+    before, own = copy.deepcopy(value.state_dict()), handler(value)
+    if isinstance(value, ElasticSampler):
+        value.record_batch(0, 2)
+    else:
+        torch.nn.init.zeros_(value.weight)
+    assert value.state_dict() != before
+    own.restore()
+    assert value.state_dict() == before
 
 
 def test_handlers_have_horovods_names() -> None:
