@@ -246,6 +246,29 @@ def test_a_subclass_finds_what_it_has_given_its_base() -> None:
         assert (state._bcast_object, state._rank) == (hvd.broadcast_object, hvd.rank)
 
 
+@pytest.mark.parametrize("base", [hvd.elastic.TorchState, hvd.elastic.ObjectState])
+def test_a_subclasss_sync_need_not_say_whether_it_committed(placed: Any, base: Any) -> None:
+    """As Horovod's does not. A worker that holds the state keeps the commit that it has, which is older."""
+
+    class Noted(base):  # type: ignore[misc]
+        calls = True
+
+        def sync(self) -> None:
+            if self.calls:
+                super().sync()
+
+    state: Any = Noted(step=0)
+    assert state.sync() is True, "there was none"
+    state.step = 1
+    assert state.sync() is False
+    state.restore()
+    assert state.step == 0
+    Noted.calls, state.step = False, 2
+    assert state.sync() is True
+    state.restore()
+    assert state.step == 2, "what it has done by itself is saved"
+
+
 class OwnModelHandler(states.ModelStateHandler):
     """A model's handler of a script's own."""
 

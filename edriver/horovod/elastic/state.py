@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -147,8 +148,28 @@ class _RankZeroValues(object_state.ObjectState):
     """Plain values are rank 0's at the start of each round, and may differ between members after that."""
 
     _has_met = False
+    _committed: bool | None = None
     _bcast_object: Callable[..., Any] = staticmethod(broadcast_object)
     _rank: Callable[[], int] = staticmethod(basics.rank)
+
+    def __init_subclass__(cls) -> None:
+        """Let a script's own `sync` return nothing, as Horovod's does: the one it calls knows whether it committed."""
+        super().__init_subclass__()
+        own = vars(cls).get("sync")
+        if own is None or cls.__module__ == __name__:
+            return
+
+        @functools.wraps(own)
+        def sync(self: _RankZeroValues) -> bool:
+            object.__setattr__(self, "_committed", None)
+            answer = own(self)
+            if answer is not None:
+                return bool(answer)
+            if self._committed is None:  # it has brought the state over by itself
+                self.save()
+            return self._committed is not False
+
+        type.__setattr__(cls, "sync", sync)
 
     def on_reset(self) -> None:
         """Adapt to a new round. The first one of this state is none, although `init` has had one before it."""
@@ -163,6 +184,7 @@ class _RankZeroValues(object_state.ObjectState):
         object.__setattr__(self, "_has_met", True)
         if basics.is_initialized() and global_process_set.size() > 1 and self._take_plain_values() and committed:
             self.save()
+        object.__setattr__(self, "_committed", committed)
         return committed
 
     def _plain(self) -> dict[str, Any]:
@@ -367,6 +389,7 @@ class TorchState(torch_state.TorchState, _RankZeroValues):
             self.save()
         for handler in self._foreign.values():
             handler.save()
+        object.__setattr__(self, "_committed", committed or bool(self._foreign))
         return committed or bool(self._foreign)
 
     def _small(self, tree: dict[str, Any], plain: bool = False) -> dict[str, Any]:
