@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
 
-from edriver.horovod import basics
+from edriver.horovod import basics, devices, distributed_samplers, variables
 from edriver.horovod.process_sets import ProcessSet, add_process_set
 from edriver.worker import topology
 
@@ -27,6 +28,9 @@ def init(comm: Any = None, process_sets: object = None) -> None:
     if comm is not None and comm != [] and comm != 0:  # [] and 0 are Horovod's words for all ranks
         raise NotImplementedError("init(comm=...) is not supported: there is no MPI; use hvd.add_process_set(ranks)")
     basics.enter()
+    variables.follow_rounds(os.environ)
+    devices.take_local_ranks(os.environ)
+    distributed_samplers.follow_rounds(os.environ)
     if process_sets is not None and process_sets != "dynamic":
         _register(process_sets)
 
