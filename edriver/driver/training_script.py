@@ -144,7 +144,10 @@ class ModeChoice:
     def __str__(self) -> str:
         what = {
             Mode.ELASTIC: "its processes outlive the loss of others",
-            Mode.RESTART: "all its processes are restarted together, and load its newest checkpoint",
+            Mode.RESTART: (
+                "all its processes are restarted together, from the checkpoint that the script loads or from its "
+                "beginning"
+            ),
         }[self.mode]
         return f"{self.mode.value} mode ({self.reason}): {what}"
 

@@ -40,6 +40,8 @@ NO_ASSIGNMENT = Assignment(
     store=StoreAddress("", 0),
     source=-1,
     receivers=(),
+    host_rank=-1,
+    host_count=-1,
 )
 """The assignment of a worker that skips a `run` because it came too late for it: all -1, as torch.distributed answers
 a process that is not in a group. A script's `if edriver.rank() == 0` is then false."""

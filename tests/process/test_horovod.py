@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import ROOT, SCRIPTS, Hosts, running
+from tests.process.running import QUICK_WORKERS, ROOT, SCRIPTS, Hosts, running
 
 BENCHMARK = [sys.executable, str(SCRIPTS / "horovod_benchmark.py")]
 PLAIN = [sys.executable, str(SCRIPTS / "horovod_plain.py")]
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 MNIST = [sys.executable, str(SCRIPTS / "horovod_mnist.py")]
 SPLIT = [sys.executable, str(SCRIPTS / "horovod_split.py")]
 IMAGENET = [sys.executable, str(SCRIPTS / "horovod_imagenet.py")]
@@ -160,3 +161,52 @@ def test_a_resize_while_a_member_has_joined_cuts_the_round_at_once(tmp_path: Pat
         assert step > 3, "all continue from the rank that had data"
         assert run.end() == 0, run.text
         assert "uneven steps" not in run.text
+
+
+THROUGH_A_PACKAGE = """
+import os, sys, time
+from house import hvd
+hvd.init()
+state = hvd.elastic.ObjectState(step=0)
+
+@hvd.elastic.run
+def train(state):
+    print("rank", hvd.rank(), "of", hvd.size(), "pid", os.getpid(), "at step", state.step, flush=True)
+    while not os.path.exists("stop"):
+        hvd.allreduce(__import__("torch").ones(1))
+        state.step += 1
+        state.commit()
+
+train(state)
+"""
+
+
+def test_names_that_come_through_a_package_lead_to_restart_mode_which_says_that_it_keeps_no_state(
+    tmp_path: Path,
+) -> None:
+    package = tmp_path / "installed"
+    package.mkdir()
+    (package / "house.py").write_text("import edriver.horovod as hvd\n")
+    (tmp_path / "train.py").write_text(THROUGH_A_PACKAGE)
+    environ = {"PYTHONPATH": f"{QUICK_WORKERS['PYTHONPATH']}{os.pathsep}{package}"}
+    flags = ["-np", "3", "-H", "localhost:2,127.0.0.2:1"]
+    with running([*flags, sys.executable, "train.py"], tmp_path, environ) as run:
+        run.line(r"restart mode \(train.py does not use edriver\)")
+        for rank in range(3):
+            run.line(f"rank {rank} of 3 pid .* at step 0")
+        os.kill(run.pids()[2], signal.SIGKILL)
+        ended = run.line(r"round 1.1 ended: .*127.0.0.2:0\) was killed by SIGKILL")
+        for rank in range(3):
+            run.line(f"rank {rank} of 3 pid .* at step 0", after=run.lines.index(ended.string))
+        (tmp_path / "stop").touch()
+        assert run.end() == 0, run.text
+        said = [line for line in run.lines if "hvd.elastic.run keeps no state in restart mode" in line]
+        assert len(said) == 1, run.text
+        assert said[0].startswith("[0]<stderr>:")
+        assert "Give --mode elastic" in said[0]
+
+
+def test_a_script_that_calls_edriver_run_is_refused_in_restart_mode(tmp_path: Path) -> None:
+    with running(["-np", "2", "--mode", "restart", *TRAIN], tmp_path, QUICK_WORKERS) as run:
+        assert run.end() == 1
+        run.line(r"RuntimeError: edriver.run was called in restart mode, .*: give --mode elastic\.")

@@ -8,11 +8,12 @@ import shutil
 import signal
 import sys
 import textwrap
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.process.running import QUICK_WORKERS, SCRIPTS, Hosts, running
+from tests.process.running import BOUND, QUICK_WORKERS, SCRIPTS, Hosts, edriver, running
 
 PLAIN = [sys.executable, "plain.py"]
 FOREVER = {"STEPS": "1000000", **QUICK_WORKERS}
@@ -27,7 +28,7 @@ def _folder(path: Path) -> Path:
 def test_a_kill_restarts_all_from_the_scripts_checkpoint_in_processes_that_waited(tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with running(["-np", "2", *PLAIN, "--lr", "3"], _folder(tmp_path), FOREVER) as run:
-        run.line(r"restart mode \(plain.py does not use edriver\)")
+        run.line(r"restart mode \(plain.py .*\): .* from the checkpoint that the script loads or from its beginning$")
         run.line("rank 0 of 2 pid .* at step 0")
         run.line("rank 1 of 2 pid .* at step 0")
         trained = set(run.pids().values())
@@ -67,6 +68,39 @@ def test_all_are_restarted_at_each_size(tmp_path: Path) -> None:
         shrunk = run.line(r"rank 0 of 2 pid \d+ at step (\d+) after 0 failures", after=run.lines.index(grown.string))
         assert int(shrunk[1]) > int(grown[1])
         assert "failed" not in run.text
+
+
+def test_no_place_counts_work_that_may_have_been_thrown_away_as_good(tmp_path: Path) -> None:
+    """Nothing is saved before the kill: all of the first round is done again."""
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    flags = ["-np", "3", "-H", "localhost:2,127.0.0.2:1", "--metrics-port", "0"]
+    with running([*flags, *PLAIN], _folder(tmp_path), {**FOREVER, **state, "EVERY": "1000000"}) as run:
+        url = run.line(r"metrics for Prometheus: (\S+)")[1]
+        run.line("rank 2 passed step 5$")
+        os.kill(run.pids()[2], signal.SIGKILL)
+        ended = run.line(r"round 1.1 ended: .* 127.0.0.2:0\) was killed by SIGKILL")
+        run.line("rank 0 of 3 pid .* at step 0 after 1 failures", after=run.lines.index(ended.string))
+        run.line("rank 2 passed step 5$", after=run.lines.index(ended.string))
+        status = edriver("status", "--run", run.id, environ=state).stdout
+        assert re.search(r"^goodput not known: unknown \S+ m?s, recovering .*booting", status, re.MULTILINE), status
+        assert "; steps lost not known\n" in status
+        assert "step 0" not in status
+        with urllib.request.urlopen(url, timeout=BOUND) as answer:
+            shown = answer.read().decode()
+        assert re.search(r'^edriver_time_seconds_total\{kind="unknown"\} [1-9]', shown, re.MULTILINE), shown
+        assert 'edriver_time_seconds_total{kind="training"} 0.0' in shown
+        assert not re.search("^edriver_(goodput|step)", shown, re.MULTILINE)
+        (tmp_path / "stop").touch()
+        assert run.end() == 0, run.text
+        assert run.lines[-3].startswith("edriver: done: 2 rounds, 1 failure survived, ")
+        assert "goodput" not in run.text
+        report = edriver("report", run.id, "--output", str(tmp_path / "report.html"), environ=state).stdout
+        assert "goodput       not known: no step is seen in restart mode\n" in report
+        assert re.search(r"time spent +unknown", report)
+        assert "made again" not in report
+        assert "reached" not in report
+        (row,) = (line for line in edriver("runs", environ=state).stdout.splitlines() if line.startswith(run.id))
+        assert re.search(r"  3 +-  +-  +\S*python", row), row
 
 
 @pytest.mark.parametrize(

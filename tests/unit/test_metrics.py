@@ -23,6 +23,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
@@ -43,9 +44,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 class Story:
     """A run of two hosts, and what Prometheus reads of it; a second passes with every event."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Mode = Mode.ELASTIC) -> None:
         self.now = 1000.0
-        self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0, draw=lambda: 0.5)
+        self.membership = Membership(Settings(np=2, min_np=1, max_np=3, mode=mode), now=0.0, draw=lambda: 0.5)
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: self.now), lambda: self.now)
         self.polls = Polls()
         self.registry = CollectorRegistry()
@@ -196,6 +197,17 @@ def test_where_time_has_gone() -> None:
 def test_before_the_first_step_there_is_no_goodput() -> None:
     """It is no 0, at which an alert would go off."""
     assert not {"edriver_goodput_ratio", "edriver_last_step_timestamp_seconds"} & Story().shown().keys()
+
+
+def test_in_restart_mode_time_of_rounds_is_unknown_and_nothing_is_said_of_steps() -> None:
+    story = Story(Mode.RESTART)
+    story.begun()
+    story.now += 10.0
+    shown = story.shown()
+    assert shown['edriver_time_seconds_total{kind="unknown"}'] == 10.0
+    assert shown['edriver_time_seconds_total{kind="training"}'] == 0.0
+    assert not {name for name in shown if name.startswith(("edriver_goodput", "edriver_step"))}
+    assert not [name for name in Story().shown() if "unknown" in name]
 
 
 def test_no_counter_falls() -> None:
