@@ -27,6 +27,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined] 
 from edriver.system import sockets
 from edriver.worker.backend import (
     default_group,
+    fsspec_files,
     grad_scaler,
     interpreter,
     tensors,
@@ -121,6 +122,10 @@ def _scaler_is_known() -> str:
     return "" if grad_scaler.is_known(scaler) else "GradScaler keeps its scale elsewhere"
 
 
+def _checkpoints_go_elsewhere() -> str:
+    return "" if fsspec_files.is_there() else "torch.distributed.checkpoint has no fsspec_filesystem"
+
+
 def _listeners_can_be_closed() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return sockets.close_listener(listener)
@@ -185,6 +190,12 @@ PROCESS_CHECKS: Final = (
         "closing Gloo's listeners once a group is built",
         _listeners_can_be_closed,
         "They stay open to all who reach them.",
+    ),
+    Check(
+        "checkpoints",
+        "keeping checkpoints in an object store or another place that fsspec knows",
+        _checkpoints_go_elsewhere,
+        "Checkpoints can be kept in a local folder only.",
     ),
 )
 """Cheap checks that need nothing."""
