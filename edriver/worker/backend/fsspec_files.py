@@ -1,4 +1,4 @@
-"""How torch.distributed.checkpoint writes and reads what fsspec knows, which torch before 2.15 keeps in a private module.
+"""How torch.distributed.checkpoint writes and reads what fsspec knows. Before torch 2.15 a private module has these.
 
 Checked with torch 2.11 to 2.15. Without either module, checkpoints can be kept in local folders only.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed
+
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
