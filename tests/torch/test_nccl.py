@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import (
-    HashStore,  # type: ignore[attr-defined]  # torch/distributed/__init__.py has it
-    distributed_c10d,
-)
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from edriver.common.ids import RoundId
@@ -278,7 +275,7 @@ def test_torchs_own_class_is_constructed_as_noted(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(c10d.ProcessGroupNCCL2, "__init__", make)
     note_sizes([c10d.ProcessGroupNCCL2])
     options = c10d._DistributedBackendOptions()
-    options.store, options.group_rank, options.group_size = PrefixStore("cuda/", HashStore()), 0, 2
+    options.store, options.group_rank, options.group_size = PrefixStore("cuda/", KeysOfRound()), 0, 2
     options.timeout, options.group_id, options.global_ranks_in_group = timedelta(seconds=1), "3", [0, 1]
     monkeypatch.setattr(c10d, "_nccl2_device", lambda _: torch.device("cuda:0"))
     with pytest.raises(TypeError, match="must be called"):  # pybind11: torch's own constructor has not been called
