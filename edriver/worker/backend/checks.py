@@ -27,6 +27,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined] 
 from edriver.system import sockets
 from edriver.worker.backend import (
     default_group,
+    fsspec_files,
     grad_scaler,
     interpreter,
     tensors,
@@ -34,6 +35,7 @@ from edriver.worker.backend import (
 )
 from edriver.worker.backend.gloo import groups as gloo_groups
 from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
+from edriver.worker.backend.nccl import Nccl, UnknownPartError, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.torch_code import waits_for_peers
 
@@ -95,7 +97,8 @@ def _groups_are_listed() -> str:
         return "torch.distributed has no list of its process groups"
     try:
         parts = [torch_groups.part_for(group, "cpu") for group in torch_groups.by_name().values()]
-    except AttributeError as error:
+        Nccl().communicators()
+    except (AttributeError, UnknownPartError) as error:
         return str(error)
     return "" if any(parts) else "the default process group has no part for tensors of the host"
 
@@ -119,6 +122,10 @@ def _threads_are_seen() -> str:
 def _scaler_is_known() -> str:
     scaler = torch.amp.GradScaler("cpu")
     return "" if grad_scaler.is_known(scaler) else "GradScaler keeps its scale elsewhere"
+
+
+def _checkpoints_go_elsewhere() -> str:
+    return "" if fsspec_files.is_there() else "torch.distributed.checkpoint has no fsspec_filesystem"
 
 
 def _listeners_can_be_closed() -> str:
@@ -185,6 +192,12 @@ PROCESS_CHECKS: Final = (
         "closing Gloo's listeners once a group is built",
         _listeners_can_be_closed,
         "They stay open to all who reach them.",
+    ),
+    Check(
+        "checkpoints",
+        "keeping checkpoints in an object store or another place that fsspec knows",
+        _checkpoints_go_elsewhere,
+        "Checkpoints can be kept in a local folder only.",
     ),
 )
 """Cheap checks that need nothing."""
@@ -294,7 +307,9 @@ def main() -> None:
             sys.stdout.write(json.dumps({"trouble": trouble}))
             return
     gloo_groups.when_made(None)
-    torch_groups.init("gloo", HashStore(), 0, 1, timedelta(seconds=HANG_TIMEOUT))
+    nccl = nccl_here()
+    backend = "gloo" if nccl is None else nccl.backend
+    torch_groups.init(backend, HashStore(), 0, 1, timedelta(seconds=HANG_TIMEOUT))
     findings = found_by((*GROUP_CHECKS, *PROCESS_CHECKS))
     default_group.destroy()
     found = {"versions": versions(), "findings": [asdict(finding) for finding in findings]}
