@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import MAX_WRITTEN_SLOTS, Devices, Host, HostSet, UncountedHost
+from edriver.text.phrases import count_text
 
 ANSWER_WAIT: Final = 2.0
 """Seconds that an answer of the source waits for new hosts' counts, so that they come into force together."""
@@ -72,7 +73,7 @@ class SlotCounts:
         ask: asks a host.
         clock: seconds, monotonic.
         known: the slots that a host has in the run already, as after another driver; 0: it is new.
-        fixed: whether the list of hosts cannot change, so that a host without devices is a mistake in it.
+        needed: how many slots a list of hosts that cannot change must have; None: it may change.
 
     Attributes:
         note: which hosts are left out, and why; empty: none are.
@@ -83,14 +84,13 @@ class SlotCounts:
         ask: Ask,
         clock: Callable[[], float],
         known: Callable[[str], int] = lambda _name: 0,
-        *,
-        fixed: bool = False,
+        needed: int | None = None,
     ) -> None:
         self.note = ""
         self._ask = ask
         self._clock = clock
         self._known = known
-        self._fixed = fixed
+        self._needed = needed
         self._hosts: dict[str, _Asked] = {}
 
     async def counted(self, answer: HostSet, wait: float | None = ANSWER_WAIT) -> HostSet:
@@ -102,7 +102,8 @@ class SlotCounts:
 
         Raises:
             DiscoveryError: all of its hosts are left out.
-            UnusableSourceError: hosts of a list that cannot change have no such devices, in the first answer.
+            UnusableSourceError: of a list that cannot change, in its first answer: a host has no such device, or all
+                hosts together have too few slots.
         """
         first, listed = not self._hosts, {host.name: host for host in answer if isinstance(host, UncountedHost)}
         for name in self._hosts.keys() - listed.keys():
@@ -115,10 +116,16 @@ class SlotCounts:
         for asked in self._hosts.values():
             self._take(asked)
         self.note = "; ".join(_left_out(name, asked) for name, asked in self._hosts.items() if not asked.slots)
-        if self._fixed and first and any(asked.has_none for asked in self._hosts.values()):
+        needed = self._needed if first else None
+        if needed is not None and any(asked.has_none for asked in self._hosts.values()):
             raise UnusableSourceError(self.note)
         hosts = [Host(host.name, self._slots(host)) for host in answer]
         found = HostSet(tuple(host for host in hosts if host.slots))
+        if needed is not None and listed and not self.note and found.total_slots < needed:
+            raise UnusableSourceError(
+                f"{', '.join(map(str, found))}: the run needs {count_text(needed, 'slot')} (--min-np, by default "
+                f"-np): add hosts, or give --min-np {found.total_slots}"
+            )
         if listed and not found:
             raise DiscoveryError(self.note)
         return found

@@ -142,11 +142,12 @@ class Wiring:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
         self.recorder = Recorder(writers, self.event_history.began, wall_clock)
         sleep = options.dial_in_hosts.sleep if options.dial_in_hosts else asyncio.sleep
+        fixed = isinstance(options.source, FixedHosts)
         counts = SlotCounts(
             device_counter(options.launcher_name, options.ssh),
             clock,
             self._known_slots,
-            fixed=isinstance(options.source, FixedHosts) and head.incarnation == 1,
+            needed=options.settings.min_np if fixed and head.incarnation == 1 else None,
         )
         self.discovery = DiscoveryFeed(
             *(options.source, self.inbox, wall_clock, sleep, self._unsteady, self._failing), counts=counts

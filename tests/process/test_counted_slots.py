@@ -117,6 +117,7 @@ def test_hosts_of_a_script_are_counted_as_they_come(tmp_path: Path, environ: dic
     ("flags", "message"),
     [
         pytest.param(["-np", "1", "-H", "bare:gpu,big:gpu"], "host bare is not used: it has no NVIDIA GPU", id="none"),
+        pytest.param(["-np", "4", "-H", "localhost:gpu"], "localhost:3: the run needs 4 slots", id="too-few"),
         pytest.param(["-np", "auto", "-H", "nowhere:auto,big:gpu"], "host nowhere is not used: no sshd", id="no-sshd"),
         pytest.param(["--nproc-per-node", "xpu"], "'xpu' is neither a whole number nor one of gpu, cpu", id="xpu"),
         pytest.param(

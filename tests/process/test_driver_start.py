@@ -66,7 +66,7 @@ def test_help_and_version(edriver: Command) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        pytest.param(["-np", "two", "sh"], "argument -np/--num-proc: 'two' is neither a whole number nor auto", id="no-number"),
+        pytest.param(["-np", "two", "sh"], "-np/--num-proc: 'two' is neither a whole number nor auto", id="no-number"),
         pytest.param(["-np", "2", "--start-timeout", "nan", "sh"], "'nan' is not a number of seconds", id="no-seconds"),
         pytest.param(["--mpj", "-np", "2", "sh"], "--mpj is not a flag of edriver", id="unknown"),
         pytest.param(

@@ -201,7 +201,7 @@ def test_slots_are_counted_before_the_core_hears_of_hosts(caplog: pytest.LogCapt
 
 
 def test_a_fixed_list_with_a_host_that_has_no_such_device_ends_the_run() -> None:
-    watch = Watch(parse_host_list("a:gpu,b:gpu"), counts=SlotCounts(_gpus, lambda: 0.0, fixed=True))
+    watch = Watch(parse_host_list("a:gpu,b:gpu"), counts=SlotCounts(_gpus, lambda: 0.0, needed=1))
     assert watch.ended
     assert isinstance(watch.reported[0], events.SourceUnusable)
     assert "host b is not used" in watch.reported[0].reason

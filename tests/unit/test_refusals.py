@@ -69,7 +69,7 @@ def torchruns_flags() -> dict[str, argparse.Action]:
 
 
 def shared_flags() -> dict[str, argparse.Action]:
-    """Those that edriver has, too, and that torchrun reads from a variable; --print-completion, from 2.15 on, is none."""
+    """Those that edriver has, too, and that torchrun reads from a variable: all but 2.15's --print-completion."""
     from torch.distributed.argparse_util import check_env, env
 
     own = main.parser()._option_string_actions

@@ -46,12 +46,12 @@ def run(
     answers: dict[str, DeviceCount | Exception | None],
     *lists: str,
     known: Callable[[str], int] = lambda _: 0,
-    fixed: bool = False,
+    needed: int | None = None,
     pause: float = 1.0,
 ) -> tuple[list[dict[str, int] | str], AskedHosts, SlotCounts]:
     """What comes of several answers of a source, with a pause after each."""
     hosts = AskedHosts(answers)
-    counts = SlotCounts(hosts, lambda: hosts.now, known, fixed=fixed)
+    counts = SlotCounts(hosts, lambda: hosts.now, known, needed)
 
     async def all_of_them() -> list[dict[str, int] | str]:
         found: list[dict[str, int] | str] = []
@@ -91,14 +91,33 @@ def test_a_host_without_devices_is_left_out_with_the_reason() -> None:
 
 
 def test_a_list_that_cannot_change_must_have_devices_everywhere() -> None:
-    found, _, _ = run({"a": FOUR, "b": NO_GPU}, "a:gpu,b:gpu", "a:gpu,b:gpu", fixed=True)
+    found, _, _ = run({"a": FOUR, "b": NO_GPU}, "a:gpu,b:gpu", "a:gpu,b:gpu", needed=1)
     assert str(found[0]).startswith("UnusableSourceError: host b is not used: it has no NVIDIA GPU")
     assert found[1] == {"a": 4}, "the run goes on: it had begun"
     assert UnusableSourceError.__mro__[1] is DiscoveryError
 
 
+@pytest.mark.parametrize(
+    ("needed", "found"),
+    [
+        pytest.param(5, {"a": 4, "b": 1}, id="enough"),
+        pytest.param(
+            6,
+            "UnusableSourceError: a:4, b:1: the run needs 6 slots (--min-np, by default -np): add hosts, or give "
+            "--min-np 5",
+            id="too-few",
+        ),
+    ],
+)
+def test_a_list_that_cannot_change_must_have_the_slots_that_the_run_needs(
+    needed: int, found: dict[str, int] | str
+) -> None:
+    assert run({"a": FOUR}, "a:gpu,b:1", needed=needed)[0] == [found]
+    assert run({"a": FOUR, "c": DiscoveryError("down")}, "a:gpu,b:1,c:gpu", needed=9)[0] == [{"a": 4, "b": 1}]
+
+
 def test_without_any_host_left_there_is_no_answer() -> None:
-    found, _, _ = run({"a": DiscoveryError("no sshd"), "b": None}, "a:gpu,b:cpu", fixed=True)
+    found, _, _ = run({"a": DiscoveryError("no sshd"), "b": None}, "a:gpu,b:cpu", needed=1)
     reasons = "host a is not used: no sshd; host b is not used: it has not said yet how many cores it has"
     assert found == [f"DiscoveryError: {reasons}"]
 
