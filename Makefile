@@ -80,7 +80,7 @@ format: .venv/ready $(buf)
 	$(buf) format --write
 
 types: .venv/ready
-	$(py) -m mypy --num-workers 2
+	$(py) -m mypy
 
 docs: .venv/ready ## the site in build/site; fails on a broken link. Read it: python -m http.server -d build/site
 	NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build
