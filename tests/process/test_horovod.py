@@ -106,6 +106,21 @@ def test_a_script_that_takes_the_gpu_of_its_local_rank_keeps_it(tmp_path: Path, 
     assert f"pid {first[1]} has GPU 1 as 0, local rank 1" in run.text
 
 
+def test_in_restart_mode_a_script_takes_the_gpu_of_its_local_rank_among_all(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch, edriver.horovod as hvd\n"
+        "hvd.init()\n"
+        "torch.cuda.set_device(hvd.local_rank())\n"
+        "gpu = f'{torch.cuda.current_device()} of {torch.cuda.device_count()}'\n"
+        "print(f'rank {hvd.rank()} has GPU {gpu}, local rank', os.environ['HOROVOD_LOCAL_RANK'], flush=True)\n"
+    )
+    with running(["--mode", "restart", "-np", "3", sys.executable, str(script)], tmp_path, FOUR_GPUS) as run:
+        assert run.end() == 0, run.text
+        for rank in range(3):
+            run.line(f"rank {rank} has GPU {rank} of 4, local rank {rank}$")
+
+
 def test_workers_that_joined_take_as_many_steps_of_torchs_sampler_as_the_others(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:1")
     flags = ["-np", "1", "--max-np", "3", "--reset-limit", "0", "--host-discovery-script", str(hosts.script)]
