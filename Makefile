@@ -137,7 +137,7 @@ kills: .venv/ready ## a thousand kills in one run, and what survivors hold: make
 trouble: .venv/ready ## a thousand runs with random trouble over several hosts; goes on where it was stopped
 	$(py) -m tests.trouble --seeds 0 $(RUNS) --record build/trouble.jsonl
 
-matrix: ## the fast tests on each Python that is here, with the oldest and the newest of what pyproject.toml promises
+matrix: ## the fast tests on each Python that is here, with the oldest and the newest dependencies, and more on each end of torch
 	scripts/matrix.sh
 
 installable: ## sdist, wheel from it, import in a clean environment

@@ -1,4 +1,4 @@
-"""torch.distributed's own book of process groups. Checked with torch 2.13.0.
+"""torch.distributed's own book of process groups. Checked with torch 2.11 to 2.15.
 
 Interfaces: torch.distributed.distributed_c10d._world (pg_map, pg_names, group_count), _get_default_store,
 default_pg_timeout; ProcessGroup._get_backend; Backend._get_sequence_number_for_group.
