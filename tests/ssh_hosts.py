@@ -77,11 +77,11 @@ def ssh_hosts(
             sections.append(f"Host host{number}\n  HostName {host.address}\n")
         known_hosts.write_text("".join(keys))
         config.write_text(
-            "".join(sections) + f"Host *\n  UserKnownHostsFile {known_hosts}\n  IdentityFile {identity}\n"
+            "".join(sections) + f'Host *\n  UserKnownHostsFile "{known_hosts}"\n  IdentityFile "{identity}"\n'
         )
         wrapper = folder / "bin" / "ssh"
         wrapper.parent.mkdir()
-        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {shlex.quote(str(config))} "$@"\n')
         wrapper.chmod(0o755)
         yield SshHosts(f"{wrapper.parent}:{os.environ['PATH']}", config, identity, known_hosts, servers, temporary)
     finally:
@@ -103,9 +103,9 @@ def _start_sshd(
     # SHLVL: bash sources the account's .bashrc, which may take long, in the first shell of a login alone.
     environ = {"PYTHONPATH": edriver, "TMPDIR": temporary, "SHLVL": 1, **marks()}
     config.write_text(
-        f"ListenAddress {host.address}\nHostKey {folder / 'key'}\nAuthorizedKeysFile {identity}.pub\n"
+        f'ListenAddress {host.address}\nHostKey "{folder}/key"\nAuthorizedKeysFile "{identity}.pub"\n'
         "PidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n"
-        f"SetEnv {' '.join(f'{name}={value}' for name, value in environ.items())}\n"
+        "SetEnv " + " ".join(f'"{name}={value}"' for name, value in environ.items()) + "\n"
     )
     # `ip netns exec` gives it mounts of its own.
     hide = f"mount -t tmpfs none {shlex.quote(str(hidden))} && " if hidden else ""
@@ -122,7 +122,7 @@ def _start_sshd(
             host.namespace,
             "sh",
             "-c",
-            f"{hide}exec {shutil.which('sshd')} -D -e -f {config}",
+            f"{hide}exec {shutil.which('sshd')} -D -e -f {shlex.quote(str(config))}",
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

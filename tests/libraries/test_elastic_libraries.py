@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -73,7 +74,7 @@ def test_a_kill_and_its_replacement(script: str, tmp_path: Path) -> None:
 def test_a_host_that_grows(script: str, tmp_path: Path) -> None:
     hosts, discovery = tmp_path / "hosts", tmp_path / "discover"
     hosts.write_text("localhost:1\n")
-    discovery.write_text(f"#!/bin/sh\ncat {hosts}\n")
+    discovery.write_text(f"#!/bin/sh\ncat {shlex.quote(str(hosts))}\n")
     discovery.chmod(0o755)
     flags = ["-np", "1", "--max-np", "2", "--host-discovery-script", str(discovery)]
     with running([*flags, sys.executable, script], copied(script, tmp_path), environ(script, {"WAIT_AT": "6"})) as run:

@@ -77,7 +77,7 @@ def test_ten_thousand_hosts_at_once(tmp_path: Path) -> None:
     inbox: Mailbox[Inbound] = Mailbox(10)
 
     async def one_poll() -> Inbound | None:
-        source = HostDiscoveryScript(script(tmp_path, f"cat {tmp_path / 'hosts'}"), 1, 60.0)
+        source = HostDiscoveryScript(script(tmp_path, f"cat '{tmp_path}/hosts'"), 1, 60.0)
         polling = asyncio.create_task(DiscoveryFeed(source, inbox, lambda: 0.0).run())
         event = await inbox.get()
         polling.cancel()
