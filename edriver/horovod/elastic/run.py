@@ -37,7 +37,10 @@ def run(func: Callable[..., R]) -> Callable[..., R | None]:
         def in_round(_own: Any, *args: Any, **kwargs: Any) -> R:
             handles.forget_all()
             process_sets.meet_again()
-            return func(state, *args, **kwargs)
+            try:
+                return func(state, *args, **kwargs)
+            finally:
+                process_sets.stop_all()  # what nobody waits for must not reach into the next round
 
         if basics.world.fixed and isinstance(own, StateOfRounds):
             fresh_start.say_no_state_is_kept("hvd.elastic.run")

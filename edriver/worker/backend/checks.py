@@ -92,6 +92,10 @@ def _names_are_counted() -> str:
     return "" if torch_groups.counts_names() else "torch.distributed has no count of its groups' names"
 
 
+def _groups_have_names() -> str:
+    return "" if torch_groups.names_groups() else "torch.distributed makes groups by another function"
+
+
 def _groups_are_listed() -> str:
     if not torch_groups.living():
         return "torch.distributed has no list of its process groups"
@@ -152,6 +156,12 @@ GROUP_CHECKS: Final = (
         "building a group again after a build that failed",
         _names_are_counted,
         "A worker in which a group could not be built ends, and is replaced.",
+    ),
+    Check(
+        "named groups",
+        "Horovod's DistributedOptimizer and *_async operations in a process set",
+        _groups_have_names,
+        "They may hang where ranks are in unequal numbers of process sets.",
     ),
     Check(
         "groups",
