@@ -17,6 +17,7 @@ PLAIN = [sys.executable, str(SCRIPTS / "horovod_plain.py")]
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 MNIST = [sys.executable, str(SCRIPTS / "horovod_mnist.py")]
 SPLIT = [sys.executable, str(SCRIPTS / "horovod_split.py")]
+ASYNC = [sys.executable, str(SCRIPTS / "horovod_async.py")]
 IMAGENET = [sys.executable, str(SCRIPTS / "horovod_imagenet.py")]
 
 FOUR_GPUS = {
@@ -58,6 +59,19 @@ def test_a_script_that_commits_rarely_goes_on_after_a_kill(tmp_path: Path) -> No
         run.line(rf"rank 0 of 1 pid {first[0]} at step (\d+)")
         assert run.end() == 0, run.text
         assert len(re.findall(r"of 2 is done", run.text)) == 2, run.text
+
+
+def test_operations_that_nobody_waits_for_yet_end_with_a_lost_worker(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:2", "127.0.0.2:1")
+    flags = ["-np", "3", "--min-np", "2", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
+    with running([*flags, *ASYNC], tmp_path) as run:
+        first = run.line(r"rank 0 of 3 pid (\d+) at step 0$")[1]
+        alone = run.line(rf"rank 0 of 2 pid {first} at step (\d+)$")
+        assert int(alone[1]) == 5, "the last step that all had made"
+        run.line(rf"rank 0 of 3 pid {first} at step", after=run.lines.index(alone.string))
+        (tmp_path / "stop").touch()
+        assert run.end() == 0, run.text
+        assert len(re.findall(r"of 3 is done", run.text)) == 3, run.text
 
 
 def test_a_script_for_horovod_grows_and_shrinks(tmp_path: Path) -> None:
