@@ -1,23 +1,27 @@
-"""For all tests: what they start ends with the session, however that ends; signals as a shell starts a program with,
-also where the tests themselves are run by nohup; runs keep their records and folders where neither a user of this
-machine nor a test beside them (pytest-xdist) finds any; the long ones come first; and with --busy the machine has other
-things to do."""
+"""For all tests: what they start ends with the session, however that ends, and with a test that fails; signals as a
+shell starts a program with, also where the tests themselves are run by nohup; runs keep their records and folders where
+neither a user of this machine nor a test beside them (pytest-xdist) finds any; the long ones come first; and with
+--busy the machine has other things to do. What tests need of this machine: needs.py.
+"""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing.util
 import os
-import shutil
+import secrets
 import signal
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.busy import busy
-from tests.session_guard import guard_this_session
+from tests.session_guard import TEST_MARK, end_all, guard_this_session
+
+pytest_plugins = ["tests.needs"]
 
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     if signal.getsignal(_number) is signal.SIG_IGN:
@@ -31,6 +35,12 @@ os.environ.setdefault(
 )  # as in workers: threads of several processes wait for one another, busily
 
 gc.disable()  # until all is imported and collected: it would look through it again and again
+
+SHORT = 20
+"""Characters of a folder below which the paths of unix sockets, whose length is limited, are short enough."""
+
+FOLDER = pytest.StashKey[str]()
+"""For temporary files of what the tests start."""
 
 LONG_FIRST = ("trouble", "etcd", "process", "attacks", "torch")
 """The folders whose tests start processes. Where tests run beside one another (pytest-xdist, file by file), the short
@@ -52,23 +62,47 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart() -> None:
-    guard_this_session()
+def pytest_sessionstart(session: pytest.Session) -> None:
+    short = len(tempfile.gettempdir()) <= SHORT  # sockets lie in it
+    session.config.stash[FOLDER] = folder = tempfile.mkdtemp(prefix="e-", dir=None if short else "/tmp")
+    Path(folder).chmod(0o1777)  # as /tmp is: other accounts take part in some tests
+    guard_this_session(folder)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def runs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def runs_of_their_own(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
     """Records and folders of runs lie apart from those of others, who list them and clear up after the dead."""
     multiprocessing.util.get_temp_dir()  # it is removed at the very end, so it cannot lie in a folder that goes before
     records = tmp_path_factory.mktemp("state")
-    folders = tempfile.mkdtemp(prefix="e-")  # short: sockets lie in it
-    Path(folders).chmod(0o1777)  # as /tmp is: other accounts take part in some tests
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(records))
-        patch.setenv("TMPDIR", folders)
+        patch.setenv("TMPDIR", pytestconfig.stash[FOLDER])
         patch.setattr(tempfile, "tempdir", None)
         yield
-    shutil.rmtree(folders, ignore_errors=True)
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def ended_with_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test has started does not outlive its failure: it would disturb those that come after."""
+    name = f"{TEST_MARK}{secrets.token_hex(8)}"
+    os.environ[name] = "1"
+    yield
+    os.environ.pop(name, None)
+    if request.node.stash.get(FAILED, False):
+        end_all(name)
+        for each in gc.get_objects():
+            if isinstance(each, subprocess.Popen):
+                each.poll()  # else one that nobody has waited for warns in a later test
 
 
 @pytest.fixture(autouse=True, scope="session")

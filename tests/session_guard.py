@@ -3,7 +3,8 @@
 `guard_this_session()` puts a variable into this process's environment, which all that it starts inherits, and starts
 this file as a process of its own. That one waits for the session's end and then kills every process that carries the
 variable, wherever it has gone: another session, another parent, another network namespace. The guards of edriver itself
-go last: they remove the folders of the runs that were killed. Network namespaces that the session has made go, too.
+go last: they remove the folders of the runs that were killed. Network namespaces that the session has made, and its
+folder for temporary files, go, too.
 
 It imports nothing but the standard library, and holds nothing of the session's but a descriptor of its process: a
 forked child that outlives the session does not keep it waiting, as an inherited pipe would.
@@ -15,6 +16,7 @@ import contextlib
 import os
 import secrets
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,19 +26,22 @@ from pathlib import Path
 MARK = "EDRIVER_TEST_SESSION_"
 """How the variable's name begins. Each session has one of its own, so that one inside another carries both."""
 
+TEST_MARK = "EDRIVER_TEST_CASE_"
+"""The same of a single test."""
+
 NAMESPACES = Path("/run/netns")
 PRODUCT_GUARD = "guard_main.py"
 GRACE = 10.0
 """Seconds that edriver's own guards have to remove what is theirs, once all else is gone."""
 
 
-def guard_this_session() -> None:
-    """Have all that this process starts from now on end with it."""
+def guard_this_session(*folders: str) -> None:
+    """Have all that this process starts from now on end with it, and these folders go."""
     name = f"{MARK}{secrets.token_hex(8)}"
     process = os.pidfd_open(os.getpid())
     try:
         subprocess.run(  # it forks and is done: the guard is no child of ours, which a test might count or wait for
-            [sys.executable, "-I", "-S", __file__, name, namespace_prefix()],
+            [sys.executable, "-I", "-S", __file__, name, namespace_prefix(), *folders],
             stdin=process,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -49,8 +54,8 @@ def guard_this_session() -> None:
 
 
 def marks() -> dict[str, str]:
-    """The variables of the sessions that this process is part of, for a process that does not inherit them."""
-    return {name: value for name, value in os.environ.items() if name.startswith(MARK)}
+    """The variables of the sessions and tests that this process is part of, for one that does not inherit them."""
+    return {name: value for name, value in os.environ.items() if name.startswith((MARK, TEST_MARK))}
 
 
 def namespace_prefix() -> str:
@@ -71,6 +76,15 @@ def commands_of(name: str) -> dict[int, str]:
     return found
 
 
+def end_all(name: str) -> None:
+    """Kill what carries this variable, and wait until it is gone."""
+    deadline = time.monotonic() + GRACE
+    while _kill(name, spare=PRODUCT_GUARD) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    while _kill(name, spare=None):
+        time.sleep(0.02)
+
+
 def _kill(name: str, spare: str | None) -> bool:
     """Kill what carries the variable; returns whether there was anything, spared or not."""
     found = commands_of(name)
@@ -87,19 +101,17 @@ def _delete_namespaces(prefix: str) -> None:
             subprocess.run(["ip", "netns", "delete", path.name], timeout=120, check=False)
 
 
-def main(name: str, prefix: str) -> None:
+def main(name: str, prefix: str, *folders: str) -> None:
     """Wait for the end of the process whose descriptor is standard input, then clear up; as a process of its own."""
     if os.fork():
         return
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
     select.select([0], [], [])
-    deadline = time.monotonic() + GRACE
-    while _kill(name, spare=PRODUCT_GUARD) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    while _kill(name, spare=None):
-        time.sleep(0.02)
+    end_all(name)
     _delete_namespaces(prefix)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

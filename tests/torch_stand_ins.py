@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,8 +27,10 @@ UNUSED = {
     "opt_einsum",
     "torch._higher_order_ops",
     "torch._native",
+    "torch._precompile",
     "torch._subclasses",
     "torch.ao",
+    "torch.compiler.precompile",
     "torch.distributions",
     "torch.export",
     "torch.func",
@@ -106,7 +108,12 @@ class _Name:
         return getattr(self._module, self._name)(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if _torch_is_being_imported():
+            raise AttributeError(name)
         return getattr(getattr(self._module, self._name), name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(() if _torch_is_being_imported() else getattr(self._module, self._name))  # for a docstring's list
 
     def __or__(self, other: object) -> Any:  # in an annotation
         return Any
@@ -155,8 +162,19 @@ class _Loader:
         vars(module).update(PARTS.get(module.__name__, {}))
         if module.__name__ == META_FUNCTIONS:
             importlib.import_module("torch._subclasses")  # torch's own code takes it from torch, without importing it
-            torch = sys.modules["torch"]  # without this, which torch._prims does, there is no torch.Generator
-            torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+            _give_generator_its_metaclass()
+
+
+def _give_generator_its_metaclass() -> None:
+    """Do what torch._prims does from torch 2.13 on, without which there is then no torch.Generator."""
+    torch = sys.modules["torch"]
+    if not hasattr(torch._C, "_set_generator_metaclass"):
+        return
+    try:
+        metaclass = importlib.import_module("torch._custom_class_base").CustomClassBaseMeta
+    except ModuleNotFoundError:  # before torch 2.15
+        metaclass = importlib.import_module("torch._opaque_base").OpaqueBaseMeta
+    torch._C._set_generator_metaclass(metaclass)
 
 
 class _Imported:

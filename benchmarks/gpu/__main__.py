@@ -72,6 +72,7 @@ class Check:
         found["lost peers"] = partial(self._troubled, [(place, "plain") for place in lost])
         if not self._dry:
             found["build and stop"] = partial(self._troubled, [("build", "plain"), ("stop", "plain")])
+        found["horovod"] = partial(self._troubled, [("all-reduce", "horovod")])
         found["K1, edriver"] = partial(killed, self._edriver, 2)
         if self._dry:
             found["commit"] = partial(self._printed, "benchmarks.gpu.commit", "cpu", str(DRY_MEGABYTES), bound=60)

@@ -83,7 +83,7 @@ def train(
     model: Any = torch.compile(ddp) if flavour == "compiled" else ddp
     loader = make_loader(data, state.sampler, flags.batch_size)
     other = None
-    while not _enough(state):
+    while not enough(state):
         state.sampler.set_epoch(state.epoch)
         for batch_idx, (samples, inputs, labels) in enumerate(loader):
             recorder.batch(state.epoch, state.step + 1, tuple(samples.tolist()))
@@ -108,12 +108,13 @@ def train(
                 state.commit()
             else:
                 state.check_host_updates()
-            if _enough(state):
+            if enough(state):
                 return
         state.epoch += 1
 
 
-def _enough(state: edriver.TorchState) -> bool:
+def enough(state: edriver.TorchState) -> bool:
+    """Whether all has been trained."""
     return bool(state.step >= LIMIT or (state.step >= STEPS and edriver.size() == SIZE))
 
 
@@ -134,7 +135,7 @@ def _step(model: Any, state: edriver.TorchState, inputs: torch.Tensor, labels: t
 def main() -> None:
     """The whole script."""
     flags = options()
-    began_with = _free(flags.device)
+    began_with = free_memory(flags.device)
     data = Numbered(flags.samples)
     model = nn.Sequential(make_model(flags.hidden), nn.BatchNorm1d(10), nn.Dropout(0.1)).to(flags.device)
     flavour = os.environ.get("FLAVOUR", "plain")
@@ -157,7 +158,7 @@ def main() -> None:
     (flags.folder / f"result-{os.getpid()}.json").write_text(json.dumps(result))
 
 
-def _free(device: str) -> int:
+def free_memory(device: str) -> int:
     """Bytes of the device's memory that are free before this process has taken any."""
     return torch.cuda.mem_get_info()[0] if device == "cuda" else 0
 

@@ -18,13 +18,19 @@ class TroubledJob(EdriverJob):
     script = "benchmarks.gpu.job"
 
 
+class HorovodJob(TroubledJob):
+    """The same, in a script for Horovod."""
+
+    script = "benchmarks.gpu.horovod_job"
+
+
 def troubled(workload: Workload, place: str, flavour: str, say: Callable[[str], None], bound: float) -> dict[str, Any]:
     """Run it to its end.
 
     Args:
         workload: what to train, and where it lies.
         place: of the trouble.
-        flavour: how it trains.
+        flavour: how it trains; "horovod": the script for Horovod.
         say: takes the run's output, if it failed.
         bound: seconds that it may take.
 
@@ -32,7 +38,8 @@ def troubled(workload: Workload, place: str, flavour: str, say: Callable[[str], 
         Figures by name; `failed`, a sentence, where something is not as it has to be.
     """
     assert place in PLACES
-    with TroubledJob(workload, environ={"TROUBLE": place, "FLAVOUR": flavour}) as job:
+    job_class = HorovodJob if flavour == "horovod" else TroubledJob
+    with job_class(workload, environ={"TROUBLE": place, "FLAVOUR": flavour}) as job:
         try:
             job.launch(SIZE)
             job.wait_until(lambda _: job.ended, bound, "the run's end")

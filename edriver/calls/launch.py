@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, Literal, TypeVar
 
 from edriver.calls import PROGRAM, parcels
 from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
@@ -29,6 +29,14 @@ END_TIMEOUT: Final = 30.0
 
 _LAST_LINES: Final = 20
 
+HOST_FLAGS: Final = frozenset(
+    {
+        *("-H", "--hosts", "--hostfile", "-hostfile", "--host-discovery-script", "--hosts-dial-in", "--discovery"),
+        *("--slurm", "--slurm-partition", "--ray", "--kubernetes"),
+    }
+)
+"""The flags of `edriver` that define the hosts: with them, workers may be on others than this machine."""
+
 
 class LaunchError(RuntimeError):
     """A run ended without the results of all its workers; the message has its last lines."""
@@ -43,10 +51,13 @@ def launch(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    np: int,
+    np: int | Literal["auto"],
     min_np: int | None = None,
     max_np: int | None = None,
     hosts: str | None = None,
+    hostfile: str | os.PathLike[str] | None = None,
+    host_discovery_script: str | None = None,
+    network_interface: str | None = None,
     flags: Sequence[str] = (),
 ) -> list[R]:
     """Call a function in every worker of a new run, and return what the workers return.
@@ -62,12 +73,16 @@ def launch(
         fn: the function.
         args: its arguments,
         kwargs: and those with names.
-        np: workers to start with.
+        np: workers to start with; "auto": as many as the hosts have slots, on this machine alone one for each GPU.
         min_np: minimum number of workers; None: np.
-        max_np: most to ever use; None: np.
+        max_np: most to ever use; None: np, or, with a discovery script, as many as there are slots for.
         hosts: HOST:SLOTS,..., as -H of `edriver`; None: this machine, with as many slots as are needed. What workers on
             other hosts return is unpickled here, so these are trusted as this machine is; it takes 64 MiB at most.
-        flags: more of `edriver`'s flags, such as `["--start-timeout", "60"]`.
+        hostfile: a file with such a list, as --hostfile;
+        host_discovery_script: or what prints it, again and again, as --host-discovery-script.
+        network_interface: the interface through which hosts reach one another, as --network-interface; None: by
+            routing.
+        flags: more of `edriver`'s flags, such as `["--start-timeout", "60"]`. They may define the hosts as well.
 
     Returns:
         The result of each worker that was a member at the end, in order of rank.
@@ -77,16 +92,22 @@ def launch(
         LaunchError: the run failed otherwise.
         ParcelError: function, arguments or a result cannot be sent.
         RuntimeError: multiprocessing is importing the script, in a process that the script has started.
-        ValueError: there is no such number of workers.
+        ValueError: there is no such number of workers, or the hosts are defined twice.
     """
     refuse_import("edriver.launch")
-    if np < 1:
+    if np != "auto" and np < 1:
         raise ValueError(f"np is {np}: a run has one worker at least")
     pickled = parcels.pack((fn, tuple(args), dict(kwargs or {})), "the function with its arguments")
+    sources = {"-H": hosts or None, "--hostfile": hostfile, "--host-discovery-script": host_discovery_script}
+    defined = [flag for flag, value in sources.items() if value is not None]
+    defined += [flag for word in flags if (flag := word.partition("=")[0]) in HOST_FLAGS]
+    if len(defined) > 1:
+        raise ValueError(f"{' and '.join(defined)} both define the hosts: give only one of them")
     sizes = {"-np": np, "--min-np": min_np, "--max-np": max_np}
-    sized = [word for flag, size in sizes.items() if size is not None for word in (flag, str(size))]
-    where = ["-H", hosts or f"localhost:{max(np, max_np or 0)}"]
-    return call_in_workers(pickled, [*sized, *where, *flags], here=_are_here(hosts or ""))
+    given = {**sizes, **sources, "--network-interface": network_interface}
+    named = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    here = _are_here(hosts or "") if defined in ([], ["-H"]) else False
+    return call_in_workers(pickled, [*named, *flags], here=here)
 
 
 def call_in_workers(pickled: bytes, flags: Sequence[str], *, here: bool) -> list[Any]:
@@ -103,7 +124,9 @@ def call_in_workers(pickled: bytes, flags: Sequence[str], *, here: bool) -> list
     command = [sys.executable, "-m", "edriver", "--no-journal", *flags, sys.executable, "-m", PROGRAM]
     with _place(here) as (place, variables):
         place.put(CALL, parcels.dump(Call([str(Path(entry).absolute()) for entry in sys.path], pickled)))
-        code, lines = _run(command, {**os.environ, **variables})
+        # torchrun's variables are flags of a command line of the user's own
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+        code, lines = _run(command, {**inherited, **variables})
         return _results(parcels.outcomes(place), code, lines)
 
 

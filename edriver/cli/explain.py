@@ -151,6 +151,8 @@ def value_of(name: str, flags: argparse.Namespace, judged: RunOptions, given: fr
         return _DERIVED_VALUES[name](judged)[0] if name in _RESOLVED_SETTINGS else _text(
             getattr(flags, name)
         ), FLAG_ORIGIN
+    if variable := flags.variables.get(name):
+        return _text(getattr(flags, name)), f"derived: from {variable}"
     return _DERIVED_VALUES[name](judged) if name in _DERIVED_VALUES else (_text(getattr(flags, name)), DEFAULT_ORIGIN)
 
 
@@ -202,6 +204,8 @@ def _hosts(judged: RunOptions) -> tuple[str, str]:
 
 
 _DERIVED_VALUES: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = {
+    "np": lambda judged: (str(judged.settings.np), "derived: from the hosts' slots"),
+    "slots_per_host": lambda _: ("1", DEFAULT_ORIGIN),
     "min_np": lambda judged: (str(judged.settings.min_np), "derived: from -np"),
     "max_np": lambda judged: (
         ("no limit", DEFAULT_ORIGIN)
@@ -229,7 +233,7 @@ _DERIVED_VALUES: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = 
 }
 """Settings whose value, if no flag says it, is not the parser's default."""
 
-_RESOLVED_SETTINGS: Final = frozenset({"records", "stall_timeout"})
+_RESOLVED_SETTINGS: Final = frozenset({"np", "records", "stall_timeout"})
 """Settings of which the judged value says more than the flag's words."""
 
 

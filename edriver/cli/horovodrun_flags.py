@@ -9,6 +9,7 @@ _GLOO: Final = "tensors of the host are reduced by Gloo and those of GPUs by NCC
 _LOGS: Final = "edriver prints what happens to the run; --verbose prints every event and every action"
 _STALLS: Final = "--stall-timeout bounds how long a worker may make no progress, and names the one that does not"
 _TIMELINE: Final = "record with torch.profiler in the script; `edriver report` shows what the run did"
+_RINGS: Final = "NCCL itself chooses rings or trees within hosts and between them; NCCL_ALGO overrides that"
 _INTEL: Final = "there is no oneCCL or MLSL here"
 
 INSTEAD: Final = {
@@ -44,6 +45,7 @@ INSTEAD: Final = {
     "--no-mpi-threads-disable": "there is no MPI here",
     "--no-stall-check": _STALLS,
     "--no-timeline-mark-cycles": _TIMELINE,
+    "--no-torus-allreduce": _RINGS,
     "--num-nccl-streams": "NCCL's own variables reach the workers: set them in front of edriver",
     "--prefix-output-with-timestamp": "pipe the output through `ts`, or see --event-log",
     "-prefix-timestamp": "pipe the output through `ts`, or see --event-log",
@@ -55,6 +57,7 @@ INSTEAD: Final = {
     "--thread-affinity": "bind processes in the command, as in `numactl ... python train.py`",
     "--timeline-filename": _TIMELINE,
     "--timeline-mark-cycles": _TIMELINE,
+    "--torus-allreduce": _RINGS,
 }
 
 FAMILIES: Final = {"--autotune-": _KNOBS}

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from edriver.cli.complaint import complain
 from edriver.cli.hints import hint_of
 from edriver.cli.refusals import refusal_of
 from edriver.cli.resuming.resume_flags import add_resume_flags
 from edriver.cli.subcommands import EXIT_FAILED, EXIT_USAGE, GROUPS, SUBCOMMANDS
-from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_torchrun_flags
+from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_command_flags, add_torchrun_flags, take_variables
 from edriver.common import defaults
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
+from edriver.discovery.hosts import Devices, Slots
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.driver.flags.engine_flags import add_engine_flags
 from edriver.system.descriptors import raise_limit
@@ -47,6 +49,23 @@ exit codes:
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Flags may be written with underscores, as torchrun's often are."""
+        words = list(sys.argv[1:] if args is None else args)
+        while True:
+            copy = None if namespace is None else argparse.Namespace(**vars(namespace))
+            flags, unknown = super().parse_known_args(words, copy)
+            at = next((at for at, word in enumerate(words) if word in unknown and self._with_dashes(word)), None)
+            if at is None:
+                return flags, unknown
+            words[at] = self._with_dashes(words[at])
+
+    def _with_dashes(self, word: str) -> str:
+        """A flag that is known with dashes in place of its underscores; empty: it is none."""
+        flag, equals, value = word.partition("=")
+        dashed = flag[:2] + flag[2:].replace("_", "-")
+        return dashed + equals + value if dashed != flag and dashed in self._option_string_actions else ""
+
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the whole usage."""
         self.exit(EXIT_USAGE, f"edriver: {printable_line(message)} (see edriver --help)\n")
@@ -71,6 +90,41 @@ def _seconds(text: str) -> float:
     return value
 
 
+class _Workers(argparse.Action):
+    """A number, or `auto`; this does not replace a number, which is what it came to when the run started."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option_string: str | None = None,
+    ) -> None:
+        """Take it."""
+        if values != Devices.AUTO:
+            try:
+                setattr(namespace, self.dest, int(values))
+            except ValueError:
+                raise argparse.ArgumentError(self, f"{values!r} is neither a whole number nor auto") from None
+        elif not isinstance(getattr(namespace, self.dest, None), int):
+            setattr(namespace, self.dest, Devices.AUTO)
+
+
+def _slots(text: str) -> Slots:
+    """A number, or what is counted."""
+    try:
+        return Devices(text.lower())
+    except ValueError:
+        pass
+    try:
+        return int(text)
+    except ValueError:
+        counted = ", ".join(Devices)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a whole number nor one of {counted}: other devices are not counted"
+        ) from None
+
+
 def _count(text: str) -> int:
     try:
         return int(text)
@@ -78,9 +132,14 @@ def _count(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
-def parser() -> argparse.ArgumentParser:
-    """The flags, and the command that they run."""
+def parser(environ: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
+    """The flags, and the command that they run.
+
+    Args:
+        environ: where torchrun's variables are flags that were not given; None: nowhere.
+    """
     top = flags_parser()
+    take_variables(top, environ or {})
     top.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -117,7 +176,15 @@ def flags_parser() -> argparse.ArgumentParser:
 
 
 def _add_worker_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-np", "--num-proc", dest="np", type=_count, metavar="N", help="number of workers to start with")
+    group.add_argument(
+        "-np",
+        "--num-proc",
+        dest="np",
+        action=_Workers,
+        metavar="N",
+        help="number of workers to start with; auto: one for each slot of the hosts; of this machine, without other "
+        "hosts, one for each GPU or, if it has none, for each core (default: auto if --slots-per-host is given)",
+    )
     group.add_argument(
         "--min-np",
         "--min-num-proc",
@@ -141,17 +208,23 @@ def _add_worker_flags(group: argparse._ArgumentGroup) -> None:
         "the script from its checkpoint, as torchrun does (default: restart for a Python script that does not use "
         "edriver)",
     )
+    add_command_flags(group)
 
 
 def _add_host_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="a fixed list of hosts")
+    group.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="a fixed list of hosts; slots are a number, or counted there: gpu, cpu, auto",
+    )
     group.add_argument(
         "-hostfile", "--hostfile", metavar="FILE", help="a file with a fixed list of hosts, one per line"
     )
     group.add_argument(
         "--host-discovery-script",
         metavar="SCRIPT",
-        help="a program that prints the current hosts, one per line; run every second",
+        help="a program, or a shell's command line, that prints the current hosts, one per line; run every second",
     )
     group.add_argument(
         "--hosts-dial-in",
@@ -201,10 +274,12 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--slots-per-host",
-        type=_count,
-        default=1,
+        "--nproc-per-node",
+        dest="slots_per_host",
+        type=_slots,
         metavar="N",
-        help="number of slots of a host that is listed without one (default: %(default)s)",
+        help="number of slots of a host that is listed without one; gpu: as many as it has GPUs, cpu: as it has cores, "
+        "auto: GPUs or, if there is none, cores (default: 1)",
     )
 
 
@@ -398,26 +473,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return main([*arguments[1:2], "--help"])
     if first == "run":
         arguments = arguments[1:]
-    top = parser()
+    top = parser(os.environ)
     flags, unknown = top.parse_known_args(arguments)
     if flags.version:
         return _print_version()
     if flags.print_completion:
         return _print_completion(flags.print_completion)
     if unknown:
-        top.error(refusal_of(unknown[0], top._option_string_actions))
+        top.error(refusal_of(unknown[0]))
 
     if flags.supervise:
         from edriver.cli.resuming.supervise import driver_arguments, supervise
 
         return supervise(driver_arguments(arguments, named=flags.run is not None))
 
-    if flags.np is None and (hint := hint_of(flags.command)):
+    if flags.np is None and flags.slots_per_host is None and (hint := hint_of(flags.command)):
         top.error(hint)
 
     from edriver.driver.flags.usage_error import UsageError
     from edriver.driver.journal.journal import JournalError
-    from edriver.driver.options import options_of
+    from edriver.driver.options import options_of, takes_all_slots
 
     flags.name = flags.name or flags.run
     try:
@@ -426,8 +501,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top.error(str(error))
 
     if flags.explain:
+        from edriver.cli.all_slots import with_counted_slots
         from edriver.cli.explain import explanation
 
+        if takes_all_slots(flags):
+            try:
+                options = options_of(with_counted_slots(flags, options, arguments)[0])
+            except UsageError as error:
+                top.error(str(error))
         sys.stdout.write(f"{explanation(top, arguments, options)}\n")
         return 0
 

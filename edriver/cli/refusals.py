@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from edriver.cli import horovodrun_flags, torchrun_flags
 
 
-def refusal_of(word: str, own: Collection[str]) -> str:
-    """Why a word of the command line is no flag, and what to use instead.
-
-    Args:
-        word: the word.
-        own: edriver's flags.
-    """
+def refusal_of(word: str) -> str:
+    """Why a word of the command line is no flag, and what to use instead."""
     flag = word.partition("=")[0]
     with_dashes = flag[:2] + flag[2:].replace("_", "-")
-    if with_dashes != flag and with_dashes in own:
-        return f"{flag} is not a flag of edriver: write {with_dashes}"
     if instead := torchrun_flags.INSTEAD.get(with_dashes):
         return f"{flag} is a flag of torchrun that edriver does not have: {instead}"
     families = horovodrun_flags.FAMILIES.items()

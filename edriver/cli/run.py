@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from edriver.cli.torchrun_flags import ignored_variables
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.journal.run_name import RunName
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.observe.console.output import Output
-from edriver.driver.options import RunOptions
+from edriver.driver.options import RunOptions, options_of, takes_all_slots
 from edriver.system.record_folder import JOURNAL_FILE, make
 
 BeginJournal: TypeAlias = Callable[[Head], Journal]
@@ -65,6 +66,11 @@ def _start(
     name: RunName | None,
     begin_journal: BeginJournal | None,
 ) -> int:
+    if takes_all_slots(flags):
+        from edriver.cli.all_slots import with_counted_slots
+
+        flags, arguments = with_counted_slots(flags, options, arguments)
+        options = options_of(flags)
     run_id = options.run_credentials.run_id if options.run_credentials else secrets.token_hex(4)
     records, no_records = _records_of(options, run_id)
     if no_records and options.records_asked:
@@ -77,6 +83,12 @@ def _start(
     log.info("run %s: %s; %s", run_id, options, options.mode)
     if records:
         log.info("records: %s", records)
+    if ignored := ignored_variables(os.environ):
+        log.warning(
+            "%s: set for torchrun, and without effect here: -np says how many workers, -H or --host-discovery-script "
+            "where, and the driver is the rendezvous",
+            ", ".join(ignored),
+        )
     if no_records and not flags.no_records:
         log.warning("the run keeps no records: %s (--records DIR has them elsewhere)", no_records)
     if begin_journal is None and records is not None:

@@ -1,11 +1,64 @@
-"""torchrun's flags about the output of workers, for scripts in restart mode; and those that edriver does not have."""
+"""torchrun's flags and variables: those that have a meaning here, and what to use in place of the others."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 TORCHRUN_GROUP = "output of workers in restart mode (torchrun's flags)"
+
+
+VARIABLES: Final = {
+    "slots_per_host": "PET_NPROC_PER_NODE",
+    "reset_limit": "PET_MAX_RESTARTS",
+    "module": "PET_MODULE",
+    "no_python": "PET_NO_PYTHON",
+    "log_dir": "PET_LOG_DIR",
+    "redirects": "PET_REDIRECTS",
+    "tee": "PET_TEE",
+    "local_ranks_filter": "PET_LOCAL_RANKS_FILTER",
+}
+"""Variables that torchrun reads in place of flags, as Kubeflow sets them, by where argparse puts the flag's value."""
+
+
+def add_command_flags(group: argparse._ArgumentGroup) -> None:
+    """Add those of what the command is. edriver takes a whole command, `python train.py`."""
+    group.add_argument(
+        "-m", "--module", action="store_true", help="the command is the name of a Python module and its arguments"
+    )
+    group.add_argument(
+        "--no-python",
+        action="store_true",
+        help="the command is no Python script, and expects what torchrun sets, RANK and the like: run it in restart "
+        "mode",
+    )
+
+
+def take_variables(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Have torchrun's variables count where their flag is not given. One that is empty is not set."""
+    actions = {action.dest: action for action in parser._actions}
+    found = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
+    for name, text in found.items():
+        try:
+            value = _value(actions[name], text)
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            flag = actions[name].option_strings[-1]
+            parser.error(f"the variable {VARIABLES[name]} cannot be used as {flag}: {error}")
+        parser.set_defaults(**{name: value})
+    parser.set_defaults(variables={name: VARIABLES[name] for name in found})
+
+
+def _value(action: argparse.Action, text: str) -> Any:
+    if action.nargs == 0:
+        return bool(int(text))  # as torchrun reads it
+    return text if action.type is None else action.type(text)  # type: ignore[operator]  # ours are functions
+
+
+def ignored_variables(environ: Mapping[str, str]) -> list[str]:
+    """The variables of torchrun that are set, and have no effect here."""
+    names = {f"PET_{flag.strip('-').replace('-', '_').upper()}" for flag in INSTEAD}
+    return sorted(name for name in names if environ.get(name))
 
 
 def add_torchrun_flags(group: argparse._ArgumentGroup) -> None:
@@ -30,23 +83,19 @@ def add_torchrun_flags(group: argparse._ArgumentGroup) -> None:
 
 _RENDEZVOUS: Final = "the driver is the rendezvous, and rank 0's host the master"
 _FILTERS: Final = "keep the streams in files (--redirects, --tee) and grep these"
-_MODULE: Final = "end with `python -m MODULE ...`"
 
 INSTEAD: Final = {
     "--duplicate-stdout-filters": _FILTERS,
     "--duplicate-stderr-filters": _FILTERS,
     "--event-log-handler": "--event-log writes what happens to a file",
     "--local-addr": "--network-interface says through which interface hosts reach one another",
+    "--log-line-prefix-template": "printed lines begin with the rank; --redirects writes them to files, without it",
     "--logs-specs": "--log-dir, --redirects, --tee and --local-ranks-filter say where output goes",
     "--master-addr": _RENDEZVOUS,
     "--master-port": _RENDEZVOUS,
-    "--module": _MODULE,
-    "-m": _MODULE,
     "--monitor-interval": "the end of a process is noticed at once",
     "--nnodes": "-np, --min-np and --max-np count workers; -H, --hostfile or --host-discovery-script say where",
-    "--no-python": "programs that are no Python scripts are run as they are, but not in restart mode",
     "--node-rank": _RENDEZVOUS,
-    "--nproc-per-node": "-np counts all workers; the slots of a host are given with it, as in -H a:8,b:8",
     "--numa-binding": "bind the process in the script, by os.sched_setaffinity",
     "--rdzv-backend": _RENDEZVOUS,
     "--rdzv-conf": _RENDEZVOUS,

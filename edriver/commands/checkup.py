@@ -19,6 +19,10 @@ NOTED_CLOCK_SKEW: Final = 1.0
 """Seconds of difference that are reported: times in the outputs of hosts do not fit together then."""
 
 
+TESTED_TORCH: Final = ((2, 11), (2, 15))
+"""The oldest and the newest minor version of torch that edriver is tested with, as pyproject.toml has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One thing that was looked at.
@@ -74,6 +78,7 @@ def local_items(version: str, found: Mapping[str, Any], descriptors: int) -> Ite
         versions = found["versions"]
         names = ("python", "torch", "grpcio", "protobuf")
         yield Item(here, OK, ", ".join([f"edriver {version}", *(f"{name} {versions[name]}" for name in names)]))
+        yield from _torch_items(here, versions["torch"])
         yield _gpu_item(here, versions)
         yield _filters_item(here, found["no_filters"])
     yield _descriptors_item(here, descriptors)
@@ -86,6 +91,14 @@ def local_items(version: str, found: Mapping[str, Any], descriptors: int) -> Ite
             )
         else:
             yield Item(here, OK, f"{finding['name']}: {finding['relies']}")
+
+
+def _torch_items(here: str, version: str) -> Iterator[Item]:
+    oldest, newest = TESTED_TORCH
+    if not oldest <= tuple(map(int, version.split(".")[:2])) <= newest:
+        tested = f"torch {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
+        consequence = "A check below fails if something that edriver relies on is different in this version"
+        yield Item(here, NOTE, f"torch {version}: edriver is tested with {tested}. {consequence}")
 
 
 def _filters_item(here: str, trouble: str) -> Item:

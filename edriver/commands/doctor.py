@@ -110,7 +110,7 @@ def findings() -> dict[str, Any]:
                 "relies": "freeing a collective that hangs on a silent peer (tried with two processes)",
                 "trouble": _trouble_with_freeing(),
                 "fallback": "It ends with its worker, which is replaced when another one is free, or with the group's "
-                "own timeout. Use the version of torch that edriver's was tested with (2.13).",
+                "own timeout. Use a version of torch that edriver is tested with.",
             }
         )
     return found
@@ -134,14 +134,14 @@ def _trouble_with_freeing() -> str:
 
 
 def _printed_by(arguments: Sequence[str]) -> dict[str, Any]:
-    """The JSON object that a module of edriver prints; {"trouble": why} where it prints none."""
+    """The JSON object that a module of edriver prints last; {"trouble": why} where it prints none."""
     command = [sys.executable, "-P", "-m", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CHECKS_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         return {"trouble": f"`{shlex.join(command)}` has not ended within {CHECKS_TIMEOUT:g} s"}
     if done.returncode == 0:
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])  # older Gloo (torch 2.8) prints there, too
         return found
     last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it printed nothing")
     return {"trouble": f"`{shlex.join(command)}` {exit_text(done.returncode)}: {last}"}

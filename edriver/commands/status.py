@@ -18,7 +18,7 @@ from edriver.text.host_text import host_text
 from edriver.text.pace_text import hold_up_text, step_text, straggler_text
 from edriver.text.phrases import count_text, limits_text
 from edriver.text.printable import printable_entry, printable_line
-from edriver.text.progress_text import lasted, mode_text, progress_text, time_text
+from edriver.text.progress_text import knows_steps, lasted, mode_text, progress_text, time_text
 from edriver.text.time_spent import goodput_text, interruption_text, recovery_text, time_spent_text
 from edriver.text.usage_text import host_usage_text, worker_usage_text
 from edriver.v1 import status_pb2
@@ -90,8 +90,8 @@ def lines(run: Run) -> Iterator[str]:
     """A run as text: the run, its hosts, its workers."""
     name = f" ({printable_line(run.name)})" if run.name else ""
     yield f"run {run.run_id}{name}, {lasted(run):.0f} s, {mode_text(run.mode)}: {run.activity.text}"
-    if run.HasField("progress"):
-        yield progress_text(run.progress)
+    if progress := progress_text(run.progress) if run.HasField("progress") else "":
+        yield progress
     if run.HasField("hold_up"):
         yield hold_up_text(run.hold_up, epoch_seconds(run.now))
     elif run.HasField("interruption"):
@@ -136,7 +136,7 @@ def counts(run: Run) -> list[str]:
         count_text(run.preemptions, "preemption"),
         count_text(run.resizes, "resize"),
         *([count_text(run.unproven, UNPROVEN_CONNECTION)] if run.unproven else []),
-        f"{count_text(run.steps_lost, 'step')} lost",
+        f"{count_text(run.steps_lost, 'step')} lost" if knows_steps(run.time_spent) else "steps lost not known",
     ]
 
 

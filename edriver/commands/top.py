@@ -236,8 +236,8 @@ def head(run: Run) -> Text:
         lines.append(f"; goodput {goodput_text(run.time_spent)}", style="dim not bold")
     if (trouble := trouble_text(run)) is not None:
         lines.append(f"\n{printable(trouble)}", "yellow not bold")
-    if run.HasField("progress"):
-        lines.append(f"\n{printable(progress_text(run.progress))}", style="not bold")
+    if progress := progress_text(run.progress) if run.HasField("progress") else "":
+        lines.append(f"\n{printable(progress)}", style="not bold")
     return lines
 
 

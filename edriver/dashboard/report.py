@@ -125,25 +125,26 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
         sizes = [part.size for part in rounds]
         yield "size", f"{min(sizes)} to {max(sizes)} workers, {mean:.1f} on average while it trained"
     goodput = history.goodput
-    yield (
-        "goodput",
-        "no step was made" if goodput is None else f"{100 * goodput:.1f} % of wall time in steps that count",
-    )
+    good = "no step was made" if goodput is None else f"{100 * goodput:.1f} % of wall time in steps that count"
+    yield "goodput", good if history.knows_steps else "not known: no step is seen in restart mode"
     if history.time_spent is not None:
         yield "time spent", time_spent_text(history.time_spent)
     counts = history.rounds.counts
     kinds = [count_text(history.count(f"{kind}s"), kind) for kind in ("failure", "preemption", "resize")]
     kinds += [count_text(counts["unproven"], UNPROVEN_CONNECTION)] if counts["unproven"] else []
     yield "rounds", f"{sum(counts.values())}: {', '.join(kinds)}"
-    yield "lost", f"{count_text(history.rounds.steps_lost, 'step')} had to be made again"
+    if history.knows_steps:
+        yield "lost", f"{count_text(history.rounds.steps_lost, 'step')} had to be made again"
     if history.recoveries.count:
         yield "recovery", recovery_text(history.recoveries)
     if history.first_losses:
         yield "failed first", ", then ".join(f"{_clock(line.time)} {line.text}" for line in history.first_losses)
     if history.curve.latest is not None:
         latest = history.curve.latest
-        words = [f"step {latest.steps}", *(f"{name} {value:g}" for name, value in sorted(latest.reported.items()))]
-        yield "reached", "; ".join(words)
+        steps = [f"step {latest.steps}"] if history.knows_steps else []
+        words = [*steps, *(f"{name} {value:g}" for name, value in sorted(latest.reported.items()))]
+        if words:
+            yield "reached", "; ".join(words)
     if memory := history.usage.most_memory:
         listed = heapq.nlargest(MAX_HOSTS_LISTED, memory, memory.__getitem__)
         of_hosts = [f"{host} {bytes_text(memory[host])}" for host in listed]
@@ -240,7 +241,8 @@ def _table(history: History) -> str:
     phases = [phase.replace("_", " ") for phase in RECOVERY_PHASES]
     heads = ["since", "kind", "length", "round", "workers", *phases, "steps lost", "cause"]
     top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _row(each))}</tr>" for each in shown)
+    cells = [_row(each, history.knows_steps) for each in shown]
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in cells)
     return (
         f"<details{' open' if len(shown) <= 20 else ''}>"
         f"<summary>Every interruption, with its phases ({words})</summary>"
@@ -249,7 +251,7 @@ def _table(history: History) -> str:
     )
 
 
-def _row(each: InterruptionRecord) -> list[str]:
+def _row(each: InterruptionRecord, knows_steps: bool) -> list[str]:
     phases = [length_text(seconds) for seconds in each.phases] if each.phases else ["–"] * len(RECOVERY_PHASES)
     failed = f"; {count_text(each.failed_rounds, 'round')} failed on the way" if each.failed_rounds else ""
     return [
@@ -259,7 +261,7 @@ def _row(each: InterruptionRecord) -> list[str]:
         each.round or "none",
         str(each.size) if each.round else "–",
         *phases,
-        str(each.steps_lost),
+        str(each.steps_lost) if knows_steps else "–",
         each.cause + failed,
     ]
 

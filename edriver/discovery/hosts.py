@@ -11,7 +11,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from edriver.common.limits import MAX_HOST_NAME_LENGTH, MAX_TOTAL_SLOTS, is_host_name
 from edriver.discovery.errors import DiscoveryError
@@ -24,13 +24,14 @@ _MAX_SHOWN_FAULTS = 5
 MAX_WRITTEN_SLOTS: Final = 1024
 """Most slots of a host that is written down: a larger number is a port, as torchrun's tools print it."""
 
-_SLOTS_RULE = rf"slots must be a whole number from 1 to {MAX_WRITTEN_SLOTS}"
+_SLOTS_RULE = rf"slots must be a whole number from 1 to {MAX_WRITTEN_SLOTS}, or gpu, cpu, auto"
 _NONE_RULE = ", or 0 for no worker"
 _EXPECTED_FORMS = "expected host:slots, or host alone"
 
 _BRACKETED_PATTERN = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")
 _MPIRUN_PATTERN = re.compile(r"(\S+)\s+slots\s*=\s*(\S+)", re.IGNORECASE)
-_LOCALHOST = "localhost"
+LOCALHOST: Final = "localhost"
+"""This machine's own name for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,37 @@ class Host:
 
     def __str__(self) -> str:
         return f"[{self.name}]:{self.slots}" if ":" in self.name else f"{self.name}:{self.slots}"
+
+
+class Devices(enum.StrEnum):
+    """What a host has a slot for each of, where a source names no number: the host itself has to be asked for it."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+    AUTO = "auto"
+    """GPUs; on a host that has none, processor cores."""
+
+
+_DEVICES: Final = frozenset(each.value for each in Devices)
+
+Slots: TypeAlias = int | Devices
+"""The slots of a host as they are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncountedHost(Host):
+    """A host whose slots nobody has counted yet. It never comes to the core: see slot_counts.py.
+
+    Attributes:
+        slots: 0.
+        devices: what it has a slot for each of.
+    """
+
+    slots: int = 0
+    devices: Devices = Devices.AUTO
+
+    def __str__(self) -> str:
+        return f"[{self.name}]:{self.devices}" if ":" in self.name else f"{self.name}:{self.devices}"
 
 
 class HostUpdateResult(enum.IntFlag):
@@ -133,8 +165,13 @@ class HostSet:
         return tuple(self._by_name)
 
     @property
+    def is_counted(self) -> bool:
+        """Whether the slots of all hosts are known."""
+        return not any(isinstance(host, UncountedHost) for host in self.hosts)
+
+    @property
     def total_slots(self) -> int:
-        """The slots of all hosts together."""
+        """The slots of all hosts together, as far as they are known."""
         return sum(host.slots for host in self.hosts)
 
     def slots(self, name: str) -> int:
@@ -160,12 +197,12 @@ class HostSet:
         return HostSet(known + tuple(host for host in answer if host.name not in self))
 
 
-def parse_hosts(text: str | bytes, default_slots: int) -> HostSet:
+def parse_hosts(text: str | bytes, default_slots: Slots) -> HostSet:
     """Read one host a line, as a discovery script prints them or a hostfile holds them.
 
     A line is `host:slots`, `host` (then it has `default_slots`), or mpirun's `host slots=n`; an IPv6 address
-    stands in brackets. A host with 0 slots is to have no worker, as if it were not listed. Space around a line, blank
-    lines and lines that begin with # are ignored.
+    stands in brackets. Slots are a number, or one of Devices. A host with 0 slots is to have no worker, as if it were
+    not listed. Space around a line, blank lines and lines that begin with # are ignored.
 
     Returns:
         the hosts in the order of their lines; empty if there are none.
@@ -181,7 +218,7 @@ def parse_hosts(text: str | bytes, default_slots: int) -> HostSet:
     return _collect(((where, line) for where, line in lines if line and not line.startswith(b"#")), default_slots, 0)
 
 
-def parse_host_list(text: str, default_slots: int = 1) -> HostSet:
+def parse_host_list(text: str, default_slots: Slots = 1) -> HostSet:
     """Read the list that `-H` takes: `a:2,b:4`; an item without slots has `default_slots`.
 
     Raises:
@@ -191,7 +228,7 @@ def parse_host_list(text: str, default_slots: int = 1) -> HostSet:
     return _collect(((f"item {n}", item.strip()) for n, item in enumerate(items, start=1)), default_slots, 1)
 
 
-def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int, least: int) -> HostSet:
+def _collect(entries: Iterable[tuple[str, bytes]], default_slots: Slots, least: int) -> HostSet:
     """Parse entries, each with a description of its position; one message names the first few faults.
 
     Args:
@@ -210,7 +247,7 @@ def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int, least: in
             if key in places:
                 raise DiscoveryError(f"{_shown(entry)} is listed twice, first in {places[key]}: list it once")
             places[key] = where
-            if host.slots:
+            if host.slots or isinstance(host, UncountedHost):
                 hosts[host.name] = host
         except DiscoveryError as error:
             fault_count += 1
@@ -225,7 +262,7 @@ def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int, least: in
     return found
 
 
-def _parse_entry(entry: bytes, default_slots: int, least: int) -> Host:
+def _parse_entry(entry: bytes, default_slots: Slots, least: int) -> Host:
     if len(entry) > MAX_LINE_CHARACTERS:
         raise DiscoveryError(f"{_shown(entry)} is longer than {MAX_LINE_CHARACTERS} characters: {_EXPECTED_FORMS}")
     try:
@@ -234,8 +271,10 @@ def _parse_entry(entry: bytes, default_slots: int, least: int) -> Host:
         raise DiscoveryError(f"{_shown(entry)} is not UTF-8 text: {_EXPECTED_FORMS}") from None
     if not text.isprintable():
         raise DiscoveryError(f"{_shown(entry)} has control characters in it: {_EXPECTED_FORMS}")
-    name, slots = _split_slots(text)
-    return Host(_parse_name(name, entry), default_slots if slots is None else _parse_slots(slots, entry, least))
+    written, text_of_slots = _split_slots(text)
+    name = _parse_name(written, entry)
+    slots = default_slots if text_of_slots is None else _parse_slots(text_of_slots, entry, least)
+    return UncountedHost(name, devices=slots) if isinstance(slots, Devices) else Host(name, slots)
 
 
 def _split_slots(text: str) -> tuple[str, str | None]:
@@ -248,7 +287,9 @@ def _split_slots(text: str) -> tuple[str, str | None]:
     return name, slots
 
 
-def _parse_slots(slots: str, entry: bytes, least: int) -> int:
+def _parse_slots(slots: str, entry: bytes, least: int) -> Slots:
+    if slots.lower() in _DEVICES:
+        return Devices(slots.lower())
     if re.fullmatch(r"[0-9]{4,5}", slots) and MAX_WRITTEN_SLOTS < int(slots) < 65536:
         raise DiscoveryError(
             f"{_shown(entry)}: is {slots} a port? After the colon stands the host's number of slots, "
@@ -268,7 +309,7 @@ def _parse_name(name: str, entry: bytes) -> str:
         )
     if is_host_name(name) and ":" not in name:
         name = name.removesuffix(".") or name  # a whole name may end so, and is the same
-        return _LOCALHOST if name.lower() == _LOCALHOST else name
+        return LOCALHOST if name.lower() == LOCALHOST else name
     _, at, host = name.rpartition("@")
     if at and is_host_name(host.strip("[]")):
         raise DiscoveryError(

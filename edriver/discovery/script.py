@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import HostSet, parse_hosts
+from edriver.discovery.hosts import HostSet, Slots, parse_hosts
 from edriver.system.child import Child
 from edriver.text.phrases import exit_text
 from edriver.text.printable import printable
@@ -33,6 +34,16 @@ _PERMANENT_ERRORS: Final = frozenset(
     {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 )
 """Why a script cannot be started, where that is the script's own fault, and no want of processes or files."""
+
+_SHELL_SYNTAX: Final = frozenset("|&;<>()$`*?[]{}~#!\n")
+"""What a shell reads as more than a letter of a word. Quoted or not: for a command that needs no shell it makes no
+difference which of the two runs it."""
+
+_CODE_NOT_RUN: Final = frozenset({126, 127})
+"""A shell's exit codes for a command that may not be executed, or does not exist."""
+
+_CODE_NOT_READ: Final = 128 + signal.SIGPIPE
+"""A shell's exit code, under pipefail, for a pipeline whose reader had what it wanted: `... | head -4`."""
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
@@ -52,12 +63,12 @@ or belongs to another user takes longer; the poll must not wait with it."""
 class HostDiscoveryScript:
     """An executable that prints one line `host:slots` or `host` for each host there is now."""
 
-    def __init__(self, script: str, default_slots: int, timeout: float) -> None:
+    def __init__(self, script: str, default_slots: Slots, timeout: float) -> None:
         """A script that has not been looked at yet: all its faults come out of `find`.
 
         Args:
-            script: the executable's path; if no such file exists, a command with arguments, split as a shell
-                splits words (no shell runs it).
+            script: the executable's path; if no such file exists, a command with arguments; if that has shell syntax
+                in it (a pipe, a variable), a shell's command line.
             default_slots: the slots of a host whose line gives none.
             timeout: seconds that one run of the script may take.
         """
@@ -75,20 +86,56 @@ class HostDiscoveryScript:
             output = await self._run()
             return parse_hosts(output, self._default_slots)
         except DiscoveryError as error:
-            raise type(error)(f"host discovery script {self._script!r}: {error}") from error
+            kind = UnusableSourceError if isinstance(error, UnusableSourceError) else DiscoveryError
+            raise kind(f"host discovery script {self._script!r}: {error}") from error
 
     async def _run(self) -> bytes:
         # Anew each time: the file may have been created, deleted or changed since the last poll.
         command = command_of(self._script)
         try:
             return await run_script(command, self._timeout)
+        except ScriptFailedError as error:
+            if command != shell_command(self._script):
+                raise
+            if error.code == _CODE_NOT_READ:
+                return error.output
+            if error.code in _CODE_NOT_RUN:
+                raise UnusableSourceError(str(error)) from error
+            raise
         except OSError as error:
             kind = UnusableSourceError if error.errno in _PERMANENT_ERRORS else DiscoveryError
             raise kind(start_failure(command[0], error, SCRIPT_DESCRIPTION)) from error
 
 
+class ScriptFailedError(DiscoveryError):
+    """A program has ended with another exit code than 0.
+
+    Attributes:
+        code: the exit code; negative: the signal that ended it.
+        output: what it had written to stdout.
+        errors: the end of what it had written to stderr, as lines.
+    """
+
+    def __init__(self, message: str, code: int, output: bytes, errors: Sequence[str]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.output = output
+        self.errors = errors
+
+
+def shell_command(script: str) -> list[str]:
+    """The argument list of a shell that runs a command line.
+
+    A pipeline fails if any part of it does: an answer that lacks what `curl ... | jq ...` could not fetch would remove
+    hosts. POSIX's sh has that only since 2024, so bash runs it, where there is one.
+    """
+    if bash := shutil.which("bash"):
+        return [bash, "-o", "pipefail", "-c", script]
+    return ["/bin/sh", "-c", script]
+
+
 def command_of(script: str) -> list[str]:
-    """The argument list that runs a script given as one string: a path, else a command with arguments.
+    """The argument list that runs a script given as one string: a path, else a command with arguments, else a shell.
 
     Raises:
         UnusableSourceError: it is empty, holds a NUL, or its quotes are not closed.
@@ -98,6 +145,8 @@ def command_of(script: str) -> list[str]:
     # Absolute, since a bare name would be looked up on PATH and not in this directory.
     if os.access(script, os.F_OK):
         return [str(Path(script).absolute())]
+    if _SHELL_SYNTAX.intersection(script) or "=" in script.partition(" ")[0]:
+        return shell_command(script)
     try:
         words = shlex.split(script)
     except ValueError as error:
@@ -115,7 +164,8 @@ async def run_script(command: Sequence[str], seconds: float) -> bytes:
         seconds: how long it may take.
 
     Raises:
-        DiscoveryError: it took longer, wrote more than MAX_OUTPUT_BYTES, or exited with anything but 0.
+        DiscoveryError: it took longer, or wrote more than MAX_OUTPUT_BYTES.
+        ScriptFailedError: it exited with anything but 0.
         OSError: it could not be started.
     """
     script = _Script(command)
@@ -165,13 +215,17 @@ def _check_ending(script: _Script, exceeded: float | None) -> None:
         limit = f"{MAX_OUTPUT_BYTES // (1024 * 1024)} MiB"
         raise DiscoveryError(f"printed more than {limit} and was killed{left}; expected one line a host{stderr_text}")
     if script.code:
-        raise DiscoveryError(f"{exit_text(script.code)}{stderr_text or '; its stderr is empty'}")
+        message = f"{exit_text(script.code)}{stderr_text or '; its stderr is empty'}"
+        raise ScriptFailedError(message, script.code, bytes(script.output), _lines(bytes(script.errors)))
+
+
+def _lines(errors: bytes) -> list[str]:
+    return [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def _last_lines(errors: bytes) -> str:
     """The end of stderr, for a message; control characters as escapes: they must not act on a terminal."""
-    lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-    shown = [line[:_ERROR_LINE_CHARACTERS] for line in lines[-_ERROR_LINES:]]
+    shown = [line[:_ERROR_LINE_CHARACTERS] for line in _lines(errors)[-_ERROR_LINES:]]
     return f"; the last of its stderr: {printable(' | '.join(shown))}" if shown else ""
 
 

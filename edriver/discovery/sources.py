@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.hosts import HostSet, parse_host_list, parse_hosts
+from edriver.discovery.hosts import HostSet, Slots, parse_host_list, parse_hosts
 from edriver.discovery.script import HostDiscoveryScript
 
 _MAX_HOSTFILE_BYTES = 4 * 1024 * 1024
@@ -79,7 +79,7 @@ class FixedHosts:
         return self._hosts
 
 
-def read_hostfile(path: Path, default_slots: int) -> HostSet:
+def read_hostfile(path: Path, default_slots: Slots) -> HostSet:
     """Read a hostfile: one host a line, as `host:slots`, `host` or `host slots=n`.
 
     Raises:

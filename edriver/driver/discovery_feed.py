@@ -10,6 +10,7 @@ from typing import Final
 from edriver.common.limits import MAX_ERROR_LENGTH
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.poll_filter import PollFilter, Polls, Verdict
+from edriver.discovery.slot_counts import SlotCounts
 from edriver.discovery.sources import HostSource
 from edriver.discovery.steadiness import Steadiness
 from edriver.driver.core import events
@@ -39,7 +40,8 @@ class DiscoveryFeed:
         sleep: waits for a number of seconds.
         on_unsteady: called with a host that comes and goes, and how often it has changed, while that lasts.
         on_failing: called after each further poll without an answer with the reason, while the hosts of the last
-            answer are used; with "" once there is an answer again.
+            answer are used; with "" once there is an answer again. The same where hosts of the answer are left out.
+        counts: counts the slots of hosts that have one for each device; None: none of the source's do.
 
     Attributes:
         polls: how the source has answered so far.
@@ -53,7 +55,10 @@ class DiscoveryFeed:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         on_unsteady: Callable[[str, int], None] = lambda _host, _changes: None,
         on_failing: Callable[[str], None] = lambda _why: None,
+        counts: SlotCounts | None = None,
     ) -> None:
+        self._counts = counts
+        self._left_out = ""
         self._on_unsteady = on_unsteady
         self._on_failing = on_failing
         self._failing = False
@@ -93,6 +98,8 @@ class DiscoveryFeed:
         try:
             answer = await self._source.find()
             self._steadiness.accept(answer)
+            if self._counts is not None:
+                answer = await self._counts.counted(answer)
             return self._filter.accept(answer), None
         except DiscoveryError as error:
             return self._filter.fail(wire_text(str(error), MAX_ERROR_LENGTH)), error
@@ -113,9 +120,14 @@ class DiscoveryFeed:
 
     def _warn(self, verdict: Verdict) -> None:
         failing = bool(verdict.hosts) and verdict.failures >= FAILURES_BEFORE_A_WARNING
-        if failing or self._failing:
-            self._on_failing(verdict.error if failing else "")
-        self._failing = failing
+        left_out = self._counts.note if self._counts is not None and verdict.hosts else ""
+        if left_out and left_out != self._left_out:
+            _log.warning("%s", left_out)
+        self._left_out = left_out
+        why = verdict.error if failing else left_out
+        if why or self._failing:
+            self._on_failing(why)
+        self._failing = bool(why)
 
     def _tell_core(self, verdict: Verdict) -> None:
         if verdict.error and not verdict.hosts:

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from edriver.common import limits as bounds
 from edriver.common.lease import MIN_LEASE
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.hosts import Host, HostSet, parse_host_list
+from edriver.discovery.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost, parse_host_list
 from edriver.discovery.script import HostDiscoveryScript
 from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
@@ -41,7 +42,13 @@ from edriver.driver.launch.local import interface_address
 from edriver.driver.plugins import PluginError, plugin
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.run_credentials import RunCredentials
-from edriver.driver.training_script import ModeChoice, PythonCommand, mode_of
+from edriver.driver.training_script import (
+    ModeChoice,
+    PythonCommand,
+    mode_of,
+    other_launcher,
+    program_in_restart_mode,
+)
 from edriver.driver.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
 from edriver.text.phrases import count_text
@@ -149,24 +156,36 @@ class RunOptions:
     @property
     def worker_command(self) -> tuple[str, ...]:
         """What is started in each slot."""
+        if self.mode.mode is not Mode.RESTART:
+            return self.command
         python = PythonCommand.of(self.command)
-        restart = python is not None and self.mode.mode is Mode.RESTART
-        return python.in_restart_mode() if python and restart else self.command
+        return program_in_restart_mode(self.command) if python is None else python.in_restart_mode()
 
 
 def options_of(flags: argparse.Namespace) -> RunOptions:
     """Judge the parsed flags.
 
     Looks at files only to refuse early what could never work: a command, a hostfile or an output folder that is not
-    there. A discovery script is judged by its first poll.
+    there. A discovery script is judged by its first poll. While the hosts' slots are still to be counted for
+    `-np auto`, the run has the least size that its flags allow.
 
     Raises:
         UsageError: a flag is missing, out of range, or contradicts another.
     """
     flags = with_engine(flags)
+    if takes_all_slots(flags):
+        if flags.broker is not None or _dials_in(flags):
+            raise UsageError(
+                "-np is missing: give a number of workers to start with; how many slots these hosts have is not known "
+                "before they are there"
+            )
+        flags = argparse.Namespace(**{**vars(flags), "np": flags.min_np or 1})
+        counted = False
+    else:
+        counted = True
     limits = _stall_limits_of(flags.stall_timeout)
-    command = () if flags.explain and not flags.command else _command_of(flags.command)
-    mode = _mode_of(flags.mode, command)
+    command = () if flags.explain and not flags.command else _command_of(flags)
+    mode = _mode_of(flags.mode, command, no_python=flags.no_python)
     settings = replace(
         _settings_of(flags, limits),
         boundary_timeout=boundary_timeout(limits),
@@ -174,16 +193,12 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         idle_timeout=limits[Phase.STEP] or math.inf,
         mode=mode.mode,
     )
-    try:
-        bounds.check_slots(flags.slots_per_host, "--slots-per-host")
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     dial_in_hosts = DialInHosts() if _dials_in(flags) else None
     return RunOptions(
         settings=settings,
         command=command,
         mode=mode,
-        source=_source_of(flags, settings, dial_in_hosts),
+        source=_source_of(flags, settings, dial_in_hosts, counted=counted),
         launcher=_launcher_of(flags),
         launcher_name=flags.launcher or "",
         broker=_broker_of(flags),
@@ -217,6 +232,11 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     )
 
 
+def takes_all_slots(flags: argparse.Namespace) -> bool:
+    """Whether as many workers start as the hosts have slots: -np auto, or slots of each host without an -np."""
+    return flags.np is Devices.AUTO or (flags.np is None and flags.slots_per_host is not None)
+
+
 def poll_timeout(settings: Settings) -> float:
     """Seconds that one run of a discovery script may take.
 
@@ -227,7 +247,9 @@ def poll_timeout(settings: Settings) -> float:
 
 def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -> Settings:
     if flags.np is None:
-        raise UsageError("-np is missing: give the number of workers to start with, for example -np 2")
+        raise UsageError(
+            "-np is missing: give the number of workers to start with, for example -np 2; -np auto is one for each GPU"
+        )
     try:
         return Settings(
             np=flags.np,
@@ -274,8 +296,13 @@ def _exit_timeout_of(seconds: float) -> float:
     return seconds
 
 
-def _command_of(words: list[str]) -> tuple[str, ...]:
+def _command_of(flags: argparse.Namespace) -> tuple[str, ...]:
+    words = flags.command
     command = tuple(words[1:] if words[:1] == ["--"] else words)
+    if flags.module and flags.no_python:
+        raise UsageError("--module and --no-python exclude each other: give only one of them")
+    if flags.module and command:
+        command = (sys.executable, "-m", *command)
     if not command or not command[0]:
         raise UsageError("the command is missing: add the program to run at the end, for example python train.py")
     for word in command:
@@ -284,6 +311,8 @@ def _command_of(words: list[str]) -> tuple[str, ...]:
     program = command[0]
     if shutil.which(program) is None:
         if os.sep not in program:
+            if program.endswith(".py") and Path(program).is_file():  # as torchrun takes it
+                raise UsageError(f"{program!r} is a script: put its interpreter before it, as in python {program}")
             raise UsageError(f"there is no command {program!r} on PATH")
         if not Path(program).exists():
             raise UsageError(f"there is no file {program!r} to run")
@@ -291,19 +320,22 @@ def _command_of(words: list[str]) -> tuple[str, ...]:
     return command
 
 
-def _mode_of(wanted: str | None, command: tuple[str, ...]) -> ModeChoice:
+def _mode_of(wanted: str | None, command: tuple[str, ...], *, no_python: bool) -> ModeChoice:
     if wanted is None:
+        if no_python and PythonCommand.of(command) is None and not other_launcher(command):
+            return ModeChoice(Mode.RESTART, "--no-python")
         search = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
         return mode_of(command, Path.cwd(), search)
     mode = Mode(wanted)
-    if mode is Mode.RESTART and command and PythonCommand.of(command) is None:
-        raise UsageError(
-            "--mode restart runs Python scripts: end with `python [flags] script.py ...` or `python -m module ...`"
-        )
+    if mode is Mode.RESTART and (name := other_launcher(command)):
+        raise UsageError(f"--mode restart: {name} starts processes itself: put edriver in its place")
     return ModeChoice(mode, "--mode")
 
 
-def _source_of(flags: argparse.Namespace, settings: Settings, dial_in_hosts: DialInHosts | None) -> HostSource:
+def _source_of(
+    flags: argparse.Namespace, settings: Settings, dial_in_hosts: DialInHosts | None, *, counted: bool
+) -> HostSource:
+    slots = _slots_of(flags)
     given = {
         "-H": flags.hosts,
         "--hostfile": flags.hostfile,
@@ -317,7 +349,7 @@ def _source_of(flags: argparse.Namespace, settings: Settings, dial_in_hosts: Dia
     if flags.hosts_dial_in and dial_in_hosts is not None:
         return dial_in_hosts
     if flags.host_discovery_script is not None:
-        return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_timeout(settings))
+        return HostDiscoveryScript(flags.host_discovery_script, slots, poll_timeout(settings))
     if flags.discovery is not None:
         name, _, argument = flags.discovery.partition("=")
         try:
@@ -325,26 +357,51 @@ def _source_of(flags: argparse.Namespace, settings: Settings, dial_in_hosts: Dia
         except PluginError as error:
             raise UsageError(f"{_flag('--discovery', flags)}: {error}") from None
         try:
-            source = make(SourceContext(argument, flags.slots_per_host, poll_timeout(settings), dial_in_hosts))
+            source = make(SourceContext(argument, _number_of_slots(flags), poll_timeout(settings), dial_in_hosts))
         except DiscoveryError as error:
             raise UsageError(f"{_flag(f'--discovery {name}', flags)}: {error}") from None
         return cast("HostSource", source)
     try:
         if flags.hosts is not None:
-            hosts = parse_host_list(flags.hosts, flags.slots_per_host)
+            hosts = parse_host_list(flags.hosts, slots)
         elif flags.hostfile is not None:
-            hosts = read_hostfile(Path(flags.hostfile), flags.slots_per_host)
+            hosts = read_hostfile(Path(flags.hostfile), slots)
+        elif not counted:
+            slots = Devices.AUTO if flags.slots_per_host is None else slots
+            here = Host(LOCALHOST, slots) if isinstance(slots, int) else UncountedHost(LOCALHOST, devices=slots)
+            hosts = HostSet((here,))
         else:
-            hosts = HostSet((Host("localhost", bounds.check_slots(settings.max_np, "--max-np on this machine alone")),))
+            hosts = HostSet((Host(LOCALHOST, bounds.check_slots(settings.max_np, "--max-np on this machine alone")),))
     except bounds.OutOfBoundsError as error:
         raise UsageError(str(error)) from None
     except DiscoveryError as error:
         raise UsageError(f"-H {flags.hosts!r}: {error}" if flags.hosts is not None else str(error)) from None
-    if hosts.total_slots < settings.min_np:
+    if hosts.is_counted and hosts.total_slots < settings.min_np:
         needed = count_text(settings.min_np, "slot")
         why = f"the run needs {needed} (--min-np, by default -np): add slots, or give --min-np {hosts.total_slots}"
         raise UsageError(f"{chosen[0]} gives {hosts}; {why}")
     return FixedHosts(hosts)
+
+
+def _slots_of(flags: argparse.Namespace) -> Slots:
+    """The slots of a host that is listed without a number of them."""
+    slots: Slots | None = flags.slots_per_host
+    try:
+        if slots is None or isinstance(slots, Devices):
+            return slots or 1
+        return bounds.check_slots(slots, "--slots-per-host")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _number_of_slots(flags: argparse.Namespace) -> int:
+    slots = _slots_of(flags)
+    if isinstance(slots, Devices):
+        raise UsageError(
+            f"--slots-per-host {slots}: only hosts of -H, --hostfile and --host-discovery-script are asked for their "
+            "devices; give a number"
+        )
+    return slots
 
 
 def _dials_in(flags: argparse.Namespace) -> bool:
@@ -379,7 +436,7 @@ def _broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
         return None
     name, _, argument = flags.broker.partition("=")
     try:
-        return BrokerChoice(plugin(BROKERS, name), argument, flags.slots_per_host, idle)
+        return BrokerChoice(plugin(BROKERS, name), argument, _number_of_slots(flags), idle)
     except PluginError as error:
         raise UsageError(f"{_flag('--broker', flags)}: {error}") from None
 

@@ -117,8 +117,8 @@ def resume(
     head = journal.head
     head = replace(head, incarnation=head.incarnation + 1, port=port or head.port, environment=environment)
     folder = Path(head.folder)
+    session = Session(options, head, output, records, journal)
     try:
-        session = Session(options, head, output, records, journal)
         session.resume(journal, agents_gone)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
         # The same events have been taken in once: what they do not fit is damage.

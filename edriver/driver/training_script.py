@@ -119,6 +119,16 @@ class PythonCommand:
         return (*self.interpreter, "-m", "edriver.worker.restart", *named, *self.arguments)
 
 
+def program_in_restart_mode(command: Sequence[str]) -> tuple[str, ...]:
+    """The command of a worker that runs a program that is no Python script when it is given a place in a round."""
+    return (sys.executable, "-P", "-m", "edriver.worker.restart", "--", *command)
+
+
+def other_launcher(command: Sequence[str]) -> str:
+    """The program in a command that starts a script's processes itself; empty: there is none."""
+    return next((name for word in command if (name := Path(word).name) in _OTHER_LAUNCHERS), "")
+
+
 @dataclass(frozen=True, slots=True)
 class ModeChoice:
     """A run's mode, and why it is that one.
@@ -134,7 +144,10 @@ class ModeChoice:
     def __str__(self) -> str:
         what = {
             Mode.ELASTIC: "its processes outlive the loss of others",
-            Mode.RESTART: "all its processes are restarted together, and load its newest checkpoint",
+            Mode.RESTART: (
+                "all its processes are restarted together, from the checkpoint that the script loads or from its "
+                "beginning"
+            ),
         }[self.mode]
         return f"{self.mode.value} mode ({self.reason}): {what}"
 
@@ -149,7 +162,7 @@ def mode_of(command: Sequence[str], folder: Path, search: Sequence[Path] = ()) -
     """
     python = PythonCommand.of(command)
     if python is None:
-        if name := next((name for word in command if (name := Path(word).name) in _OTHER_LAUNCHERS), ""):
+        if name := other_launcher(command):
             return ModeChoice(Mode.ELASTIC, f"{name} starts processes itself: put edriver in its place")
         return _unknown("the command names no Python script whose source could be read")
     roots = (folder, *search)

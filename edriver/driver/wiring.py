@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from edriver.common.wire import duration
+from edriver.discovery.slot_counts import SlotCounts
+from edriver.discovery.sources import FixedHosts
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count, ReportedText
@@ -25,6 +27,7 @@ from edriver.driver.journal.snapshot import brought_by, snapshot_from_bytes
 from edriver.driver.launch.agents import Agents
 from edriver.driver.launch.broker import BrokerContext
 from edriver.driver.launch.choice import choice
+from edriver.driver.launch.device_counts import device_counter
 from edriver.driver.launch.join_configs import JoinConfigs
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.local import OwnNames, address_among, interface_address
@@ -139,7 +142,16 @@ class Wiring:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
         self.recorder = Recorder(writers, self.event_history.began, wall_clock)
         sleep = options.dial_in_hosts.sleep if options.dial_in_hosts else asyncio.sleep
-        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep, self._unsteady, self._failing)
+        fixed = isinstance(options.source, FixedHosts)
+        counts = SlotCounts(
+            device_counter(options.launcher_name, options.ssh),
+            clock,
+            self._known_slots,
+            needed=options.settings.min_np if fixed and head.incarnation == 1 else None,
+        )
+        self.discovery = DiscoveryFeed(
+            *(options.source, self.inbox, wall_clock, sleep, self._unsteady, self._failing), counts=counts
+        )
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended, draws.secret)
         if state is not None:
@@ -243,6 +255,10 @@ class Wiring:
             leave,
             state.announcements if state else None,
         )
+
+    def _known_slots(self, host: str) -> int:
+        record = self.membership.roster.hosts.get(host)
+        return 0 if record is None else record.slots
 
     def _unsteady(self, host: str, changes: int) -> None:
         self.loop.warn(Cause(CauseKind.HOST_UNSTEADY, host=host, detail=Count(changes)))

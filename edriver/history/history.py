@@ -18,7 +18,7 @@ from edriver.history.rounds import RoundHistory
 from edriver.history.usage import UsageHistory
 from edriver.text.cause_names import RUN_END_NAMES
 from edriver.text.last_output import own_last_lines
-from edriver.text.progress_text import mode_text
+from edriver.text.progress_text import knows_steps, mode_text
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import resources_pb2, status_pb2
 
@@ -232,6 +232,11 @@ class History:
         return spent.goodput if spent is not None and spent.HasField("goodput") else None
 
     @property
+    def knows_steps(self) -> bool:
+        """Whether the driver sees the script's steps: it does not in restart mode."""
+        return self.time_spent is None or knows_steps(self.time_spent)
+
+    @property
     def recoveries(self) -> status_pb2.RecoverySummary:
         """How long its recoveries from failures took; as the driver says, who has seen all of them, if it has."""
         own, reported = self._recovery_times.summary(), self._recoveries
@@ -254,7 +259,7 @@ class History:
                 "round": latest.name if latest else None,
                 "rounds": sum(self.rounds.counts.values()),
                 **{kind: self.count(kind) for kind in self._reported_counts},
-                "steps_lost": self.rounds.steps_lost,
+                "steps_lost": self.rounds.steps_lost if self.knows_steps else None,
                 "failure": None if self.failure is None else failure_text(self.failure),
                 "goodput": self.goodput,
                 "time_spent": None if self.time_spent is None else seconds_by_kind(self.time_spent),

@@ -13,6 +13,7 @@ from edriver.common.wire import epoch_seconds
 from edriver.system.record_folder import EVENTS_FILE, RUN_FILE, is_run_id
 from edriver.text.cause_names import RUN_END_NAMES
 from edriver.text.message_reader import message_of
+from edriver.text.progress_text import knows_steps
 from edriver.v1 import status_pb2
 
 TAIL_BYTES: Final = 256 * 1024
@@ -102,7 +103,7 @@ def _summary(folder: Path, lives: bool) -> RunSummary:
                 state=RUNNING if lives else LOST,
                 seconds=max(0.0, latest - start),
                 goodput=progress.time_spent.goodput if progress.time_spent.HasField("goodput") else None,
-                steps=progress.steps,
+                steps=_steps(progress, progress.time_spent),
             )
     return RunSummary(**known, state=RUNNING if lives else LOST, seconds=max(0.0, latest - start))
 
@@ -114,7 +115,7 @@ def _ended(known: dict[str, Any], ended: status_pb2.RunEnded, at: float) -> RunS
         seconds=max(0.0, at - known["start"]),
         size=ended.size or None,
         goodput=ended.time_spent.goodput if ended.time_spent.HasField("goodput") else None,
-        steps=ended.progress.steps if ended.HasField("progress") else None,
+        steps=_steps(ended.progress, ended.time_spent) if ended.HasField("progress") else None,
     )
 
 
@@ -130,8 +131,12 @@ def living_summary(run: status_pb2.Run) -> RunSummary:
         tags=dict(run.tags),
         size=run.size,
         goodput=run.time_spent.goodput if run.time_spent.HasField("goodput") else None,
-        steps=run.progress.steps if run.HasField("progress") else None,
+        steps=_steps(run.progress, run.time_spent) if run.HasField("progress") else None,
     )
+
+
+def _steps(progress: status_pb2.Progress, spent: status_pb2.TimeSpent) -> int | None:
+    return progress.steps if knows_steps(spent) else None
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:

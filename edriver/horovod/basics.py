@@ -19,12 +19,14 @@ from typing import Final, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from edriver.calls import worker_process
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
+from edriver.worker.backend import torch_groups
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState
 
@@ -52,28 +54,39 @@ class _World:
         initialized: whether init has been called, and shutdown not since.
         fixed: whether it is one that never changes.
         made_group: whether init has built the default process group.
+        own_group: what init has built where the script itself has built the default one; None: nothing.
+        generation: how often this process has joined a world that never changes.
+        store: where its members find each other, for the life of the process: the one that serves it must not be gone
+            while others look for those of the next `init`.
     """
 
     def __init__(self) -> None:
         self.initialized = False
         self.fixed = False
         self.made_group = False
+        self.own_group: dist.ProcessGroup | None = None
+        self.generation = 0
+        self.store: Store | None = None
 
 
 world = _World()
 
 
-def enter() -> None:
-    """Find the others; nothing happens where this has been done."""
+def enter() -> bool:
+    """Find the others; nothing happens where this has been done. Returns whether all of them were met here."""
     if world.initialized:
-        return
+        return False
     worker_process.refuse_child("hvd.init")
     under_driver = "EDRIVER_WORKER_ID" in os.environ
     if is_fixed_world(os.environ) or (dist.is_initialized() and not under_driver):
         _join_fixed_world(os.environ)
     elif not under_driver or not _has_place():
         run(_answer_for_init)(ObjectState())
+    else:
+        world.initialized = True
+        return False
     world.initialized = True
+    return not is_late()
 
 
 def is_fixed_world(environ: Mapping[str, str]) -> bool:
@@ -123,6 +136,13 @@ def require_group() -> None:
         )
     if not dist.is_initialized():
         raise RuntimeError("there is no process group: it was destroyed, or hvd.shutdown() was called")
+
+
+def group() -> dist.ProcessGroup:
+    """The group of all members, once `require_group` has passed."""
+    found = world.own_group or dist.group.WORLD
+    assert found is not None, "there is one: see require_group"
+    return found
 
 
 def rank() -> int:
@@ -240,25 +260,46 @@ def _has_place() -> bool:
 
 
 def _join_fixed_world(environ: Mapping[str, str]) -> None:
-    if not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if nccl_built() else "gloo")
+    """Join the others, who do so as often as this process. What `shutdown` is to end is built here, anew each time."""
+    world.generation += 1
+    if dist.is_initialized():
+        world.own_group = torch_groups.named(f"edriver/init/{world.generation}", range(dist.get_world_size()))
+    else:
+        _build_group()
         world.made_group = True
     world.fixed = True
-    topology.enter(fixed_place(environ, dist.get_rank(), dist.get_world_size()))
+    topology.enter(fixed_place(environ, dist.get_rank(), dist.get_world_size(), world.generation))
 
 
-def fixed_place(environ: Mapping[str, str], rank: int, size: int) -> Assignment:
+def _build_group() -> None:
+    """Build the default group through keys of its own: those of an earlier one lead to addresses that are gone.
+
+    Nobody returns before all have come: the first to leave may be the one whose store others still read.
+    """
+    if world.store is None:
+        world.store, _, _ = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if nccl_built() else "gloo",
+        store=dist.PrefixStore(f"edriver/init/{world.generation}", world.store),  # type: ignore[attr-defined]
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
+    dist.all_reduce(torch.zeros(1, device="cpu"))
+
+
+def fixed_place(environ: Mapping[str, str], rank: int, size: int, generation: int = 1) -> Assignment:
     """The place of a rank in a world that never changes; rank 0's state is everyone's.
 
     Args:
         environ: LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK, where they are set, as torchrun sets them.
         rank: of this process.
         size: of the world.
+        generation: how often this process has joined it: what one `init` has agreed on is void after the next.
     """
     number: Callable[[str, int], int] = lambda name, default: int(environ.get(name) or default)  # noqa: E731
     local_size = number("LOCAL_WORLD_SIZE", 1)
     return Assignment(
-        round_id=RoundId(0, 1),
+        round_id=RoundId(0, generation),
         rank=rank,
         size=size,
         local_rank=number("LOCAL_RANK", rank % local_size),

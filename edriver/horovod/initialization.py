@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
 
-from edriver.horovod import basics
-from edriver.horovod.process_sets import ProcessSet, add_process_set
+from edriver.horovod import basics, devices, distributed_samplers, variables
+from edriver.horovod.collectives import handles
+from edriver.horovod.process_sets import ProcessSet, add_process_set, forget_all, global_process_set
 from edriver.worker import topology
 
 
@@ -26,16 +28,32 @@ def init(comm: Any = None, process_sets: object = None) -> None:
     """
     if comm is not None and comm != [] and comm != 0:  # [] and 0 are Horovod's words for all ranks
         raise NotImplementedError("init(comm=...) is not supported: there is no MPI; use hvd.add_process_set(ranks)")
-    basics.enter()
+    if basics.enter():
+        global_process_set.prepare()
+    variables.follow_rounds(os.environ)
+    devices.take_local_ranks(os.environ)
+    distributed_samplers.follow_rounds(os.environ)
     if process_sets is not None and process_sets != "dynamic":
         _register(process_sets)
 
 
 def shutdown() -> None:
-    """Leave; nothing happens before `init`. A group that `init` has built is destroyed, one of a round is the run's."""
+    """Leave; nothing happens before `init`. Handles and process sets are void after it.
+
+    The group of a world that never changes is destroyed: members that are in a collective with this one raise
+    HorovodInternalError. The group of a round is the run's, and stays.
+    """
+    if not basics.world.initialized:
+        return
+    handles.forget_all()
+    forget_all()
     if basics.world.made_group and dist.is_initialized():
         dist.destroy_process_group()
+    elif basics.world.own_group is not None and dist.is_initialized():
+        dist.destroy_process_group(basics.world.own_group)
+    if basics.world.fixed:
         topology.leave()
+    basics.world.own_group = None
     basics.world.initialized = basics.world.fixed = basics.world.made_group = False
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import edriver
@@ -12,26 +13,34 @@ def run(
     func: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    num_proc: int | None = None,
+    num_proc: int = 1,
     min_num_proc: int | None = None,
     max_num_proc: int | None = None,
     slots: int | None = None,
     reset_limit: int | None = None,
     cooldown_range: tuple[float, float] | None = None,
     hosts: str | None = None,
+    hostfile: str | None = None,
     start_timeout: float | None = None,
     ssh_port: int | None = None,
     ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,  # noqa: ARG001  Horovod's
     output_filename: str | None = None,
     verbose: bool | int | None = None,
-    network_interface: str | None = None,
+    use_gloo: bool | None = None,  # noqa: ARG001  Horovod's
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | Iterable[str] | None = None,
+    executable: str | None = None,
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    *,
+    host_discovery_script: str | None = None,
 ) -> list[Any]:
     """Call a function on several workers; returns its results, by rank. See `edriver.launch`.
 
-    The arguments are those of `horovod.run` that have a meaning here; each of the later ones is the flag of its name.
+    The arguments are those of `horovod.run` 0.28, in its order; those that are a flag of horovodrun have its meaning.
 
     Args:
         func: what to call,
@@ -43,20 +52,36 @@ def run(
         slots: --slots-per-host.
         reset_limit: --reset-limit.
         cooldown_range: --blacklist-cooldown-range.
-        hosts: `host:slots,...`.
+        hosts: `host:slots,...`;
+        hostfile: or a file that lists them.
         start_timeout: --start-timeout.
         ssh_port: --ssh-port.
         ssh_identity_file: --ssh-identity-file.
+        disable_cache: without effect: nothing is cached between runs.
         output_filename: --output-filename.
         verbose: --verbose.
-        network_interface: --network-interface.
+        use_gloo: without effect: tensors of the host are reduced by Gloo and those of GPUs by NCCL.
+        use_mpi: there is no MPI here.
+        mpi_args: the same.
+        network_interface: --network-interface: one.
+        executable: the workers run in this process's own interpreter.
         np: an older name of num_proc,
         min_np: of min_num_proc,
         max_np: and of max_num_proc.
+        host_discovery_script: what prints the hosts, again and again. horovod.run has no such argument.
 
     Raises:
         LaunchError: see `edriver.launch`.
+        ValueError: it has been given use_mpi, mpi_args, another executable or several interfaces, which cannot be had
+            here; or the hosts twice.
     """
+    if use_mpi or mpi_args:
+        raise ValueError("hvd.run: there is no MPI here: leave out use_mpi and mpi_args")
+    if executable not in (None, sys.executable):
+        raise ValueError(f"hvd.run: workers run in {sys.executable}, as this process does: leave out executable")
+    names = network_interface.split(",") if isinstance(network_interface, str) else [*(network_interface or ())]
+    if len(names) > 1:
+        raise ValueError(f"hvd.run: network_interface takes one interface, and not {','.join(names)}")
     given = {
         "--slots-per-host": slots,
         "--reset-limit": reset_limit,
@@ -64,17 +89,19 @@ def run(
         "--ssh-port": ssh_port,
         "--ssh-identity-file": ssh_identity_file,
         "--output-filename": output_filename,
-        "--network-interface": network_interface,
     }
     flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     if cooldown_range is not None:
         flags += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     results: list[Any] = edriver.launch(
         *(func, args, kwargs),
-        np=num_proc or np or 1,
-        min_np=min_num_proc or min_np,
-        max_np=max_num_proc or max_np,
+        np=np if np is not None and num_proc == 1 else num_proc,
+        min_np=min_np if min_num_proc is None else min_num_proc,
+        max_np=max_np if max_num_proc is None else max_num_proc,
         hosts=hosts,
+        hostfile=hostfile,
+        host_discovery_script=host_discovery_script,
+        network_interface=names[0] if names else None,
         flags=[*flags, "--verbose"] if verbose else flags,
     )
     return results

@@ -8,29 +8,56 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch.distributed as dist
 
 from edriver.common.ids import NO_ROUND, RoundId
 from edriver.horovod import basics
-from edriver.horovod.errors import peer_loss_translated
+from edriver.horovod.errors import HorovodInternalError, peer_loss_translated
+from edriver.worker.backend import torch_groups
 
 
-class Lane(NamedTuple):
-    """A group of a process set's members: collectives in one lane do not get in the way of those in another.
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A group of a process set's members in one round: collectives in one lane do not get in the way of another's.
 
     Attributes:
-        members: who is in it.
+        ranks: the members, ascending.
+        place: this worker's among them.
         number: which of the round's lanes of this set it is; 0 is the set's own group.
+        find: answers with its group; None: the round has forgotten it.
+        round_id: the round.
     """
 
-    members: ProcessSet
-    number: int = 0
+    ranks: tuple[int, ...]
+    place: int
+    number: int
+    find: Callable[[], dist.ProcessGroup | None]
+    round_id: RoundId
 
-    def group(self) -> dist.ProcessGroup | None:
-        """Its group; None: torch's default one."""
-        return self.members.group(self.number)
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self.ranks)
+
+    def group(self) -> dist.ProcessGroup:
+        """Its group.
+
+        Raises:
+            HorovodInternalError: the round, and with it the group, is over.
+        """
+        if (group := self.find()) is None:
+            raise HorovodInternalError("the round in which this collective was called is over")
+        return group
+
+
+class Background(Protocol):
+    """What carries out the operations of a set that nobody waits for: collectives/deferred.py."""
+
+    def close(self) -> None:
+        """Begin nothing more: the round is over."""
 
 
 class ProcessSet:
@@ -56,12 +83,15 @@ class ProcessSet:
         self.process_set_id: int | None = None
         self.joined: frozenset[int] = frozenset()
         """Places in it that had called `join` when its members last met."""
-        self.outstanding: Callable[[], object] | None = None
-        """Concludes the agreement that its members are about to reach, if there is one: before the next begins."""
+        self.met = 0
+        """How often its members have met in this round."""
+        self._joined_at = 0
+        self.background: Background | None = None
+        """Of this round; None: no operation has been started that nobody waits for."""
         self._groups: list[weakref.ref[dist.ProcessGroup]] = []
         """Of its lanes; those that the round forgets are gone: the global set's first one is torch's default group."""
+        self._waits_for_nobody: weakref.ref[dist.ProcessGroup] | None = None
         self._round = NO_ROUND
-        self._met_in = NO_ROUND
 
     @property
     def ranks(self) -> list[int]:
@@ -69,8 +99,8 @@ class ProcessSet:
         return list(range(basics.size())) if self.process_set_id == 0 else list(self._ranks)
 
     def included(self) -> bool:
-        """Whether this worker is in it. Raises ValueError before it has been added."""
-        return basics.rank() in self._registered()
+        """Whether this worker is in it."""
+        return basics.rank() in self.ranks
 
     def rank(self) -> int:
         """This worker's place in it.
@@ -78,42 +108,83 @@ class ProcessSet:
         Raises:
             ValueError: it is not in it, or the set has not been added.
         """
-        if not self.included():
-            raise ValueError(f"rank {basics.rank()} is not in {self}")
-        return self.ranks.index(basics.rank())
+        ranks = self._registered()
+        if basics.rank() not in ranks:
+            raise ValueError(f"rank {basics.rank()} is not a member of {self}")
+        return ranks.index(basics.rank())
 
     def size(self) -> int:
         """How many ranks it has. Raises ValueError before it has been added."""
         return len(self._registered())
 
-    def group(self, lane: int = 0) -> dist.ProcessGroup | None:
-        """Its group in this round; None: torch's default one.
+    def lane(self, number: int = 0) -> Lane:
+        """One of its groups in this round.
 
         Args:
-            lane: which of its groups.
+            number: which.
 
         Raises:
-            ValueError: this rank is not in it, or the set has no group in this round.
+            ValueError: this rank is not in it, or the set has no such group in this round.
         """
         basics.require_group()
-        if self.process_set_id == 0 and lane == 0:
-            return None
-        self.rank()
-        group = self._groups[lane]() if self._round == basics.place().round_id and lane < len(self._groups) else None
-        if group is None:
+        place = self.rank()
+        self.enter_round()
+        if number >= len(self._groups):
             raise ValueError(
                 f"{self} has no group in this round: it was added when other ranks were there; add it at the start of "
                 "the function that hvd.elastic.run wraps"
             )
-        return group
+        return Lane(tuple(self.ranks), place, number, self._groups[number], self._round)
 
-    def begin_meeting(self) -> None:
-        """See that the last agreement is concluded before the next begins; one of another round is forgotten."""
-        if self._met_in != basics.place().round_id:
-            self._met_in = basics.place().round_id
-            self.joined, self.outstanding = frozenset(), None
-        if self.outstanding is not None:
-            self.outstanding()
+    def group(self) -> dist.ProcessGroup:
+        """Its own group in this round. Raises as `lane`, and HorovodInternalError where the group is gone."""
+        return self.lane().group()
+
+    def enter_round(self) -> None:
+        """Forget what there was of another round."""
+        if self._round == basics.place().round_id:
+            return
+        self.leave_round()
+        self._round = basics.place().round_id
+        if self.process_set_id == 0:
+            self._groups = [weakref.ref(basics.group())]
+
+    @property
+    def round_id(self) -> RoundId:
+        """The round that its groups are of."""
+        return self._round
+
+    def note_joined(self, round_id: RoundId, number: int, joined: frozenset[int]) -> None:
+        """Note who had joined at a meeting. Those of one round may be concluded in another order than they began."""
+        if round_id == self._round and number > self._joined_at:
+            self.joined, self._joined_at = joined, number
+
+    def leave_round(self) -> None:
+        """Forget this round."""
+        self.stop()
+        self._round, self._groups, self._waits_for_nobody = NO_ROUND, [], None
+        self.joined, self.met, self._joined_at = frozenset(), 0, 0
+
+    def stop(self) -> None:
+        """Begin nothing more of what has been started and nobody waits for."""
+        background, self.background = self.background, None
+        if background is not None:
+            background.close()
+
+    def prepare(self) -> None:
+        """Make the lane of operations that nobody waits for, once in a round; all members call this.
+
+        Raises:
+            HorovodInternalError: a member is gone.
+        """
+        own = self.lane()
+        if self._waits_for_nobody is None and own.size > 1:
+            self._waits_for_nobody = weakref.ref(new_group(own))
+
+    def background_lane(self) -> Lane | None:
+        """The lane of operations that nobody waits for; None: it has not been made in this round."""
+        own = self.lane()
+        return None if self._waits_for_nobody is None else replace(own, number=-1, find=self._waits_for_nobody)
 
     def open_lane(self) -> Lane:
         """Make another group of the same members, who all call this.
@@ -121,26 +192,24 @@ class ProcessSet:
         Raises:
             HorovodInternalError: a member is gone.
         """
-        if self._round != basics.place().round_id:
-            assert self.process_set_id == 0, "others have a group by now"
-            self._round, self._groups = basics.place().round_id, []
-            self._groups.append(weakref.ref(_default_group()))
-        with peer_loss_translated():
-            group = dist.new_group(self.ranks, use_local_synchronization=True)
-        self._groups.append(weakref.ref(group))
-        return Lane(self, len(self._groups) - 1)
+        self._groups.append(weakref.ref(new_group(self.lane())))
+        return self.lane(len(self._groups) - 1)
 
     def meet(self, round_id: RoundId) -> None:
         """Make its group; all ranks of the round call this, in the same order."""
+        self.leave_round()
         with peer_loss_translated():
             group = dist.new_group(self._ranks)
         member = isinstance(group, dist.ProcessGroup)
         self._round, self._groups = round_id, [weakref.ref(group)] if member else []
+        if member:
+            self.prepare()
 
     def forget(self) -> None:
         """It has been removed."""
-        self.process_set_id = None
-        self._groups = []
+        self.leave_round()
+        if self.process_set_id:
+            self.process_set_id = None
 
     def _registered(self) -> list[int]:
         if self.process_set_id is None:
@@ -152,10 +221,22 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={ranks})"
 
 
-def _default_group() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None, "there is one: see require_group"
-    return group
+def new_group(lane: Lane) -> dist.ProcessGroup:
+    """Another group of a lane's members, who all call this.
+
+    Raises:
+        HorovodInternalError: a member is gone.
+    """
+    place = (lane.round_id, lane.ranks)
+    number = _opened[place] = _opened.get(place, 0) + 1
+    for old in [other for other in _opened if other[0] < lane.round_id]:
+        _opened.pop(old, None)
+    with peer_loss_translated():
+        return torch_groups.named(f"edriver/{lane.round_id}/{'-'.join(map(str, lane.ranks))}/{number}", lane.ranks)
+
+
+_opened: dict[tuple[RoundId, tuple[int, ...]], int] = {}
+"""How many lanes have been opened in a round, by their members: all of those have opened as many, in the same order."""
 
 
 global_process_set = ProcessSet([])
@@ -180,8 +261,13 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         basics.require_group()
         if not set(added.ranks) <= set(range(basics.size())):
             raise ValueError(f"a process set of ranks {added.ranks} cannot be added among {basics.size()} ranks")
-        added.meet(basics.place().round_id)
     added.process_set_id = max(_sets) + 1
+    if not basics.is_late():
+        try:
+            added.meet(basics.place().round_id)
+        except BaseException:
+            added.forget()
+            raise
     _sets[added.process_set_id] = added
     return added
 
@@ -203,6 +289,23 @@ def all_sets() -> list[ProcessSet]:
 
 def meet_again() -> None:
     """Make the groups of all sets that fit into this round; all ranks call this at its start."""
+    stop_all()
+    global_process_set.prepare()
     for one in all_sets()[1:]:
+        one.leave_round()
         if one.ranks[-1:] < [basics.size()]:
             one.meet(basics.place().round_id)
+
+
+def stop_all() -> None:
+    """Begin nothing more of what has been started and nobody waits for: the round is over."""
+    for one in all_sets():
+        one.stop()
+
+
+def forget_all() -> None:
+    """Forget all sets but the global one, which begins anew: hvd.shutdown."""
+    for one in all_sets():
+        one.forget()
+        if one is not global_process_set:
+            del _sets[next(known for known, added in _sets.items() if added is one)]

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,9 @@ import torch
 from edriver.common.ids import NO_ROUND
 from edriver.horovod import basics
 from edriver.horovod.buckets import Bucket, bucketed
-from edriver.horovod.collectives.negotiation import Agreement, Call, Reduction, agree, outline, shared
+from edriver.horovod.collectives.handles import UnderWay
+from edriver.horovod.collectives.negotiation import Call, Reduction, agree, outline, shared
+from edriver.horovod.collectives.operations import begun_later
 from edriver.horovod.collectives.reductions import Average, ReduceOp
 from edriver.horovod.collectives.sparse import sparse_allreduce_async
 from edriver.horovod.compression import Compressor
@@ -38,8 +41,8 @@ class GradientReducer:
         compression: how they travel.
         passes: how many backward passes there are in a step.
         predivide: divide gradients by it before they are summed up, and by the rest after that.
-        sparse_as_dense: whether sparse gradients become dense ones.
-        members: who takes part.
+        sparse_as_dense: whether sparse gradients travel as dense ones.
+        members: who takes part; on a rank that is not among them nothing is reduced.
     """
 
     def __init__(
@@ -60,15 +63,19 @@ class GradientReducer:
         self._left: dict[int, int] = {}
         self._arrived: list[int] = []
         self._sparse: set[int] = set()
+        """Whose gradients are sparse,"""
+        self._apart: set[int] = set()
+        """and which of them are not in buckets."""
         self._order: list[int] | None = None
         self._buckets: list[Bucket] = []
         self._bucket_of: dict[int, tuple[Bucket, int]] = {}
-        self._lane = Lane(members)
+        self._lane: Lane | None = None
+        self._included = False
         self._launched = 0
         self._round = NO_ROUND
         self._begun = False
         self._call: Call | None = None
-        self._agreement: Agreement | None = None
+        self._agreement: UnderWay | None = None
         ours = weakref.ref(self)
         self._hooks = [_hooked(param, place, ours) for place, param in enumerate(self._params)]
         self._reset()
@@ -91,8 +98,9 @@ class GradientReducer:
             MismatchError: the members do different things.
             HorovodInternalError: a member is gone.
         """
-        if self._round != basics.place().round_id:
-            self._enter_round()
+        self._enter_round()
+        if not self._included:
+            return
         self._left[place] -= 1
         if self._left[place] < 0:
             raise AssertionError(
@@ -105,10 +113,7 @@ class GradientReducer:
         self._arrived.append(place)
         gradient = self._params[place].grad
         if gradient is not None and gradient.is_sparse:
-            if self._sparse_as_dense:
-                self._params[place].grad = gradient.to_dense()
-            else:
-                self._sparse.add(place)
+            self._sparse.add(place)
         if found := self._bucket_of.get(place):
             bucket, at = found
             bucket.take(at, self._scale_before())
@@ -121,8 +126,9 @@ class GradientReducer:
             MismatchError: the members do different things.
             HorovodInternalError: a member is gone.
         """
-        if self._round != basics.place().round_id:
-            self._enter_round()
+        self._enter_round()
+        if not self._included:
+            return
         if self._members.size() == 1:
             self._reset()
             return
@@ -136,16 +142,24 @@ class GradientReducer:
         after = self._predivide / size if self._op is Average and self._predivide != 1.0 else 1.0
         for bucket in self._buckets:
             bucket.finish(after, self._compression)
-        for place in sorted(set(range(len(self._params))) - self._bucket_of.keys()):
-            self._reduce_sparse(self._named[place][0], self._params[place])
+        for place in sorted(self._sparse):
+            param = self._params[place]
+            if place not in self._bucket_of:
+                self._reduce_sparse(self._named[place][0], param)
+            elif param.grad is not None and not param.grad.is_sparse:
+                # As in Horovod: what the optimizer sees is sparse. By rows, as an embedding's gradient is.
+                param.grad = param.grad.to_sparse(1)
         self._reset()
 
     # ---- the layout
 
     def _enter_round(self) -> None:
         """Forget what was under way in another round."""
+        if self._round == basics.place().round_id:
+            return
         self._round = basics.place().round_id
-        self._call, self._lane = None, Lane(self._members)
+        self._included = self._members.included()
+        self._call = self._lane = None
         self._reset()
 
     def _reset(self) -> None:
@@ -165,19 +179,25 @@ class GradientReducer:
             else:
                 self._lay_out(*known)
         else:
-            self._agreement = Agreement(self._call, self._members)
+            self._agreement = begun_later(self._call, self._members)
         self._begun = True
 
     def _agreed(self, patient: bool) -> bool:
         """Whether all members are known to be at this step; with `patient`, wait until they are."""
-        if self._agreement is not None and (patient or self._agreement.reached()):
-            try:
-                self._agreement.conclude()
-            except Exception:
-                self._reset()  # nothing has been launched: the script may make another step
-                raise
+        if self._agreement is not None and (patient or self._agreement.done()):
+            with self._resetting():
+                self._agreement.result()
             self._agreement = None
         return self._agreement is None
+
+    @contextmanager
+    def _resetting(self) -> Iterator[None]:
+        """Forget a step on which there is no agreement: nothing has been launched, so another one may be made."""
+        try:
+            yield
+        except Exception:
+            self._reset()
+            raise
 
     def _learn_order(self) -> None:
         """Make the order in which the gradients came, in the first step of all, the layout."""
@@ -188,25 +208,30 @@ class GradientReducer:
 
     def _agree_on_layout(self, order: list[int] | None, sparse: set[int]) -> tuple[list[int], set[int]] | None:
         outlines = tuple(f"{name}: {outline(param)}" for name, param in self._named)
-        agree(Call(f"{_KIND}, first step", None, outlines, self._options()), self._members)
-        if self._lane.number == 0:
+        with self._resetting():
+            own = agree(Call(f"{_KIND}, first step", None, outlines, self._options()), self._members).lane
+        if self._lane is None:
+            self._members.prepare()
             self._lane = self._members.open_lane()
-        said = [json.loads(text) for text in shared(self._members, json.dumps([order, sorted(sparse)]))]
+        said = [json.loads(text) for text in shared(own, json.dumps([order, sorted(sparse)]))]
         first = next((order for order, _ in said if order is not None), None)
         return None if first is None else (first, {place for _, places in said for place in places})
 
     def _lay_out(self, order: list[int], sparse: set[int]) -> None:
-        if order != self._order or sparse != self._sparse or not self._buckets:
-            self._order, self._sparse = order, sparse
+        apart = set() if self._sparse_as_dense else sparse
+        if order != self._order or apart != self._apart or not self._buckets:
+            self._order, self._apart = order, apart
             places = {id(param): place for place, param in enumerate(self._params)}
-            self._buckets = bucketed([self._params[place] for place in order if place not in sparse])
+            self._buckets = bucketed([self._params[place] for place in order if place not in apart])
             self._bucket_of = {
                 places[id(param)]: (bucket, at) for bucket in self._buckets for at, param in enumerate(bucket.params)
             }
+        self._sparse |= sparse
         reductions = None
-        if not sparse:
+        if not apart:
             reductions = tuple(Reduction(b.flat.numel(), self._travels_as(b), self._op.value) for b in self._buckets)
         self._call = Call(_KIND, None, (f"{len(self._params)} parameters",), self._options(), reductions)
+        assert self._lane is not None, "it was opened when this was agreed on"
         self._call = replace(self._call, lane=self._lane.number)
 
     def _travels_as(self, bucket: Bucket) -> str:
@@ -226,6 +251,7 @@ class GradientReducer:
             self._launched += 1
 
     def _launch(self, bucket: Bucket) -> None:
+        assert self._lane is not None, "there are buckets: it has been opened"
         bucket.launch(self._scale_before(), self._op, self._compression, self._lane)
 
     def _scale_before(self) -> float:

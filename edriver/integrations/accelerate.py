@@ -178,7 +178,7 @@ def enter_round(cpu: bool) -> None:
         world_size=place.size,
         local_rank=place.local_rank,
         local_world_size=place.local_size,
-        master_addr="",
+        master_addr=place.store.host,  # it wants one where there are several hosts; the group is there already
         master_port="",
         omp_num_threads=torch.get_num_threads(),  # it would set another number
     ):

@@ -13,9 +13,14 @@ def mode_text(mode: status_pb2.RunMode.ValueType) -> str:
     return f"{status_pb2.RunMode.Name(mode).removeprefix('RUN_MODE_').lower()} mode"
 
 
+def knows_steps(spent: status_pb2.TimeSpent) -> bool:
+    """Whether it is known what steps the script makes, and which of them count; it is not in restart mode."""
+    return not spent.HasField("unknown")
+
+
 def progress_text(progress: status_pb2.Progress) -> str:
-    """One line: steps, the epoch and what is left of it, what the script reports."""
-    parts = [f"step {progress.steps}, {progress.step_rate:.1f} steps/s"]
+    """One line: steps, the epoch and what is left of it, what the script reports; empty if nothing of that is known."""
+    parts = [f"step {progress.steps}, {progress.step_rate:.1f} steps/s"] if knows_steps(progress.time_spent) else []
     if progress.HasField("epoch") and progress.samples:
         part = f"epoch {progress.epoch} {100 * progress.samples_done // progress.samples} % done"
         if progress.sample_rate > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from edriver.text.printable import printable, printable_line
 from edriver.v1 import stacks_pb2, status_pb2
 
 OBSTACLES: Final = {
@@ -25,14 +26,14 @@ _SOURCES: Final = {
 
 
 def stacks_text(answer: status_pb2.ReadStacksResponse) -> str:
-    """The stacks of one worker: a line about it, then its threads."""
+    """The stacks of one worker, for a terminal: a line about it, then its threads."""
     stacks = answer.stacks
     rank = f"rank {answer.rank}, " if answer.HasField("rank") else ""
     process = f", process {answer.pid}" if answer.pid else ""
-    head = f"{rank}worker {answer.worker_id} ({answer.host}:{answer.slot}{process})"
+    head = f"{rank}worker {answer.worker_id} ({printable_line(answer.host)}:{answer.slot}{process})"
     if not stacks.text:
         return f"{head}: {OBSTACLES.get(stacks.obstacle, 'its stacks are not known')}"
     notes = [OBSTACLES[stacks.obstacle]] if stacks.obstacle in OBSTACLES else []
     notes += [_SOURCES[stacks.source]] if stacks.source in _SOURCES else []
     note = f" ({'; '.join(notes)})" if notes else ""
-    return f"{head}{note}:\n{stacks.text.rstrip()}"
+    return f"{head}{note}:\n{printable(stacks.text.rstrip())}"

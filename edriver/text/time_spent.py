@@ -6,16 +6,17 @@ from typing import Final
 
 from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.text.cause_names import INTERRUPTION_NAMES
-from edriver.text.progress_text import length_text
+from edriver.text.progress_text import knows_steps, length_text
 from edriver.v1 import status_pb2
 
-TIME_KINDS: Final = ("training", "repeating", "recovering", "waiting", "stalled", "booting", "ending")
+TIME_KINDS: Final = ("training", "repeating", "unknown", "recovering", "waiting", "stalled", "booting", "ending")
 """The kinds of time, in the order in which they are shown."""
 
 
 def seconds_by_kind(spent: status_pb2.TimeSpent) -> dict[str, float]:
-    """Seconds of each kind."""
-    return {kind: span_seconds(getattr(spent, kind)) for kind in TIME_KINDS}
+    """Seconds of each kind; "unknown" is among them where steps are not known (`knows_steps`)."""
+    kinds = (kind for kind in TIME_KINDS if kind != "unknown" or not knows_steps(spent))
+    return {kind: span_seconds(getattr(spent, kind)) for kind in kinds}
 
 
 def time_spent_text(spent: status_pb2.TimeSpent) -> str:
@@ -24,7 +25,9 @@ def time_spent_text(spent: status_pb2.TimeSpent) -> str:
 
 
 def goodput_text(spent: status_pb2.TimeSpent) -> str:
-    """The share of wall time that went into steps that count: 97.3 %; before the first step: none yet."""
+    """The share of wall time that went into steps that count: 97.3 %; none yet, before the first step; not known."""
+    if not knows_steps(spent):
+        return "not known"
     return f"{100 * spent.goodput:.1f} %" if spent.HasField("goodput") else "none yet"
 
 

@@ -796,8 +796,9 @@ class TimeSpent(_message.Message):
     ENDING_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     GOODPUT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     goodput: _builtins.float
-    """The share of `training` in the total, from 0 to 1; absent before the first step."""
+    """The share of `training` in the total, from 0 to 1; absent before the first step, and where `unknown` is there."""
     @_builtins.property
     def booting(self) -> _duration_pb2.Duration:
         """Time until the workers of the first round held the state."""
@@ -832,6 +833,12 @@ class TimeSpent(_message.Message):
     def until(self) -> _timestamp_pb2.Timestamp:
         """The end of the time that is divided here; usually the time of the last boundary."""
 
+    @_builtins.property
+    def unknown(self) -> _duration_pb2.Duration:
+        """Time of rounds in which it is not known how many steps the script made, or which of them count; absent where that is
+        known. In restart mode this is all the time of all rounds.
+        """
+
     def __init__(
         self,
         *,
@@ -844,10 +851,11 @@ class TimeSpent(_message.Message):
         ending: _duration_pb2.Duration | None = ...,
         until: _timestamp_pb2.Timestamp | None = ...,
         goodput: _builtins.float | None = ...,
+        unknown: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_goodput", b"_goodput", "booting", b"booting", "ending", b"ending", "goodput", b"goodput", "recovering", b"recovering", "repeating", b"repeating", "stalled", b"stalled", "training", b"training", "until", b"until", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_goodput", b"_goodput", "booting", b"booting", "ending", b"ending", "goodput", b"goodput", "recovering", b"recovering", "repeating", b"repeating", "stalled", b"stalled", "training", b"training", "unknown", b"unknown", "until", b"until", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_goodput", b"_goodput", "booting", b"booting", "ending", b"ending", "goodput", b"goodput", "recovering", b"recovering", "repeating", b"repeating", "stalled", b"stalled", "training", b"training", "until", b"until", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_goodput", b"_goodput", "booting", b"booting", "ending", b"ending", "goodput", b"goodput", "recovering", b"recovering", "repeating", b"repeating", "stalled", b"stalled", "training", b"training", "unknown", b"unknown", "until", b"until", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__goodput: _TypeAlias = _typing.Literal["goodput"]  # noqa: Y015
     _WhichOneofArgType__goodput: _TypeAlias = _typing.Literal["_goodput", b"_goodput"]  # noqa: Y015

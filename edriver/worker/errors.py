@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 
-class HostsUpdatedInterrupt(Exception):  # noqa: N818  Horovod's name, which users' scripts catch
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name and base, which users' scripts catch
     """All members have stopped at the same boundary because the set of hosts changes; state is kept as it is.
 
+    Args:
+        skip_sync: for scripts written for Horovod, which may look at it; it has no effect: the driver decides who
+            receives state. False in what a boundary raises.
+
     Attributes:
-        skip_sync: always False: who receives state is decided by the driver, not by local opinion. Kept for scripts
-            written for Horovod.
+        skip_sync: the same.
     """
 
-    skip_sync = False
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__()
+        self.skip_sync = skip_sync
 
 
 class SwallowedInterruptError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from edriver.calls.worker_process import owner
 from edriver.common.ids import RoundId
@@ -40,11 +40,14 @@ NO_ASSIGNMENT = Assignment(
     store=StoreAddress("", 0),
     source=-1,
     receivers=(),
+    host_rank=-1,
+    host_count=-1,
 )
 """The assignment of a worker that skips a `run` because it came too late for it: all -1, as torch.distributed answers
 a process that is not in a group. A script's `if edriver.rank() == 0` is then false."""
 
 _assignment: Assignment | None = None
+_listeners: list[Callable[[], object]] = []
 
 
 def current() -> Assignment:
@@ -76,6 +79,13 @@ def enter(assignment: Assignment) -> None:
     """Take a place: called by `run` at the start of each round."""
     global _assignment
     _assignment = assignment
+    for listener in _listeners:
+        listener()
+
+
+def listen(listener: Callable[[], object]) -> None:
+    """Have this called whenever a place has been taken, on the thread that takes it."""
+    _listeners.append(listener)
 
 
 @contextlib.contextmanager

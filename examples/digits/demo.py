@@ -13,6 +13,7 @@ import json
 import os
 import queue
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -211,7 +212,7 @@ def main() -> int:
     log.unlink(missing_ok=True)
     write_hosts(hosts_file, "localhost:2", "127.0.0.1:2")
     command = edriver_command(log, step_seconds(import_seconds()))
-    print(f"demo: {' '.join(command)}", flush=True)
+    print(f"demo: {shlex.join(word.removeprefix(f'{Path.cwd()}/') for word in command)}", flush=True)
     run = TrainingRun(command, {**os.environ, "EDRIVER_HOSTS": str(hosts_file)})
     try:
         Demo(run, hosts_file, log).play()

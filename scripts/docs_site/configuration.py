@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from scripts.docs_site.constants import constant, constants
 from scripts.docs_site.markdown import cell, table
 from scripts.docs_site.words import words
 
-EXAMPLE: Final = ("-np", "4", "python", "train.py")
+EXAMPLE: Final = ("-np", "4", sys.executable, "train.py")
 """The command line whose settings are shown: nothing is given that need not be."""
 
 WORKER_BOUNDS: Final = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -18,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.linked_hosts import LinkedHost, linked_hosts
+from tests.needs import NAMESPACES, OTHERS_PYTHON, ROOT_USER, SSHD, lack, require
 from tests.process.sites import Site
 from tests.ssh_hosts import ssh_hosts
 
@@ -70,11 +68,8 @@ def result_of(attack: subprocess.Popen[str]) -> Any:
 
 
 def as_other_account(attack: Callable[..., Any], *args: Any) -> Any:
-    """Call a function as another account of this machine; returns what it returns.
-
-    That takes root; where the tests are not run by root the test is skipped, and fails where CI is set.
-    """
-    need_root()
+    """Call a function as another account of this machine, which takes root; returns what it returns."""
+    require(ROOT_USER)
     with started(attack, *args, account=OTHER_ACCOUNT) as process:
         return result_of(process)
 
@@ -83,13 +78,6 @@ def on_host(host: LinkedHost, attack: Callable[..., Any], *args: Any) -> Any:
     """Call a function on a host of its own; returns what it returns."""
     with started(attack, *args, through=["ip", "netns", "exec", host.namespace]) as process:
         return result_of(process)
-
-
-def need_root() -> None:
-    """Skip the test where it is not run by root; fail it where CI is set."""
-    if os.getuid() != 0:
-        assert "CI" not in os.environ, "this test acts as another account, which takes root"
-        pytest.skip("only root can act as another account")
 
 
 @functools.cache
@@ -103,12 +91,12 @@ def python_for(account: int | None) -> str:
         except (OSError, subprocess.CalledProcessError):
             continue
         return program
-    assert "CI" not in os.environ, "no Python here can be run by another account"
-    pytest.skip("no Python here can be run by another account")
+    return lack(OTHERS_PYTHON)
 
 
 @contextmanager
 def site_with_a_stranger(folder: Path, count: int = 1) -> Iterator[tuple[Site, LinkedHost]]:
     """As `site` (the driver's host, and so many with an sshd), and one more host that is no part of the run."""
+    require(NAMESPACES, SSHD)
     with linked_hosts(2 + count) as hosts, ssh_hosts(hosts[1:-1], folder) as ssh:
         yield Site(hosts[:-1], ssh), hosts[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,8 +129,8 @@ class Script:
         os.mkfifo(folder / "runs")
         script = cls(folder, os.open(folder / "runs", os.O_RDWR | os.O_NONBLOCK))
         script.answers("good", GOOD)
-        (folder / "set").write_text(f"#!/bin/sh\nln -sfn {folder}/way-$1 {folder}/way\n")
-        script.path.write_text(f"#!/bin/sh\necho > {folder}/runs\nexec {folder}/way\n")
+        (folder / "set").write_text(f"#!/bin/sh\nln -sfn '{folder}'/way-$1 '{folder}'/way\n")
+        script.path.write_text(f"#!/bin/sh\necho > '{folder}'/runs\nexec '{folder}'/way\n")
         for file in ("set", "discover"):
             (folder / file).chmod(0o755)
         return script
@@ -138,7 +139,7 @@ class Script:
         """Answer so from now on."""
         way = self.folder / f"way-{name}"
         new = way.with_suffix(".new")
-        new.write_text(f"#!/bin/sh\n{program.replace('{dir}', str(self.folder))}\n")
+        new.write_text(f"#!/bin/sh\n{program.replace('{dir}', shlex.quote(str(self.folder)))}\n")
         new.chmod(0o755)
         new.replace(way)  # a script that runs cannot be written to
         new = self.folder / "new"

@@ -21,6 +21,7 @@ import pytest
 
 from edriver.worker.group.membership_proof import PROOF_BYTES
 from tests.linked_hosts import make_namespace
+from tests.needs import NAMESPACES, ROOT_USER, require
 from tests.process.running import Run, running
 
 ROUNDS = int(os.environ.get("ATTACKED_ROUNDS", "6"))
@@ -88,9 +89,7 @@ class Stranger:
 @pytest.fixture
 def namespace() -> Iterator[str]:
     """A network of its own, so that nothing else of this machine is attacked."""
-    if os.getuid() != 0:
-        assert "CI" not in os.environ, "only root can act as another account"
-        pytest.skip("only root can act as another account")
+    require(ROOT_USER, NAMESPACES)
     with contextlib.ExitStack() as made:
         yield make_namespace(f"edriver-stranger-{os.getpid()}", made)
 

@@ -20,8 +20,9 @@ from edriver.driver.journal.journal import Head
 from edriver.driver.journal.run_name import NAMES_FOLDER
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.system.record_folder import JOURNAL_FILE
-from tests.attacks.attackers import OTHER_ACCOUNT, as_other_account, need_root
+from tests.attacks.attackers import OTHER_ACCOUNT, as_other_account
 from tests.attacks.victim import SCRIPT, Victim, victim
+from tests.needs import ROOT_USER, require
 from tests.process.running import ROOT, Printing, running
 
 SECRET = "swordfish-4711"  # of the user's own, in the environment
@@ -30,7 +31,7 @@ SECRET = "swordfish-4711"  # of the user's own, in the environment
 @pytest.fixture(scope="module")
 def run() -> Iterator[Victim]:
     """A run with a TCP port, so that there are tokens and certificates."""
-    need_root()
+    require(ROOT_USER)
     flags = ["--status-credentials", "status.json", "--control-credentials", "control.json"]
     with victim(*flags, environ={"MY_SECRET": SECRET}) as found:
         found.trains()
@@ -154,7 +155,7 @@ def take(place: str) -> None:
 @pytest.fixture
 def laid() -> Iterator[tuple[Path, Path]]:
     """A folder for temporary files, and one with a file of the user's to which the other account would lead a run."""
-    need_root()
+    require(ROOT_USER)
     with tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -287,7 +288,7 @@ def records() -> Iterator[Path]:
 
 def give_away(*places: Path) -> None:
     """Have them belong to the other account, as if it had made them."""
-    need_root()
+    require(ROOT_USER)
     for place in places:
         for path in (place, *place.rglob("*")):
             os.chown(path, OTHER_ACCOUNT, OTHER_ACCOUNT)

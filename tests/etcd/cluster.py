@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import trustme
 
 from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient, EtcdError
+from tests.needs import ETCD, require
 
 MEMBERS = 3
 START_TIMEOUT = 60.0
@@ -133,10 +131,7 @@ class Waiter:
 
 @contextlib.contextmanager
 def etcd_cluster(folder: Path, tls: TlsFiles | None = None) -> Iterator[Cluster]:
-    if shutil.which("etcd") is None:
-        if os.environ.get("CI"):
-            raise AssertionError("etcd is missing: apt-get install etcd-server")
-        pytest.skip("etcd is missing: apt-get install etcd-server")
+    require(ETCD)
     cluster = Cluster(folder, tls)
     try:
         cluster.start()

@@ -126,6 +126,18 @@ def test_a_killed_worker_is_replaced(kind: str, kill: str, epochs: int, steps: i
     assert all(row["wait"] == epochs - 1 for row in done)
 
 
+def test_three_workers_on_two_hosts_know_how_many_hosts_there_are(tmp_path: Path) -> None:
+    with training(tmp_path, ["-np", "3", "-H", "localhost:1,127.0.0.2:2"], KILL="step:7:3") as run:
+        assert run.end() == 0, run.text
+    rows = written(tmp_path)
+    check(tmp_path, rows, 3, 24)
+    assert {row["round"] for row in rows} == {"1.1", "1.2"}
+    for row in rows:
+        if row["size"] == 3:
+            assert (row["hosts"], row["host"]) == (2, min(row["rank"], 1))
+            assert row["validates"] == {"num_replicas": 3, "rank": row["rank"]}
+
+
 def test_max_steps_is_never_exceeded(tmp_path: Path) -> None:
     with training(tmp_path, ["-np", "2"], KIND="steps", KILL="step:19:2") as run:
         assert run.end() == 0, run.text

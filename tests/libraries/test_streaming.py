@@ -12,6 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from edriver.integrations.datasets import elastic_stream
+from tests.needs import DATASETS, require
 from tests.process.running import running
 
 SCRIPT = Path(__file__).with_name("scripts") / "hf_stream.py"
@@ -31,7 +32,9 @@ def write_corpus(folder: Path) -> list[str]:
 
 
 def load(folder: Path) -> Any:
-    datasets = pytest.importorskip("datasets")
+    require(DATASETS)
+    import datasets
+
     files = write_corpus(folder / "corpus")
     return datasets.load_dataset("json", data_files=files, split="train", streaming=True, cache_dir=str(folder / "c"))
 
@@ -41,7 +44,7 @@ def everything() -> Counter[str]:
 
 
 def test_each_sample_is_trained_on_once_though_a_worker_is_killed(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
+    require(DATASETS)
     write_corpus(tmp_path / "corpus")
     environ = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     with running(["-np", "2", "--min-np", "1", sys.executable, str(SCRIPT)], tmp_path, environ) as run:
@@ -114,6 +117,8 @@ def test_a_shuffle_buffer_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_map_style_dataset_is_refused() -> None:
-    datasets = pytest.importorskip("datasets")
+    require(DATASETS)
+    import datasets
+
     with pytest.raises(TypeError, match=r"to_iterable_dataset"):
         elastic_stream(datasets.Dataset.from_dict({"text": ["a"]}))

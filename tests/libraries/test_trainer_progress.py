@@ -42,7 +42,7 @@ def test_a_boundary_keeps_a_long_log_by_its_length() -> None:
     log = progress.log_history
     progress.values = {"global_step": 1, "control": {"should_training_stop": False}}
     log += [{"loss": 0.5, "step": step} for step in range(5000)]
-    state.keep()
+    state.keep_small()
     assert state.clean
     before = state.digest(committed=False)
     progress.values = {"global_step": 2}
@@ -52,7 +52,7 @@ def test_a_boundary_keeps_a_long_log_by_its_length() -> None:
     assert log is progress.log_history
     assert len(log) == 5000
     log[0]["eval_runtime"] = 3.0
-    state.keep()
+    state.keep_small()
     assert state.digest(committed=False) == before, "what differs between workers is not compared"
 
 

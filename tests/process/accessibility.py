@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Final
 
-import pytest
 from playwright.sync_api import Page
 
-from tests.process.running import ROOT
+from tests.needs import NPM, NPM_PACKAGES, require
 
-AXE: Final = ROOT / ".venv/npm/node_modules/axe-core/axe.min.js"
+AXE: Final = NPM_PACKAGES / "axe-core/axe.min.js"
 
 _REACHABLE: Final = """() => [...document.querySelectorAll(
   'a[href], button:enabled, input:enabled, select:enabled, summary, [tabindex="0"]'
@@ -30,10 +28,7 @@ def violations(page: Page, *ignored: str) -> list[str]:
         page: the page.
         ignored: rules that are broken by others.
     """
-    if not AXE.exists():
-        missing = "axe is missing: make .venv/npm/node_modules/.package-lock.json"
-        assert "CI" not in os.environ, missing
-        pytest.skip(missing)
+    require(NPM)
     page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     page.evaluate(AXE.read_text())
     found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Final
 
-CHROMIUM: Final = "/usr/bin/chromium"
+CHROMIUM: Final = shutil.which("chromium") or "/usr/bin/chromium"
 
 FLAGS: Final = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

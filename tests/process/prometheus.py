@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -16,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
+from tests.needs import PROMETHEUS, require
 
 T = TypeVar("T")
 
@@ -56,12 +54,8 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, target: str, rules: Path) -> Iterator[Prometheus]:
-    """Have one scrape this target each second. Where there is none the test is skipped; where CI is set, it fails."""
-    program = shutil.which("prometheus")
-    if program is None:
-        if "CI" in os.environ:
-            raise FileNotFoundError("prometheus: apt-get install prometheus")
-        pytest.skip("there is no Prometheus here: it is the Debian package prometheus")
+    """Have one scrape this target each second."""
+    require(PROMETHEUS)
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(rules)],
@@ -70,7 +64,7 @@ def prometheus(folder: Path, target: str, rules: Path) -> Iterator[Prometheus]:
     (folder / "prometheus.yml").write_text(json.dumps(configuration))  # JSON is YAML, too
     server = subprocess.Popen(
         [
-            program,
+            "prometheus",
             f"--config.file={folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={folder / 'prometheus'}",
             "--web.listen-address=127.0.0.1:0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -205,7 +206,7 @@ class Hosts:
         self._file = folder / "hosts"
         self.script = folder / "discover.sh"
         self.are(*lines)
-        self.script.write_text(f"#!/bin/sh\ncat {self._file}\n")
+        self.script.write_text(f"#!/bin/sh\ncat {shlex.quote(str(self._file))}\n")
         self.script.chmod(0o755)
 
     def are(self, *lines: str) -> None:

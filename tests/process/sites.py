@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.linked_hosts import IPV4, LinkedHost, linked_hosts
+from tests.needs import NAMESPACES, SSHD, require
 from tests.process.running import BOUND, ROOT, Run, running, wait_for_exit
 from tests.ssh_hosts import SshHosts, ssh_hosts
 
@@ -78,6 +79,7 @@ def site(
     folder: Path, count: int = 2, edriver: Path = ROOT, hidden: Path | None = None, prefix: str = IPV4
 ) -> Iterator[Site]:
     """So many hosts with an sshd, called host1, host2, ..., and the driver's. See linked_hosts and ssh_hosts."""
+    require(NAMESPACES, SSHD)
     with linked_hosts(1 + count, prefix) as hosts, ssh_hosts(hosts[1:], folder, edriver, hidden) as ssh:
         yield Site(hosts, ssh)
 

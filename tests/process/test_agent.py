@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -434,7 +435,7 @@ os.write(1, (b"x" * 99 + b"\\n") * 5000)
 
 @in_loop
 async def test_many_workers_leave_no_descriptor_open() -> None:
-    command = ["/bin/sh", "-c", f"case $EDRIVER_WORKER_ID in 5|25|45) exec {' '.join(FAKE_WORKER)};; esac"]
+    command = ["/bin/sh", "-c", f"case $EDRIVER_WORKER_ID in 5|25|45) exec {shlex.join(FAKE_WORKER)};; esac"]
 
     async def start(worker_ids: range) -> int:
         for worker_id in worker_ids:

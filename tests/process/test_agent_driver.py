@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,7 @@ async def test_a_driver_that_has_given_the_agent_up_ends_it() -> None:
 
 def test_an_agent_whose_driver_is_gone_before_it_could_dial(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It need not wait as long as for an answer: a driver that has started it was there."""
-    folder = tmp_path / "agent"
-    folder.mkdir(mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix="ed"))  # short: sockets lie in it
     agent = AgentProcess(tmp_path / "driver.sock", folder)
     try:
         assert asyncio.run(asyncio.wait_for(agent.exit_code(), AMPLE)) == 1

@@ -21,6 +21,7 @@ from edriver.client.requester import own_name
 from edriver.common.wire import duration, timestamp
 from edriver.text.event_lines import event_line, usage_line
 from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
+from tests import needs
 from tests.made_runs import MadeRun
 from tests.process.accessibility import changes_said, reach_all_by_tab, violations
 from tests.process.chromium import CHROMIUM, FLAGS
@@ -32,10 +33,7 @@ WAIT = BOUND * 1000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if not Path(CHROMIUM).exists():
-        missing = "Debian's package chromium is missing"
-        assert "CI" not in os.environ, missing
-        pytest.skip(missing)
+    needs.require(needs.CHROMIUM)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edriver.discovery import script as script_source
-from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import HostSet, parse_host_list
 from edriver.discovery.script import HostDiscoveryScript
 
@@ -111,6 +111,61 @@ def test_an_empty_answer_is_an_answer(write_script: WriteScript) -> None:
 
 def test_a_command_may_have_arguments() -> None:
     assert find("printf '%s\\n' a:2 'b:4'") == parse_host_list("a:2,b:4")
+
+
+@pytest.mark.parametrize(
+    ("script", "hosts"),
+    [
+        pytest.param("printf 'a:2\\nb:4\\n' | grep b", "b:4", id="pipeline"),
+        pytest.param("echo a:2; echo b:4", "a:2,b:4", id="list-of-commands"),
+        pytest.param('for h in $SOME; do echo "$h:2"; done', "x:2,y:2", id="variable"),
+        pytest.param("NAME=c sh -c 'echo $NAME:1'", "c:1", id="assignment"),
+        pytest.param("yes a:2 | head -1", "a:2", id="a-reader-that-has-enough"),
+        pytest.param("cat ~/hosts", "h:7", id="home"),
+    ],
+)
+def test_a_command_line_is_run_by_a_shell(
+    script: str, hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts").write_text("h:7\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SOME", "x y")
+    assert find(script) == parse_host_list(hosts)
+
+
+def test_a_file_is_no_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "hosts | of $team (a).sh"
+    path.write_text("#!/bin/sh\necho a:2\n")
+    path.chmod(0o755)
+    assert find(path) == parse_host_list("a:2")
+
+
+@pytest.mark.parametrize(
+    ("script", "message", "kind"),
+    [
+        pytest.param("(echo a:2; echo down >&2; exit 3) | cat", "code 3; the last of its stderr: down", DiscoveryError),
+        pytest.param("echo a:2 | (cat; exit 4)", "exited with code 4; its stderr is empty", DiscoveryError),
+        pytest.param("echo a:2 | no-such-command", "no-such-command: command not found", UnusableSourceError),
+        pytest.param("echo a:2 |", "syntax error", DiscoveryError),
+    ],
+    ids=["first", "last", "missing", "syntax"],
+)
+def test_a_pipeline_fails_with_any_of_its_parts(script: str, message: str, kind: type[DiscoveryError]) -> None:
+    with pytest.raises(DiscoveryError) as caught:
+        find(script)
+    assert message in str(caught.value)
+    assert type(caught.value) is kind
+
+
+def test_a_pipeline_that_hangs_is_killed_with_all_its_parts(lifeline: Lifeline) -> None:
+    hang = f"exec 3>'{lifeline.path}'; (echo one >&3; exec sleep 1000) | (echo two >&3; cat)"
+    assert "did not exit within 2 s and was killed" in failure(hang, timeout=2.0)
+    assert set(lifeline.wait_for_the_end().split()) == {b"one", b"two"}
+
+
+def test_a_shell_without_pipefail_runs_it_where_there_is_no_bash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert find("echo a:2 | cat") == parse_host_list("a:2")
 
 
 def test_a_script_in_this_directory_needs_no_slash(write_script: WriteScript, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,19 @@
-"""What the documents promise: the README's script runs as it is printed, and links lead somewhere."""
+"""What the documents promise: what they print runs as it is printed, and links lead somewhere."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from edriver.cli.main import parser
+from edriver.driver.options import options_of
 from tests.process.running import BOUND, ROOT
 
 DOCUMENTS = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "build", "out"} & set(p.relative_to(ROOT).parts))
@@ -32,3 +36,31 @@ def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
         if not target.startswith("http"):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """The command lines that start a run, by document, but for those that need another package or a Slurm."""
+    for document in DOCUMENTS:
+        text = re.sub(r"\\\n\s*", " ", document.read_text())
+        for line in re.findall(r"^ {0,4}(?:\$ |exec )?((?:[A-Z_]+=\S+ )*edriver -[^|\n]*)", text, re.MULTILINE):
+            if not re.search(r" -np .*--(broker|launcher) | --slurm ", line) and " -np " in line:
+                yield document.name, line.strip()
+
+
+@pytest.mark.parametrize(("document", "line"), [*command_lines()])
+def test_a_command_line_is_one_that_edriver_takes(
+    document: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = "import edriver\n" if document != "from-torchrun.md" else ""
+    (tmp_path / "train.py").write_text(script)
+    for name in ("discover_hosts.sh", "hosts.sh"):
+        (tmp_path / name).write_text("#!/bin/sh\necho localhost:2\n")
+        (tmp_path / name).chmod(0o755)
+    words = [os.path.expanduser(word) for word in shlex.split(line)]  # noqa: PTH111  as the shell does
+    flags, unknown = parser().parse_known_args(words[words.index("edriver") + 1 :])
+    assert not unknown
+    options = options_of(flags)
+    assert options.command[0].endswith("python")
+    assert (options.mode.mode.value == "restart") == (document == "from-torchrun.md" or "--mode restart" in line)

@@ -66,7 +66,7 @@ def test_help_and_version(edriver: Command) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        pytest.param(["-np", "two", "sh"], "argument -np/--num-proc: 'two' is not a whole number", id="no-number"),
+        pytest.param(["-np", "two", "sh"], "-np/--num-proc: 'two' is neither a whole number nor auto", id="no-number"),
         pytest.param(["-np", "2", "--start-timeout", "nan", "sh"], "'nan' is not a number of seconds", id="no-seconds"),
         pytest.param(["--mpj", "-np", "2", "sh"], "--mpj is not a flag of edriver", id="unknown"),
         pytest.param(
@@ -176,7 +176,7 @@ def test_a_discovery_script_that_fails_for_the_whole_start_ends_it(
 def test_a_discovery_script_that_fails_at_first_is_asked_again(edriver: Command, tmp_path: Path) -> None:
     path = tmp_path / "hosts.sh"
     attempts = tmp_path / "attempts"
-    answer = f"#!/bin/sh\necho x >> {attempts}\n[ $(wc -l < {attempts}) -lt 3 ] && exit 1\necho localhost:1\n"
+    answer = f"#!/bin/sh\necho x >> '{attempts}'\n[ $(wc -l < '{attempts}') -lt 3 ] && exit 1\necho localhost:1\n"
     script(path, answer)
     run = edriver.run("-np", "1", "--host-discovery-script", str(path), "sh", "-c", "echo it runs; exit 3")
     assert "[localhost:0]<stdout>:it runs\n" in run.stdout
@@ -259,7 +259,7 @@ def test_the_second_ctrl_c_ends_it_at_once(edriver: Command) -> None:
 def test_ctrl_c_while_the_first_poll_hangs(edriver: Command, tmp_path: Path) -> None:
     polling = tmp_path / "polling"
     os.mkfifo(polling)
-    hanging = script(tmp_path / "hosts.sh", f"#!/bin/sh\necho > {polling}\nexec sleep 1000\n")
+    hanging = script(tmp_path / "hosts.sh", f"#!/bin/sh\necho > '{polling}'\nexec sleep 1000\n")
     with edriver.start("-np", "1", "--host-discovery-script", hanging, "sh") as process:
         polling.read_text()
         process.send_signal(signal.SIGINT)

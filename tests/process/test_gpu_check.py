@@ -15,7 +15,7 @@ BOUND = 600.0
 def test_the_check_runs_dry(tmp_path: Path) -> None:
     command = [str(ROOT / "scripts" / "gpu_check.sh"), "--dry", "--output", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--only", "lost peers"],
+        [*command, "--only", "lost peers", "horovod"],
         env={**os.environ, "PYTHON": sys.executable},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -26,4 +26,5 @@ def test_the_check_runs_dry(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + (tmp_path / "log.txt").read_text()
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["lost peers"]["all-reduce, plain"]["steps lost"] == 0
+    assert found["horovod"]["all-reduce, horovod"]["steps lost"] == 0
     assert "## lost peers" in (tmp_path / "page.md").read_text()

@@ -15,9 +15,9 @@ from tests.process.running import BOUND, ROOT, wait_for_exit
 from tests.session_guard import NAMESPACES, commands_of
 
 SESSION = Path(__file__).with_name("scripts") / "interrupted.py"
+FAILING = SESSION.with_name("failing.py")
 
 
-@pytest.mark.skipif(os.getuid() != 0 and "CI" not in os.environ, reason="hosts with an sshd take root")
 @pytest.mark.parametrize(
     ("number", "flags"),
     [
@@ -29,9 +29,11 @@ SESSION = Path(__file__).with_name("scripts") / "interrupted.py"
     ],
 )
 def test_nothing_is_left(tmp_path: Path, number: signal.Signals | None, flags: list[str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as temporary:  # sockets want short paths
-        hear, tell = os.pipe()
-        session = subprocess.Popen(
+    hear, tell = os.pipe()
+    with (
+        tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as temporary,  # sockets want short paths
+        os.fdopen(hear) as reported,
+        subprocess.Popen(
             # Where the time limit is to end it, that may come before all has started: what has is to go all the same.
             [
                 *(sys.executable, "-m", "pytest", SESSION, "--timeout", "300" if number else "10", *flags),
@@ -44,9 +46,10 @@ def test_nothing_is_left(tmp_path: Path, number: signal.Signals | None, flags: l
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-        )
+        ) as session,
+    ):
         os.close(tell)
-        with os.fdopen(hear) as reported:
+        try:
             *_, mark = reported.readline().split()
             started = reported.readline()
             guard = guard_of(mark)
@@ -54,10 +57,26 @@ def test_nothing_is_left(tmp_path: Path, number: signal.Signals | None, flags: l
                 assert started == "all has started\n"
                 session.send_signal(number)
             assert session.wait(BOUND) != 0
+        finally:
+            session.kill()
         assert wait_for_exit(guard, BOUND)
         assert commands_of(mark) == {}
         assert list(NAMESPACES.glob(f"edriver-{session.pid}-*")) == []
-        assert [path for path in Path(temporary).iterdir() if path.name.startswith("edriver-")] == []
+        assert list(Path(temporary).glob("e-*")) == []
+
+
+@pytest.mark.parametrize("kind", ["child", "run"])
+def test_a_test_that_fails_ends_what_it_has_started(tmp_path: Path, kind: str) -> None:
+    """The one after it, in the same session, finds nothing of it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", FAILING, "-k", f"{kind} or after", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env={**os.environ, "LEFT": str(tmp_path / "left")},
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
 
 
 def guard_of(mark: str) -> int:

@@ -116,6 +116,31 @@ def test_calls_of_other_hosts_go_through_an_exchange(monkeypatch: pytest.MonkeyP
     assert left_folders() == before
 
 
+@pytest.mark.parametrize("way", ["hostfile", "host_discovery_script"])
+def test_hosts_of_a_file_or_a_script(way: str, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost:2\n127.0.0.2:1\n")
+    file = str(tmp_path / "hosts")
+    given: dict[str, Any] = {way: file if way == "hostfile" else f"cat {file} | grep -v nothing"}
+
+    def place() -> tuple[int, int, str]:
+        return edriver.rank(), edriver.size(), os.environ["EDRIVER_HOST"]
+
+    before = left_folders()
+    found = edriver.launch(place, np=3, max_np=3, network_interface="lo", flags=PATIENT, **given)
+    assert sorted(found) == [(rank, 3, host) for rank, host in enumerate(["localhost", "localhost", "127.0.0.2"])]
+    assert left_folders() == before
+
+
+def test_a_worker_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setenv("PET_MODULE", "1")  # a flag of the user's own command lines
+
+    def device() -> tuple[int, str]:
+        return edriver.size(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+    assert edriver.launch(device, np="auto", flags=PATIENT) == [(2, "4"), (2, "6")]
+
+
 def test_a_run_that_ends_otherwise_says_how() -> None:
     def end() -> None:
         os._exit(3)

@@ -263,7 +263,7 @@ def test_a_kill_while_a_host_does_not_answer(there: Site, tmp_path: Path, victim
 def test_a_driver_killed_while_discovery_hangs(tmp_path: Path) -> None:
     polling, script = tmp_path / "polling", tmp_path / "discover.sh"
     os.mkfifo(polling)
-    script.write_text(f"#!/bin/sh\nsleep 3600 & echo > {polling}; wait\n")
+    script.write_text(f"#!/bin/sh\nsleep 3600 & echo > {shlex.quote(str(polling))}; wait\n")
     script.chmod(0o755)
     with running([*FOR_GOOD, "-np", "1", "--host-discovery-script", str(script), *WORKER], tmp_path) as run:
         polling.read_text()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from edriver.common.release import VERSION
+from tests import needs
 from tests.process.running import BOUND, ROOT, Run, edriver, running
 
 PAGE = (ROOT / "docs/how-to/other-languages.md").read_text()
-NPM = ROOT / ".venv/npm/node_modules"
 
 
 def block(language: str) -> str:
@@ -34,14 +32,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Path]]:
         yield found, folder
 
 
+@pytest.mark.needs(needs.NPM)
 def test_a_client_in_node_asks_and_watches(run: tuple[Run, Path]) -> None:
-    if not (NPM / "@grpc/grpc-js").exists():
-        missing = "gRPC's client for Node is missing: make .venv/npm/node_modules/.package-lock.json"
-        assert "CI" not in os.environ, missing
-        pytest.skip(missing)
     driver, folder = run
     (folder / "client.js").write_text(block("js"))
-    (folder / "node_modules").symlink_to(NPM)
+    (folder / "node_modules").symlink_to(needs.NPM_PACKAGES)
     (folder / "proto").symlink_to(ROOT / "proto")
     with subprocess.Popen(["node", "client.js"], cwd=folder, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
@@ -71,7 +66,7 @@ def test_without_the_servers_name_the_handshake_fails(run: tuple[Run, Path]) -> 
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not installed")
+@pytest.mark.needs(needs.GRPCURL)
 def test_grpcurl_asks(run: tuple[Run, Path]) -> None:
     done = subprocess.run(["sh", "-ec", block("sh")], cwd=run[1], capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edriver.agent.workers import priority
+from tests.needs import AUTOGROUPS, lack
 
 
 def niceness(pid: int) -> int:
@@ -32,7 +33,7 @@ def session() -> Iterator[int]:
 
 def test_a_session_goes_behind_others_and_comes_back(session: int) -> None:
     if not priority.lower(session, priority.BOOT_NICENESS):
-        pytest.skip("this kernel does not schedule by session")
+        lack(AUTOGROUPS)
     assert niceness(session) == priority.BOOT_NICENESS
     priority.restore(session)
     assert niceness(session) == priority.DEFAULT_NICENESS

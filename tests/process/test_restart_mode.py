@@ -8,11 +8,12 @@ import shutil
 import signal
 import sys
 import textwrap
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.process.running import QUICK_WORKERS, SCRIPTS, Hosts, running
+from tests.process.running import BOUND, QUICK_WORKERS, SCRIPTS, Hosts, edriver, running
 
 PLAIN = [sys.executable, "plain.py"]
 FOREVER = {"STEPS": "1000000", **QUICK_WORKERS}
@@ -27,7 +28,7 @@ def _folder(path: Path) -> Path:
 def test_a_kill_restarts_all_from_the_scripts_checkpoint_in_processes_that_waited(tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with running(["-np", "2", *PLAIN, "--lr", "3"], _folder(tmp_path), FOREVER) as run:
-        run.line(r"restart mode \(plain.py does not use edriver\)")
+        run.line(r"restart mode \(plain.py .*\): .* from the checkpoint that the script loads or from its beginning$")
         run.line("rank 0 of 2 pid .* at step 0")
         run.line("rank 1 of 2 pid .* at step 0")
         trained = set(run.pids().values())
@@ -67,6 +68,39 @@ def test_all_are_restarted_at_each_size(tmp_path: Path) -> None:
         shrunk = run.line(r"rank 0 of 2 pid \d+ at step (\d+) after 0 failures", after=run.lines.index(grown.string))
         assert int(shrunk[1]) > int(grown[1])
         assert "failed" not in run.text
+
+
+def test_no_place_counts_work_that_may_have_been_thrown_away_as_good(tmp_path: Path) -> None:
+    """Nothing is saved before the kill: all of the first round is done again."""
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    flags = ["-np", "3", "-H", "localhost:2,127.0.0.2:1", "--metrics-port", "0"]
+    with running([*flags, *PLAIN], _folder(tmp_path), {**FOREVER, **state, "EVERY": "1000000"}) as run:
+        url = run.line(r"metrics for Prometheus: (\S+)")[1]
+        run.line("rank 2 passed step 5$")
+        os.kill(run.pids()[2], signal.SIGKILL)
+        ended = run.line(r"round 1.1 ended: .* 127.0.0.2:0\) was killed by SIGKILL")
+        run.line("rank 0 of 3 pid .* at step 0 after 1 failures", after=run.lines.index(ended.string))
+        run.line("rank 2 passed step 5$", after=run.lines.index(ended.string))
+        status = edriver("status", "--run", run.id, environ=state).stdout
+        assert re.search(r"^goodput not known: unknown \S+ m?s, recovering .*booting", status, re.MULTILINE), status
+        assert "; steps lost not known\n" in status
+        assert "step 0" not in status
+        with urllib.request.urlopen(url, timeout=BOUND) as answer:
+            shown = answer.read().decode()
+        assert re.search(r'^edriver_time_seconds_total\{kind="unknown"\} [1-9]', shown, re.MULTILINE), shown
+        assert 'edriver_time_seconds_total{kind="training"} 0.0' in shown
+        assert not re.search("^edriver_(goodput|step)", shown, re.MULTILINE)
+        (tmp_path / "stop").touch()
+        assert run.end() == 0, run.text
+        assert run.lines[-3].startswith("edriver: done: 2 rounds, 1 failure survived, ")
+        assert "goodput" not in run.text
+        report = edriver("report", run.id, "--output", str(tmp_path / "report.html"), environ=state).stdout
+        assert "goodput       not known: no step is seen in restart mode\n" in report
+        assert re.search(r"time spent +unknown", report)
+        assert "made again" not in report
+        assert "reached" not in report
+        (row,) = (line for line in edriver("runs", environ=state).stdout.splitlines() if line.startswith(run.id))
+        assert re.search(r"  3 +-  +-  +\S*python", row), row
 
 
 @pytest.mark.parametrize(
@@ -141,3 +175,83 @@ def test_a_script_that_hangs_at_its_end_is_named_restarted_once_and_given_up(tmp
         run.line(rf"failed: {hang}; the same happened in the round before \(does the script end on all ranks\?\)$")
         assert run.text.count("rank 1") >= 2
         assert run.gone()
+
+
+def test_a_program_that_is_no_python_starts_a_script_and_is_restarted_with_the_others(tmp_path: Path) -> None:
+    """Its ranks meet in the round's store, which the workers' own processes serve."""
+    stop = tmp_path / "stop"
+    (_folder(tmp_path) / "train.sh").write_text(f"#!/bin/sh\necho begins\n{sys.executable} plain.py $1\n")
+    (tmp_path / "train.sh").chmod(0o755)
+    with running(["-np", "3", "--no-python", "./train.sh", "--lr"], tmp_path, FOREVER) as run:
+        run.line(r"restart mode \(--no-python\)")
+        run.line("rank 2 of 3 pid .* at step 0")
+        run.line("rank 0 passed step 5$")
+        os.kill(run.pids()[1], signal.SIGKILL)
+        run.line(r"round 1.1 ended: worker 2 \(rank 1, localhost:1\) exited with code 137")
+        again = run.line(r"rank 0 of 3 pid \d+ at step (\d+) after 1 failures")
+        assert int(again[1]) >= 5
+        run.line("rank 2 of 3 pid .* after 1 failures")
+        stop.touch()
+        assert run.end() == 0, run.text
+        assert "rank 2 is done with plain.py --lr" in run.text
+        assert run.gone()
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        pytest.param("exit 3", r"\(rank 1, localhost:1\) exited with code 3", id="code"),
+        pytest.param("kill -SEGV $$", r"\(rank 1, localhost:1\) was killed by SIGSEGV", id="signal"),
+    ],
+)
+def test_a_program_that_fails_is_the_runs_answer(tmp_path: Path, program: str, said: str) -> None:
+    flags = ["-np", "3", "--reset-limit", "0", "--mode", "restart"]
+    command = ["sh", "-c", f'echo "the last words of $RANK"; [ $RANK != 1 ] || {program}; exec sleep 3600']
+    with running([*flags, *command], tmp_path, QUICK_WORKERS) as run:
+        assert run.end() == 1, run.text
+        assert re.search(f"failed: worker . {said}", run.text)
+        assert "the last words of 1" in run.text
+        assert run.gone()
+
+
+def test_a_program_that_handles_sigterm_has_its_time(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:2")
+    flags = ["-np", "2", "--min-np", "1", "--host-discovery-script", str(hosts.script), "--no-python"]
+    command = """
+        saves() { kill $!; echo rank $RANK was told; read go <go.$RANK; echo rank $RANK has saved; exit 0; }
+        trap saves TERM; echo rank $RANK of $WORLD_SIZE; sleep 3600 & wait
+    """
+    for rank in range(2):
+        os.mkfifo(tmp_path / f"go.{rank}")
+    with running([*flags, "bash", "-c", command], tmp_path, QUICK_WORKERS) as run:
+        run.line("rank 0 of 2")
+        run.line("rank 1 of 2")
+        hosts.are("localhost:1")
+        for rank in range(2):
+            run.line(f"rank {rank} was told")
+        for rank in range(2):
+            with open(os.open(tmp_path / f"go.{rank}", os.O_RDWR), "w") as go:  # noqa: PTH123  waits for no reader
+                go.write("go\n")
+                go.flush()
+                run.line(f"rank {rank} has saved")
+        run.line("rank 0 of 1")
+
+
+def test_a_program_that_does_not_exist_there_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "train.sh"
+    program.write_text("#!/no/such/sh\n")
+    program.chmod(0o755)
+    with running(["-np", "1", "--reset-limit", "0", "--no-python", str(program)], tmp_path, QUICK_WORKERS) as run:
+        assert run.end() == 1, run.text
+        assert "its first line is '#!/no/such/sh'" in run.text
+        assert "exited with code 127" in run.text
+
+
+def test_a_module_is_run_as_torchruns_flag_has_it(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    (tmp_path / "pkg" / "train.py").write_text("import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n")
+    with running(["-np", "2", "-m", "pkg.train", "--lr", "3"], tmp_path, QUICK_WORKERS) as run:
+        run.line(r"restart mode \(pkg.train does not use edriver\)")
+        assert run.end() == 0, run.text
+        assert "rank 1 ['--lr', '3']" in run.text

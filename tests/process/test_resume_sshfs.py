@@ -6,8 +6,6 @@ has its own host name.
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -16,15 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import FUSE, ROOT_USER, SFTP_SERVER, SSHFS
 from tests.process.running import BOUND, Run, running
 from tests.process.test_resume import TRAIN, Resumed, assert_every_step_once, environ_of, kill, wait_for_steps
 
-SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
-
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("sshfs") and SFTP_SERVER.exists() and os.access("/dev/fuse", os.W_OK) and os.geteuid() == 0),
-    reason="needs root, /dev/fuse and sshfs: apt-get install sshfs openssh-sftp-server",
-)
+pytestmark = pytest.mark.needs(ROOT_USER, FUSE, SSHFS)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.process.running import BOUND, ROOT, SCRIPTS, running
 from tests.strict_json import strict
 
@@ -47,11 +47,8 @@ def test_those_that_go_on_and_those_that_have_ended(tmp_path: Path) -> None:
     assert (known["run_id"], known["tags"], known["goodput"]) == (first, {"lr": "1"}, None)
 
 
+@pytest.mark.needs(needs.GIT)
 def test_the_commit_is_recorded(tmp_path: Path) -> None:
-    if shutil.which("git") is None:
-        assert "CI" not in os.environ, "there is no git"
-        pytest.skip("there is no git here")
-
     def git(*words: str) -> str:
         names = ["-c", "user.name=a", "-c", "user.email=a@b"]
         return subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 def test_workers_survive_a_size_with_which_their_script_fails(tmp_path: Path) -> None:
     discovery, hosts = tmp_path / "discovery.sh", tmp_path / "hosts"
-    discovery.write_text(f"#!/bin/sh\ncat {hosts}\n")
+    discovery.write_text(f"#!/bin/sh\ncat {shlex.quote(str(hosts))}\n")
     discovery.chmod(0o755)
     hosts.write_text("localhost:2\n")
     flags = ["-np", "2", "--max-np", "4", "--reset-limit", "0", "--host-discovery-script", str(discovery)]

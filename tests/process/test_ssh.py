@@ -228,3 +228,19 @@ def fails(there: Site, folder: Path, sentence: str, *flags: str, host: str = "ho
         assert run.end() == 1
         assert re.search(f"host {host} is not used: .*{sentence}", run.text), run.text
         assert run.gone(), run.left_behind()
+
+
+def test_slots_are_counted_on_each_host(tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    command = ["--no-python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"]
+    with site(tmp_path) as there, there.running(["-np", "auto", "-H", "host1:1,host2:cpu", *command], tmp_path) as run:
+        run.line(rf"run \w+: {cores + 1} workers of")
+        assert run.end() == 0, run.text
+        assert f"rank {cores} of {cores + 1}" in run.text
+        assert run.gone(), run.left_behind()
+
+
+def test_a_host_that_cannot_be_counted_is_named(tmp_path: Path) -> None:
+    with site(tmp_path) as there, there.running(["-np", "auto", "-H", "host1:1,host9:auto", *TRAIN], tmp_path) as run:
+        assert run.end() == 2, run.text
+        assert "host host9 is not used: its name is known neither to this machine nor to the ssh" in run.text

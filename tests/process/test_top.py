@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.needs import TMUX, require
 from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
@@ -22,8 +22,8 @@ TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 class Terminal:
     """A terminal of tmux's that runs one command and stays when that has ended."""
 
-    def __init__(self, tmux: str, socket: Path, run_id: str) -> None:
-        self._tmux = [tmux, "-S", str(socket), "-f", "/dev/null"]
+    def __init__(self, socket: Path, run_id: str) -> None:
+        self._tmux = ["tmux", "-S", str(socket), "-f", "/dev/null"]
         top = shlex.join([sys.executable, "-m", "edriver", "top", "--run", run_id])
         command = f"cd {shlex.quote(str(ROOT))}; {top}; echo top ended by $?; exec cat"
         subprocess.run([*self._tmux, "new-session", "-d", "-x", "80", "-y", "24", command], check=True, timeout=BOUND)
@@ -50,16 +50,14 @@ class Terminal:
 
 
 @pytest.fixture
-def top_of(tmp_path: Path) -> Iterator[Callable[[Run], Terminal]]:
-    """A terminal with the top of a run. Where there is no tmux the test is skipped; where CI is set, it fails."""
-    tmux = shutil.which("tmux")
-    if tmux is None:
-        assert "CI" not in os.environ, "there is no tmux"
-        pytest.skip("there is no tmux here: it is the Debian package tmux")
+def top_of() -> Iterator[Callable[[Run], Terminal]]:
+    """A terminal with the top of a run."""
+    require(TMUX)
+    folder = Path(tempfile.mkdtemp(prefix="t-"))  # short: tmux's socket lies in it
     opened: list[Terminal] = []
 
     def terminal(run: Run) -> Terminal:
-        opened.append(Terminal(tmux, tmp_path / "tmux", run.id))
+        opened.append(Terminal(folder / "tmux", run.id))
         return opened[-1]
 
     yield terminal

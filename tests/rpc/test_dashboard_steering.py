@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import re
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -36,11 +35,11 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import control_pb2_grpc, status_pb2_grpc
+from tests import needs
 from tests.process.chromium import CHROMIUM, FLAGS
 
 WATCH, CONTROL = "look", "steer-me"
 WAIT: Final = 120_000
-CHROMIUM_IS_HERE = Path(CHROMIUM).exists()
 
 
 class Run:
@@ -350,16 +349,13 @@ def test_the_address_to_look_at_the_run_has_nothing_to_steer_with() -> None:
 
 @asynccontextmanager
 async def chromium_page() -> AsyncIterator[BrowserPage]:
-    if not CHROMIUM_IS_HERE:
-        missing = "Debian's package chromium is missing"
-        assert "CI" not in os.environ, missing
-        pytest.skip(missing)
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield await chromium.new_page()
         await chromium.close()
 
 
+@pytest.mark.needs(needs.CHROMIUM)
 def test_an_operator_steers_by_the_keyboard_alone() -> None:
     async def work(served: Served) -> None:
         async with chromium_page() as page:
@@ -449,6 +445,7 @@ EVIL_FETCHES = """async ([page, secret]) => {
 }"""
 
 
+@pytest.mark.needs(needs.CHROMIUM)
 def test_another_site_that_knows_the_address_neither_steers_nor_frames_nor_reads_the_page() -> None:
     async def work(served: Served) -> None:
         target = f"{served.url}/{CONTROL}/"

@@ -10,7 +10,6 @@ import select
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from socketserver import TCPServer
 from typing import Any
 
@@ -27,6 +26,7 @@ from edriver.driver.observe.metrics.bounded_server import MAX_CONCURRENT_REQUEST
 from edriver.driver.observe.metrics.server import MetricsServer
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.v1 import status_pb2
+from tests import needs
 
 BOUND = 60.0
 """Seconds that a test waits for what must come."""
@@ -455,10 +455,8 @@ def test_two_runs_do_not_share_a_port() -> None:
     asyncio.run(test())
 
 
+@pytest.mark.needs(needs.IPV6)
 def test_an_address_of_ip_version_6() -> None:
-    if not Path("/proc/net/if_inet6").exists():
-        pytest.skip("this machine has no IPv6")
-
     async def test() -> None:
         async with Site("::1").open() as url:
             assert url.startswith("http://[::1]:")

@@ -85,7 +85,7 @@ class Script(Protocol):
     def save(self) -> None:
         """Commit."""
 
-    def keep(self) -> None:
+    def keep_small(self) -> None:
         """Keep what a boundary keeps."""
 
     def digest(self, committed: bool) -> str:
@@ -221,7 +221,7 @@ class SimRounds:
             case effects.Save():
                 script.save()
             case effects.Keep():
-                script.keep()
+                script.keep_small()
             case effects.ReturnToBoundary() | effects.Restore():
                 yield from script.go_back(isinstance(step, effects.ReturnToBoundary))
             case effects.FirstBoundary():

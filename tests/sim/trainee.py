@@ -163,7 +163,7 @@ class Trainee:
         """Commit."""
         self.saved = self.model
 
-    def keep(self) -> None:
+    def keep_small(self) -> None:
         """Keep what a boundary keeps."""
         self.kept = None if self._job.large else self.model
         self.stepped = False
@@ -187,7 +187,7 @@ class Trainee:
         back = self.kept if to_boundary else self.saved
         if back is not None:
             self.model = back
-            self.keep()
+            self.keep_small()
 
     def sync(self, assignment: Assignment, members: dict[int, int]) -> Steps[bool]:
         """Bring receivers to the source's state; returns whether that counts as committed."""
@@ -209,7 +209,7 @@ class Trainee:
         commits = receives or loads or self.saved is None  # a holder keeps the commit that it has
         if commits:
             self.save()
-        self.keep()
+        self.keep_small()
         return commits
 
     def passed(self) -> None:
@@ -277,7 +277,7 @@ class Trainee:
             self.save()
         if due:
             self._disk.write(self.worker_id, self.model)
-        self.keep()
+        self.keep_small()
         try:
             yield from self.rounds.boundary(committed or due)
         except (Interrupted, Severed):

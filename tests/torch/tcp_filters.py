@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from edriver.system import sockets
+from tests.needs import FILTERS
 
 NO_OPTION = -1
 
-needs_filters = pytest.mark.skipif(bool(sockets.no_filters()), reason="TCP sockets get no filters: not root?")
+needs_filters = pytest.mark.needs(FILTERS)
 
 BOTH_WAYS = [pytest.param(True, marks=needs_filters, id="filters"), pytest.param(False, id="no-filters")]
 """For a parameter: with filters, where there are any, and without."""

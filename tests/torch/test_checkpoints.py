@@ -37,7 +37,8 @@ from edriver.worker.errors import CheckpointError
 from edriver.worker.reports import checkpoints as written
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
-from tests.attacks.attackers import OTHER_ACCOUNT, need_root
+from tests.attacks.attackers import OTHER_ACCOUNT
+from tests.needs import MOTO, ROOT_USER, require
 from tests.torch.fingerprint import fingerprint
 
 
@@ -84,8 +85,11 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """The name of a bucket in a server that answers as S3 does, on this machine (`make s3`)."""
-    moto, s3fs = pytest.importorskip("moto.server"), pytest.importorskip("s3fs")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    require(MOTO)
+    import moto.server
+    import s3fs
+
+    server = moto.server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
@@ -200,7 +204,7 @@ class Planted:
 def test_one_that_another_account_has_written_is_not_unpickled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    need_root()
+    require(ROOT_USER)
     train(new_state(tmp_path / "c"), 2)
     newest = tmp_path / "c" / "checkpoint-000002"
     manifest = json.loads((newest / MANIFEST).read_text())
@@ -226,7 +230,7 @@ def test_one_that_another_account_has_written_is_not_unpickled(
 
 def test_one_of_another_account_does_not_have_ones_own_removed(tmp_path: Path) -> None:
     """In a folder that both may write to, whatever steps and number it has."""
-    need_root()
+    require(ROOT_USER)
     train(new_state(tmp_path), 1)
     foreign = (tmp_path / "checkpoint-000001").rename(tmp_path / "checkpoint-900000")
     said = json.loads((foreign / MANIFEST).read_text())

@@ -68,17 +68,17 @@ def test_a_process_that_cannot_count_names_anew_ends_only_after_a_build_that_fai
 
 def test_without_a_count_of_writes_only_a_commit_is_gone_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     state = TorchState(torch.nn.Linear(1, 1))
-    state.keep()
+    state.keep_small()
     assert state.clean
     monkeypatch.setattr(tensors, "counts_writes", lambda: False)
-    state.keep()
+    state.keep_small()
     assert not state.clean
 
 
 def test_a_scaler_with_other_attributes_is_kept_by_its_state_dict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grad_scaler, "_SCALER_ATTRIBUTES", ("_elsewhere",))
     state = TorchState(scaler=torch.amp.GradScaler("cpu", init_scale=8.0))
-    state.keep()
+    state.keep_small()
     state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": 2.0})
     state.return_to_boundary()
     assert state.scaler.state_dict()["scale"] == 8.0

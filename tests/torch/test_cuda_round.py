@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 from edriver.agent.workers.worker_environment import NCCL_DEFAULTS
 from edriver.common.ids import RoundId
-from edriver.worker.backend.nccl import nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.topology import SINGLE_WORKER
+from tests import needs
 
-pytestmark = pytest.mark.skipif(nccl_here() is None, reason="no GPU here, or a torch without NCCL")
+pytestmark = pytest.mark.needs(needs.GPU)
 
 LIMIT_SECONDS = 300.0
 MEGABYTE = 1 << 20

@@ -13,13 +13,12 @@ import torch
 
 from benchmarks.workload import share_the_gpu
 from edriver.agent.workers.worker_environment import NCCL_DEFAULTS
+from tests import needs
 from tests.torch import kinds_of_training as kinds
 from tests.torch.elastic_world import Death, Fate, Script, undisturbed, world
 from tests.torch.test_kinds_of_training import GATE, ordeal
 
-GPU = torch.cuda._device_count_nvml() > 0  # it does not touch the device
-
-pytestmark = pytest.mark.skipif(not GPU, reason="no GPU here")
+pytestmark = pytest.mark.needs(needs.GPU)
 
 
 def on_the_gpu(kind: Script, fate: Fate) -> object:

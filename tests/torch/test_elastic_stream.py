@@ -246,7 +246,7 @@ def run_job(job: Job, rng: random.Random) -> list[Worker]:
     workers = [Worker(job) for _ in range(rng.randint(1, 4))]
     for worker in workers:
         worker.state.save()
-        worker.state.keep()
+        worker.state.keep_small()
     while True:
         size = len(workers)
         kill = (rng.randrange(size), rng.randint(1, 12), rng.choice(["before", "torn", "after"]))
@@ -281,7 +281,7 @@ def run_job(job: Job, rng: random.Random) -> list[Worker]:
                 worker.state._load(copy.deepcopy(source.state._capture()))
                 worker.version = worker.committed = source.version
                 worker.state.save()
-            worker.state.keep()
+            worker.state.keep_small()
             assert worker.state.digest(committed=False) == source.state.digest(committed=False)
 
 

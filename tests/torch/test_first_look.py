@@ -38,7 +38,7 @@ def new_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
     """A state at the beginning of a round."""
     state = TorchState(model, optimizer)
     state.bind(Rounds())
-    state.keep()
+    state.keep_small()
     return state
 
 

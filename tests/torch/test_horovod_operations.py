@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -127,7 +128,14 @@ def movements(rank: int) -> None:
     found, taken = hvd.alltoall(torch.full((rank + 2, 1), rank), splits)
     assert found.flatten().tolist() == {0: [0, 1, 1, 2, 2, 2], 1: [0, 1, 2], 2: []}[rank]
     assert taken.tolist() == {0: [1, 2, 3], 1: [1, 1, 1], 2: [0, 0, 0]}[rank]
-    assert hvd.synchronize(hvd.alltoall_async(torch.arange(SIZE))).tolist() == [rank] * SIZE
+    swapped, received = hvd.synchronize(hvd.alltoall_async(torch.arange(SIZE)))  # a pair, also without splits
+    assert (swapped.tolist(), received.tolist()) == ([rank] * SIZE, [1] * SIZE)
+    evenly: tuple[Any, ...] = (None, [], torch.tensor([], dtype=torch.int32))
+    for even in evenly:
+        assert hvd.synchronize(hvd.alltoall_async(torch.arange(SIZE), even))[0].tolist() == [rank] * SIZE
+    # Rows that no split names stay where they are.
+    found, taken = hvd.alltoall(torch.full((5,), rank), [0, 1, 1])
+    assert (found.tolist(), taken.tolist()) == (([], [0] * SIZE) if rank == 0 else ([0, 1, 2], [1] * SIZE))
     for dtype in (torch.int32, *FLOATS):
         share = hvd.reducescatter(torch.arange(7 * 2, dtype=dtype).view(7, 2), op=hvd.Sum)
         start_row = {0: 0, 1: 3, 2: 5}[rank]
@@ -195,9 +203,9 @@ def mistakes(rank: int) -> None:
         (lambda: hvd.broadcast(torch.ones(3), int(odd)), ("root_rank=0", "root_rank=1")),
         (lambda: hvd.broadcast(torch.ones(3 + odd), 0), ("(3)", "(4)")),
         (lambda: hvd.alltoall(torch.ones(3, 1 + odd)), ("(any, 1)", "(any, 2)")),
-        (lambda: hvd.alltoall(torch.ones(3), torch.tensor([1, 1, 1 - odd])), ("do not share out", "rank 2")),
+        (lambda: hvd.alltoall(torch.ones(3), torch.tensor([1, 1, 1 + odd])), ("do not share out", "rank 2")),
         (lambda: hvd.reducescatter(torch.ones(3 + odd)), ("(3)", "(4)")),
-        (lambda: hvd.sparse_allreduce_async(torch.ones(3 + odd).to_sparse(), "s", hvd.Sum), ("(3)", "(4)")),
+        (lambda: hvd.sparse_allreduce_async(torch.ones(3 + odd).to_sparse(), "s", hvd.Sum)(), ("(3)", "(4)")),
         (lambda: hvd.broadcast_parameters({"w": torch.ones(2 + odd)}, 0), ("w: float32 (2)", "w: float32 (3)")),
         (lambda: hvd.barrier() if odd else hvd.allreduce(torch.ones(1)), ("barrier", "allreduce")),
         (lambda: hvd.allreduce_(torch.ones(2)) if odd else hvd.broadcast_(torch.ones(2), 0), ("broadcast",)),
@@ -216,9 +224,18 @@ def mistakes(rank: int) -> None:
     for call_of_all, words_of_all in (
         (lambda: hvd.allgather(torch.tensor(1.0)), "has no rows"),
         (lambda: hvd.alltoall(torch.ones(4)), "4 rows cannot be shared out evenly to 3"),
+        (lambda: hvd.grouped_allgather([torch.ones(1), torch.tensor(1.0)]), "has no rows"),
+        (lambda: hvd.alltoall(torch.tensor(1.0)), "has no rows"),
+        (lambda: hvd.reducescatter(torch.tensor(1.0)), "has no rows"),
+        (lambda: hvd.grouped_reducescatter([torch.ones(3), torch.tensor(1.0)]), "has no rows"),
+        (lambda: hvd.alltoall(torch.ones(3), torch.tensor([1.0, 1.0, 1.0])), "splits to be integers, not float32"),
+        (lambda: hvd.alltoall(torch.ones(3), [1.5, 1, 0.5]), "splits to be integers, not float32"),  # type: ignore[list-item]
+        (lambda: hvd.alltoall(torch.ones(3), torch.ones(3, 1).int()), r"1D splits tensor, not one of shape \(3, 1\)"),
+        (lambda: hvd.alltoall(torch.ones(3), [1, 2]), r"splits \[1, 2\] do not share out 3 rows to 3 members"),
+        (lambda: hvd.alltoall(torch.ones(3), [2, 2, -1]), "do not share out"),
         (lambda: hvd.broadcast(torch.ones(1), 3), "rank 3 is not among"),
         (lambda: hvd.allreduce(torch.ones(2).to_sparse()), "sparse_coo tensor cannot be reduced"),
-        (lambda: hvd.sparse_allreduce_async(torch.ones(2), "s", hvd.Sum), "strided tensor is not sparse"),
+        (lambda: hvd.sparse_allreduce_async(torch.ones(2), "s", hvd.Sum)(), "strided tensor is not sparse"),
     ):
         with pytest.raises(ValueError, match=words_of_all):
             call_of_all()
@@ -230,6 +247,30 @@ def mistakes(rank: int) -> None:
     for refused_op in refusals:
         with pytest.raises(NotImplementedError, match=r"Adasum|Average or hvd\.Sum"):
             refused_op()
+    # What is no tensor, no set or no number is seen before anybody is asked.
+    nothing: Any = None
+    misuses: list[tuple[Callable[[], object], str]] = [
+        (lambda: hvd.allreduce_(nothing), "allreduce takes a torch.Tensor, not None"),
+        (lambda: hvd.allreduce_async([1.0]), "not a list"),  # type: ignore[arg-type]
+        (lambda: hvd.grouped_allreduce([torch.ones(1), nothing]), "grouped_allreduce takes a torch.Tensor, not None"),
+        (lambda: hvd.allgather(nothing), "allgather takes a torch.Tensor, not None"),
+        (lambda: hvd.broadcast(nothing, 0), "broadcast takes a torch.Tensor, not None"),
+        (lambda: hvd.alltoall(nothing), "alltoall takes a torch.Tensor, not None"),
+        (lambda: hvd.reducescatter(nothing), "reducescatter takes a torch.Tensor, not None"),
+        (lambda: hvd.sparse_allreduce_async(nothing, "s", hvd.Sum), "sparse_allreduce takes a torch.Tensor, not None"),
+        (lambda: hvd.allreduce(torch.ones(1), process_set=nothing), "process_set is a ProcessSet, not None"),
+        (lambda: hvd.barrier(nothing), "process_set is a ProcessSet, not None"),
+        (lambda: hvd.broadcast(torch.ones(1), nothing), "root_rank is an int, not None"),
+        (lambda: hvd.allreduce(torch.ones(1), prescale_factor=nothing), "real number, not 'NoneType'"),
+    ]
+    for misuse, said in misuses:
+        with pytest.raises(TypeError, match=said):
+            misuse()
+    with pytest.raises(ValueError, match="invalid params of type"):
+        hvd.broadcast_parameters(nothing, 0)
+    assert hvd.broadcast(torch.tensor(float(rank)), 1).item() == 1.0  # without a dimension, as in Horovod
+    assert hvd.broadcast_(torch.tensor(rank), 2).item() == 2
+    assert hvd.allreduce(torch.tensor(rank), op=hvd.Sum).item() == 3
     with pytest.raises(ValueError, match="provide only one"):
         hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
     assert hvd.allreduce(torch.tensor([rank]), op=hvd.Sum).tolist() == [3]
@@ -255,9 +296,32 @@ def gradients(rank: int) -> None:
     assert gradient(lambda t: hvd.grouped_allgather([t, t])[1]) == [2.0] * 3
     assert gradient(lambda t: hvd.alltoall(t)) == [1.0, 2.0, 3.0]
     assert gradient(lambda t: hvd.alltoall(t, torch.tensor([3, 0, 0]))[0]) == [1.0] * 3
-    assert gradient(lambda t: hvd.reducescatter(t, op=hvd.Sum), (4,)) == [1.0, 1.0, 2.0, 3.0]
-    assert gradient(lambda t: hvd.reducescatter(t), (3,)) == pytest.approx([1 / 3, 2 / 3, 1.0])
-    assert gradient(lambda t: hvd.grouped_reducescatter([t], op=hvd.Sum)[0]) == [1.0, 2.0, 3.0]
+    assert gradient(lambda t: hvd.alltoall(t, [1, 0, 1])[0]) == [1.0, 3.0, 0.0]
+    # Horovod's: a sum's gradient is larger than an average's by the number of members.
+    assert gradient(lambda t: hvd.reducescatter(t, op=hvd.Sum), (4,)) == [3.0, 3.0, 6.0, 9.0]
+    assert gradient(lambda t: hvd.reducescatter(t), (4,)) == [1.0, 1.0, 2.0, 3.0]
+    assert gradient(lambda t: hvd.reducescatter(t, prescale_factor=0.5, postscale_factor=4.0), (3, 2)) == [
+        2.0, 2.0, 4.0, 4.0, 6.0, 6.0,
+    ]  # fmt: skip
+    assert gradient(lambda t: hvd.grouped_reducescatter([t], op=hvd.Sum)[0]) == [3.0, 6.0, 9.0]
+    assert gradient(lambda t: hvd.grouped_reducescatter([t, t * 2])[1], (5,)) == [2.0, 2.0, 4.0, 4.0, 6.0]
+    assert gradient(lambda t: hvd.allreduce(t, postscale_factor=3.0)) == [6.0] * 3
+    assert gradient(lambda t: hvd.allreduce(t, compression=hvd.Compression.fp16, op=hvd.Sum)) == [6.0] * 3
+    assert gradient(lambda t: hvd.grouped_allgather([t[:rank], t])[0]) == [2.0] * rank + [0.0] * (3 - rank)
+    pair = hvd.add_process_set([0, 2])
+    if rank == 1:
+        return
+    first = rank == 0
+    assert gradient(lambda t: hvd.allreduce(t, op=hvd.Sum, process_set=pair)) == [4.0] * 3
+    assert gradient(lambda t: hvd.allreduce(t, process_set=pair)) == [2.0] * 3
+    assert gradient(lambda t: hvd.grouped_allreduce([t], op=hvd.Sum, process_set=pair)[0]) == [4.0] * 3
+    assert gradient(lambda t: hvd.allgather(t[: rank + 1], process_set=pair)) == (
+        [2.0, 0.0, 0.0] if first else [2.0] * 3
+    )
+    assert gradient(lambda t: hvd.broadcast(t, 2, process_set=pair)) == ([0.0] * 3 if first else [2.0] * 3)
+    assert gradient(lambda t: hvd.alltoall(t, [1, 2], process_set=pair)[0]) == [1.0, 3.0, 3.0]
+    assert gradient(lambda t: hvd.reducescatter(t, op=hvd.Sum, process_set=pair)) == [2.0, 2.0, 6.0]
+    assert gradient(lambda t: hvd.reducescatter(t, process_set=pair)) == [1.0, 1.0, 3.0]
 
 
 def batch_norm(rank: int) -> None:
@@ -302,7 +366,7 @@ def sets(rank: int) -> None:
         hvd.add_process_set([0, 2])
     if rank == 1:
         assert hvd.allreduce(torch.tensor([5]), op=hvd.Sum, process_set=alone).tolist() == [5]
-        with pytest.raises(ValueError, match="rank 1 is not in ProcessSet"):
+        with pytest.raises(ValueError, match="rank 1 is not a member of ProcessSet"):
             hvd.allreduce(torch.ones(1), process_set=pair)
     else:
         assert pair.rank() == rank // 2
@@ -336,6 +400,53 @@ def sets(rank: int) -> None:
         hvd.ProcessSet("ab")  # type: ignore[arg-type]
 
 
+def outside(rank: int) -> None:
+    """All that takes a process set, on a rank that is not in it: Horovod's error, and nobody waits."""
+    start(rank)
+    pair = hvd.add_process_set([0, 1])
+    assert pair.included() == (rank != 2)
+    ones = torch.ones(2)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    calls: list[Callable[[], object]] = [
+        lambda: hvd.allreduce(ones, process_set=pair),
+        lambda: hvd.allreduce_(ones, process_set=pair),
+        lambda: hvd.allreduce_async(ones, process_set=pair),
+        lambda: hvd.allreduce_async_(ones, process_set=pair),
+        lambda: hvd.grouped_allreduce([ones], process_set=pair),
+        lambda: hvd.grouped_allreduce_([ones], process_set=pair),
+        lambda: hvd.grouped_allreduce_async([ones], process_set=pair),
+        lambda: hvd.grouped_allreduce_async_([ones], process_set=pair),
+        lambda: hvd.allgather(ones, process_set=pair),
+        lambda: hvd.allgather_async(ones, process_set=pair),
+        lambda: hvd.grouped_allgather([ones], process_set=pair),
+        lambda: hvd.grouped_allgather_async([ones], process_set=pair),
+        lambda: hvd.broadcast(ones, 0, process_set=pair),
+        lambda: hvd.broadcast_(ones, 2, process_set=pair),
+        lambda: hvd.broadcast_async(ones, 0, process_set=pair),
+        lambda: hvd.broadcast_async_(ones, 0, process_set=pair),
+        lambda: hvd.alltoall(ones, process_set=pair),
+        lambda: hvd.alltoall_async(ones, [1, 1], process_set=pair),
+        lambda: hvd.reducescatter(ones, process_set=pair),
+        lambda: hvd.reducescatter_async(ones, process_set=pair),
+        lambda: hvd.grouped_reducescatter([ones], process_set=pair),
+        lambda: hvd.grouped_reducescatter_async([ones], process_set=pair),
+        lambda: hvd.sparse_allreduce_async(ones.to_sparse(), "s", hvd.Sum, process_set=pair),
+        lambda: hvd.barrier(process_set=pair),
+        lambda: hvd.broadcast_object(rank, 0, process_set=pair),
+        lambda: hvd.broadcast_object(rank, 2, process_set=pair),
+        lambda: hvd.allgather_object(rank, process_set=pair),
+        lambda: hvd.broadcast_parameters(model.state_dict(), 0, process_set=pair),
+        lambda: hvd.broadcast_optimizer_state(optimizer, 0, process_set=pair),
+        pair.rank,
+    ]
+    if rank == 2:
+        for call in calls:
+            with pytest.raises(ValueError, match=r"rank 2 is not a member of ProcessSet\(process_set_id=1"):
+                call()
+    assert hvd.allreduce(torch.tensor([rank]), op=hvd.Sum).tolist() == [3]
+
+
 def joining(rank: int) -> int:
     """Rank r has r + 1 batches; the last to join is rank 2."""
     start(rank)
@@ -362,7 +473,7 @@ def negotiation(rank: int) -> None:
     hvd.init()
     assert (hvd.rank(), hvd.size()) == (rank, SIZE)
     assert met(hvd.global_process_set, 2**62 + rank, rank) == ([2**62 + r for r in range(SIZE)], list(range(SIZE)))
-    assert shared(hvd.global_process_set, "é" * rank) == ["", "é", "éé"]
+    assert shared(hvd.global_process_set.lane(), "é" * rank) == ["", "é", "éé"]
 
 
 @pytest.mark.parametrize(
@@ -376,6 +487,7 @@ def negotiation(rank: int) -> None:
         gradients,
         batch_norm,
         sets,
+        outside,
         negotiation,
     ],
 )

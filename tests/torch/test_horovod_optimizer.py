@@ -207,8 +207,9 @@ def sparse(rank: int) -> None:
             skip = rank == 1 and step == 1  # a member without any gradient of it
             loss: Any = head.weight.sum() if skip else head(embedding(words[rank])).sum()
             loss.backward()
-            assert embedding.weight.grad is None or embedding.weight.grad.is_sparse == (not as_dense)
             distributed.step()
+            assert embedding.weight.grad is not None
+            assert embedding.weight.grad.is_sparse  # as the optimizer has seen it, however it travelled
             plain.zero_grad()
             whole = plain_head(reference(words[0])).sum()
             whole = whole + (plain_head.weight.sum() if step == 1 else plain_head(reference(words[1])).sum())
@@ -216,6 +217,91 @@ def sparse(rank: int) -> None:
             plain.step()
         torch.testing.assert_close(embedding.weight, reference.weight)
         torch.testing.assert_close(head.weight, plain_head.weight)
+
+
+def sparse_of_three(rank: int) -> None:
+    """SparseAdam, which takes sparse gradients alone, over two passes; a rank may have no words, or none of its own."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    hvd.init()
+    words = [[[1, 1], [7]], [[], [2]], [[7, 3], [7, 9]]]  # of each rank, in each of two passes
+    for as_dense in (False, True):
+        torch.manual_seed(3)
+        embedding = torch.nn.Embedding(10, 3, sparse=True)
+        reference = torch.nn.Embedding(10, 3, sparse=True)
+        reference.load_state_dict(embedding.state_dict())
+        distributed = hvd.DistributedOptimizer(
+            torch.optim.SparseAdam(embedding.parameters(), 0.1),
+            embedding.named_parameters(),
+            backward_passes_per_step=2,
+            sparse_as_dense=as_dense,
+        )
+        plain = torch.optim.SparseAdam(reference.parameters(), 0.1)
+        for step in range(3):
+            distributed.zero_grad(set_to_none=step != 1)
+            for each in words[rank]:
+                factor = torch.arange(3.0) + 1
+                (embedding(torch.tensor(each, dtype=torch.int64)) * factor).sum().backward()
+            distributed.step()
+            plain.zero_grad()
+            everyone = [word for own in words for each in own for word in each]
+            ((reference(torch.tensor(everyone)) * (torch.arange(3.0) + 1)).sum() / 3).backward()
+            plain.step()  # type: ignore[no-untyped-call]
+            assert embedding.weight.grad is not None
+            assert embedding.weight.grad.is_sparse
+            torch.testing.assert_close(embedding.weight, reference.weight)
+        hvd.allreduce(torch.ones(1))
+
+
+def outside(rank: int) -> None:
+    """An optimizer of a process set steps by itself on a rank that is not in it."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    hvd.init()
+    pair = hvd.add_process_set([0, 2])
+    for options in ({}, {"backward_passes_per_step": 2}, {"sparse_as_dense": True}):
+        weight = torch.nn.Parameter(torch.zeros(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], 1.0), process_set=pair, **options)
+        passes = options.get("backward_passes_per_step", 1)
+        for _ in range(2):
+            for _ in range(passes):
+                torch.autograd.backward((weight * (rank + 1)).sum())
+            if rank == 1:
+                torch.autograd.backward((weight * 5).sum())  # as often as it likes: as in Horovod, nobody counts
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            optimizer.zero_grad()
+        expected = {0: -4.0, 1: -2 * (2.0 * passes + 5), 2: -4.0}[rank] * (1 if rank == 1 else passes)
+        assert weight.tolist() == [expected] * 2
+    assert hvd.allreduce(torch.tensor([rank]), op=hvd.Sum).tolist() == [3]
+
+
+def in_step_again(rank: int) -> None:
+    """All ranks raise at the same call; what they call next is in step, whatever was under way."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    hvd.init()
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (model(torch.ones(1, 2)).sum() * (rank + 1)).backward()
+        optimizer.step()
+
+    others: list[Callable[[], Any]] = [
+        hvd.barrier,
+        lambda: hvd.synchronize(hvd.allreduce_async(torch.ones(1))),
+        lambda: hvd.allgather_object("text"),
+        lambda: hvd.broadcast_parameters(model.state_dict(), 0),
+    ]
+    for odd in range(3):  # in the first step, and in later ones
+        for other in others:
+            with pytest.raises(hvd.MismatchError, match="DistributedOptimizer's gradients"):
+                other() if rank == odd else step()
+            optimizer.zero_grad()
+            assert hvd.allreduce(torch.tensor([rank]), op=hvd.Sum).tolist() == [3]
+        step()
+        assert model.weight.grad is not None
+        assert model.weight.grad.tolist() == [[2.0, 2.0]]
 
 
 def mistakes(rank: int) -> None:
@@ -288,6 +374,11 @@ def joined(rank: int) -> list[float]:
 @pytest.mark.parametrize("function", [steps, clipping, closures, hooks_and_schedulers, sparse, mistakes, unequal])
 def test_over_two_ranks(function: Callable[[int], None]) -> None:
     run_ranks(function, SIZE)
+
+
+@pytest.mark.parametrize("function", [sparse_of_three, outside, in_step_again])
+def test_over_three_ranks(function: Callable[[int], None]) -> None:
+    run_ranks(function, 3)
 
 
 def test_a_rank_that_has_joined_adds_zeros() -> None:

@@ -47,7 +47,7 @@ def entered(dtype: torch.dtype = torch.float32, **objects: Any) -> TorchState:
     state = new_state(**objects)
     state.model.to(dtype)
     state.computes_in.begin()
-    state.keep()
+    state.keep_small()
     return state
 
 

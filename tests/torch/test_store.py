@@ -193,8 +193,8 @@ def test_a_waiting_client_is_freed_by_severing_and_so_is_what_it_asks_afterwards
 
 
 def test_none_goes_on_before_all_have_come_that_build_a_communicator() -> None:
-    def members_of(key: str) -> int | None:
-        return 3 if key == "id" else None
+    def members_of(key: str, together: bool) -> int | None:
+        return 3 if key == "id" and not together else None
 
     with contextlib.ExitStack() as clients, futures.ThreadPoolExecutor() as pool:
         one, two, three = (clients.enter_context(client_of(SERVER, WIRE, members_of)) for _ in range(3))
@@ -204,12 +204,28 @@ def test_none_goes_on_before_all_have_come_that_build_a_communicator() -> None:
         assert calls[1].result(LIMIT_SECONDS) == b"unique"
         calls[0].result(LIMIT_SECONDS)
         two.set("another", b"key")  # at which none meet
+        two.multi_get(["id", "another"])  # nor at several together
+
+
+def test_none_goes_on_before_all_have_asked_together_for_what_introduces_a_communicator() -> None:
+    def members_of(key: str, together: bool) -> int | None:
+        return 3 if key == "id 0" and together else None
+
+    keys = ["id 0", "id 1"]
+    with contextlib.ExitStack() as clients, futures.ThreadPoolExecutor() as pool:
+        one, two, three = (clients.enter_context(client_of(SERVER, WIRE, members_of)) for _ in range(3))
+        one.set("id 0", b"unique")  # waits for nobody: another one has to set the other key
+        two.set("id 1", b"too")
+        calls = [pool.submit(client.multi_get, keys) for client in (one, two)]
+        assert not futures.wait(calls, timeout=0.05).done
+        assert three.multi_get(keys) == [b"unique", b"too"]
+        assert [call.result(LIMIT_SECONDS) for call in calls] == [[b"unique", b"too"]] * 2
 
 
 def test_members_of_whom_one_never_comes_are_freed_by_severing() -> None:
     with (
-        client_of(SERVER, WIRE, lambda _: 3) as one,
-        client_of(SERVER, WIRE, lambda _: 3) as two,
+        client_of(SERVER, WIRE, lambda *_: 3) as one,
+        client_of(SERVER, WIRE, lambda *_: 3) as two,
         futures.ThreadPoolExecutor() as pool,
     ):
         calls: list[futures.Future[Any]] = [pool.submit(one.set, "lonely", b"unique"), pool.submit(two.get, "lonely")]
@@ -498,7 +514,7 @@ class _ScarceListener(socket.socket):
 
 @contextlib.contextmanager
 def client_of(
-    server: StoreServer, wire: StoreTransport, members_of: Callable[[str], int | None] | None = None
+    server: StoreServer, wire: StoreTransport, members_of: Callable[[str, bool], int | None] | None = None
 ) -> Iterator[StoreClient]:
     with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire, members_of)) as connected:
         connected.connect()

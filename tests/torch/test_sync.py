@@ -222,7 +222,7 @@ def sync_generators(rank: int) -> tuple[Any, ...]:
             draw_from(state)
     state.sync()
     assert all(getattr(state, name) is generator for name, generator in mine.items()), "brought back in place"
-    state.keep()
+    state.keep_small()
     drawn = draw_from(state)
     state.return_to_boundary()
     again = draw_from(state)

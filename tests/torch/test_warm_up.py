@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import platform
 import subprocess
 import sys
 import warnings
@@ -26,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edriver.worker.backend import process_modes
 from edriver.worker.group import warm_up as warm_up_module
 from edriver.worker.group.warm_up import take_first_step, warm_up
+from tests import needs
 
 
 @pytest.mark.parametrize("prepare", [warm_up, take_first_step.__wrapped__])
@@ -48,7 +48,7 @@ def test_a_group_of_the_scripts_own_is_left_alone() -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps its memory in another way")
+@pytest.mark.needs(needs.GLIBC)  # another C library keeps its memory in another way
 def test_allocations_after_the_warm_up_reuse_its_memory() -> None:
     source = """
 import resource, torch

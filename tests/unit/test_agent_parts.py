@@ -13,6 +13,7 @@ from edriver.agent.terms import Terms
 from edriver.agent.workers.ready_socket import check_folder
 from edriver.agent.workers.worker_environment import (
     GLOO_DEFAULTS,
+    HOROVOD_DEFAULTS,
     MALLOC_DEFAULTS,
     NCCL_DEFAULTS,
     cuda_devices,
@@ -153,6 +154,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         **MALLOC_DEFAULTS,
         **GLOO_DEFAULTS,
         **NCCL_DEFAULTS,
+        **HOROVOD_DEFAULTS,
     }
 
 
@@ -166,7 +168,7 @@ def test_what_another_launcher_has_left_is_not_handed_on() -> None:
         [
             *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"),
             *("OMPI_COMM_WORLD_RANK", "PMI_SIZE", "HOROVOD_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"),
-            "EDRIVER_WORKER_PID",
+            *("EDRIVER_WORKER_PID", "HOROVOD_ELASTIC"),
         ],
         "5",
     )
@@ -219,6 +221,9 @@ def test_a_slot_keeps_its_gpu(slot: int, devices: list[str], visible: str | None
         pytest.param(None, ["0", "1"], id="all"),
         pytest.param("3, GPU-8f,5", ["3", "GPU-8f", "5"], id="the-users-choice"),
         pytest.param("", [], id="the-user-wants-none"),
+        pytest.param("-1", [], id="none-as-cuda-reads-it"),
+        pytest.param("2,-1,3", ["2"], id="up-to-the-first-that-is-none"),
+        pytest.param("MIG-1a,MIG-2b,MIG-3c", ["MIG-1a", "MIG-2b", "MIG-3c"], id="instances-of-mig"),
     ],
 )
 def test_the_hosts_gpus(tmp_path: Path, chosen: str | None, found: list[str]) -> None:
@@ -236,9 +241,10 @@ def test_a_folder_must_leave_room_for_the_names_of_sockets() -> None:
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        pytest.param(agent_pb2.RestartMode(), {"EDRIVER_MODE": "restart", "EDRIVER_MAX_RESTARTS": None}, id="restart"),
+        pytest.param(agent_pb2.RestartMode(), {"EDRIVER_MODE": "restart", "HOROVOD_ELASTIC": None}, id="restart"),
+        pytest.param(agent_pb2.RestartMode(), {"EDRIVER_MAX_RESTARTS": None}, id="any-number-of-restarts"),
         pytest.param(agent_pb2.RestartMode(max_restarts=0), {"EDRIVER_MAX_RESTARTS": "0"}, id="no-restart-allowed"),
-        pytest.param(None, {"EDRIVER_MODE": None, "CUDA_VISIBLE_DEVICES": "5"}, id="elastic"),
+        pytest.param(None, {"EDRIVER_MODE": None, "CUDA_VISIBLE_DEVICES": "5", "HOROVOD_ELASTIC": "1"}, id="elastic"),
     ],
 )
 def test_a_worker_in_restart_mode_finds_what_torchrun_leaves_it(

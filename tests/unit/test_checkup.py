@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edriver.commands import host_probe
-from edriver.commands.checkup import FAILED, NOTE, OK, Host, exit_code, host_items, local_items, plain, rendered
+from edriver.commands import doctor, host_probe
+from edriver.commands.checkup import (
+    FAILED,
+    NOTE,
+    OK,
+    TESTED_TORCH,
+    Host,
+    exit_code,
+    host_items,
+    local_items,
+    plain,
+    rendered,
+)
 from edriver.commands.doctor import examined, is_here
 from edriver.system.ssh_client import SshOptions
 
@@ -58,6 +70,35 @@ def test_where_all_holds_the_command_ends_with_0() -> None:
     assert "ok      it reaches this machine at 10.0.1.1" in text
     assert text.endswith("all that must hold holds")
     assert plain(items)["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("version", "noted"),
+    [("2.11.0", False), ("2.15.1+cu132", False), ("2.10.1+cpu", True), ("2.16.0a0+git1", True), ("3.11.0", True)],
+)
+def test_a_torch_that_edriver_is_not_tested_with_is_noted_and_passes(version: str, noted: bool) -> None:
+    items = list(local_items(VERSION, {**FOUND, "versions": {**FOUND["versions"], "torch": version}}, 4096))
+    notes = [item.text for item in items if item.state == NOTE and item.text.startswith("torch ")]
+    expected = f"torch {version}: edriver is tested with torch 2.11 to 2.15. A check below fails if "
+    assert [note.startswith(expected) for note in notes if "GPU" not in note] == [True] * noted
+    assert exit_code(items) == 0
+
+
+def test_the_torch_that_edriver_is_tested_with_is_the_one_that_it_asks_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (asked,) = (one for one in project["dependencies"] if one.startswith("torch"))
+    (oldest, newest) = TESTED_TORCH
+    assert asked == f"torch>={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
+
+
+def test_what_torch_prints_before_the_checks_result_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "talkative.py").write_text(
+        "print('[Gloo] Rank 0 is connected'); print('{\"trouble\": \"none\"}', end='')"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert doctor._printed_by(["talkative"]) == {"trouble": "none"}
 
 
 @pytest.mark.parametrize(

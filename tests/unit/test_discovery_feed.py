@@ -11,6 +11,7 @@ import pytest
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import HostSet, parse_host_list
 from edriver.discovery.poll_filter import Polls
+from edriver.discovery.slot_counts import DeviceCount, SlotCounts
 from edriver.discovery.steadiness import ANSWERS_CONSIDERED, MIN_CHANGES
 from edriver.driver.core import events
 from edriver.driver.discovery_feed import POLL_INTERVAL, DiscoveryFeed
@@ -40,7 +41,8 @@ class ScriptedSource:
 class Watch:
     """A feed of scripted steps, run to their end, with its sleeps and its events for the core."""
 
-    def __init__(self, *steps: HostSet | Exception) -> None:
+    def __init__(self, *steps: HostSet | Exception, counts: SlotCounts | None = None) -> None:
+        self.counts = counts
         self.slept: list[float] = []
         self.now = 100.0
         self.ended = False
@@ -51,7 +53,8 @@ class Watch:
     async def _run(self, steps: Sequence[HostSet | Exception]) -> None:
         inbox: Mailbox[Inbound] = Mailbox(100)
         feed = DiscoveryFeed(
-            ScriptedSource(steps), inbox, self._clock, self._sleep, self._note_unsteady, self.failing.append
+            *(ScriptedSource(steps), inbox, self._clock, self._sleep, self._note_unsteady, self.failing.append),
+            counts=self.counts,
         )
         try:
             await feed.run()
@@ -181,3 +184,24 @@ def test_observers_are_warned_while_the_source_keeps_failing_and_hosts_are_used(
     assert Watch(A, why, why, why, why, A, A).failing == ["line 1: bad", "line 1: bad", ""]
     assert Watch(A, why, why, why, DiscoveryError("line 2: bad")).failing == ["line 1: bad", "line 2: bad"]
     assert Watch(why, why, why, why).failing == []  # the run says why it waits
+
+
+async def _gpus(host: str) -> DeviceCount:
+    return DeviceCount(gpus={"a": 4}.get(host, 0), cores=2)
+
+
+def test_slots_are_counted_before_the_core_hears_of_hosts(caplog: pytest.LogCaptureFixture) -> None:
+    both, one = parse_host_list("a:gpu,b:gpu"), parse_host_list("a:gpu")
+    watch = Watch(both, both, one, one, counts=SlotCounts(_gpus, lambda: 0.0))
+    assert watch.reported == [found(parse_host_list("a:4"))]
+    note = "host b is not used: it has no NVIDIA GPU"
+    assert [note in each for each in watch.failing] == [True, True, False]
+    assert watch.failing[-1] == ""
+    assert sum(note in each.message for each in caplog.records) == 1, "it is said once"
+
+
+def test_a_fixed_list_with_a_host_that_has_no_such_device_ends_the_run() -> None:
+    watch = Watch(parse_host_list("a:gpu,b:gpu"), counts=SlotCounts(_gpus, lambda: 0.0, needed=1))
+    assert watch.ended
+    assert isinstance(watch.reported[0], events.SourceUnusable)
+    assert "host b is not used" in watch.reported[0].reason

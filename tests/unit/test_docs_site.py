@@ -11,6 +11,7 @@ from edriver.cli.explain import DRIVER_BOUNDS
 from edriver.cli.main import parser
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rounds_pb2, status_pb2
 from scripts.docs_site import command_line, configuration, links, parts, protocol
+from tests import needs
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,8 +51,8 @@ def test_every_worker_bound_is_a_time() -> None:
     assert [row for row in rows if not re.search(r"\| [\d.]+ s \|$", row)] == []
 
 
+@pytest.mark.needs(needs.GRPC_TOOLS)
 def test_every_message_service_and_comment_is_there() -> None:
-    pytest.importorskip("grpc_tools")  # make test has it; the matrix of versions does without
     page = protocol.page()
     for module in (agent_pb2, control_pb2, notification_pb2, rounds_pb2, status_pb2):
         file = module.DESCRIPTOR
@@ -60,8 +61,8 @@ def test_every_message_service_and_comment_is_there() -> None:
     assert "Counts this side's messages from 1" in page
 
 
+@pytest.mark.needs(needs.GRPC_TOOLS)
 def test_every_kind_of_event_is_there() -> None:
-    pytest.importorskip("grpc_tools")  # make test has it; the matrix of versions does without
     events = protocol.events()
     for field in status_pb2.Event.DESCRIPTOR.fields:
         assert f"| `{field.name}` |" in events

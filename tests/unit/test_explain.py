@@ -97,6 +97,7 @@ def test_what_is_shown_is_what_the_driver_uses(monkeypatch: pytest.MonkeyPatch) 
         pytest.param("-np 2 --elastic-timeout 600", "--elastic-timeout", ["600", "flag"], id="given-as-the-default"),
         pytest.param("-np 2", "--elastic-timeout", ["600", "default"], id="default"),
         pytest.param("-np 2 sh --elastic-timeout 5", "--elastic-timeout", ["600", "default"], id="the-commands-own"),
+        pytest.param("-np 2", "--slots-per-host, --nproc-per-node", ["1", "default"], id="slots"),
         pytest.param("-np 2 --verbose", "--verbose", ["yes", "flag"], id="switch"),
         pytest.param("-np 2 --max-np 3", "-H, --hosts", ["localhost:3", "derived: from --max-np"], id="hosts"),
         pytest.param(
@@ -161,3 +162,12 @@ def test_the_number_of_threads_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
     assert re.search(r"^1 thread; alone on its machine, all processors \(\d+ here\) default$", value)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert shown("-np 1 --explain sh", "a worker computes with") == ["3 threads", "derived: from OMP_NUM_THREADS"]
+
+
+def test_all_slots_are_counted_for_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "gpu")
+    assert main(["--max-np", "2", "--explain"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"-np, --num-proc +2 +derived: from the hosts' slots", text)
+    assert re.search(r"--slots-per-host, --nproc-per-node +gpu +derived: from PET_NPROC_PER_NODE", text)

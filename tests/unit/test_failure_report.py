@@ -88,6 +88,20 @@ def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
         pytest.param("KeyError: 'LOCAL_RANK'", False, None, id="variable-in-restart-mode"),
         pytest.param("KeyError: 'rank'", True, None, id="another-key"),
         pytest.param(
+            "torch.AcceleratorError: CUDA error: invalid device ordinal\nGPU device may be out of range, do you have "
+            "enough GPUs?",
+            True,
+            'torch.device("cuda")',
+            id="gpu-of-the-local-rank",
+        ),
+        pytest.param(
+            "RuntimeError: Attempting to deserialize object on CUDA device 1 but torch.cuda.device_count() is 1.",
+            True,
+            'map_location="cuda"',
+            id="checkpoint-of-another-gpu",
+        ),
+        pytest.param("AcceleratorError: CUDA error: invalid device ordinal", False, None, id="gpu-in-restart-mode"),
+        pytest.param(
             "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
             "workers are out of shared memory. Please try to raise your shared memory limit.",
             False,

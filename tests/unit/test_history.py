@@ -102,7 +102,17 @@ def test_goodput_is_what_the_driver_has_last_told() -> None:
     story.event(160.0, "all workers are done", run_ended=ended)
     head = story.history.since(0)["head"]
     assert (head["goodput"], head["time_spent"]["training"]) == (0.75, 45.0)
-    assert head["time_spent"].keys() == set(TIME_KINDS)
+    assert head["time_spent"].keys() == set(TIME_KINDS) - {"unknown"}
+    assert head["steps_lost"] == 0
+
+
+def test_in_restart_mode_neither_goodput_nor_lost_steps_are_known() -> None:
+    story = Story()
+    story.remark(100.0, "waiting")
+    spent = spent_of(None, 160.0, booting=15.0, unknown=45.0)
+    story.event(160.0, "done", run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE, time_spent=spent))
+    head = story.history.since(0)["head"]
+    assert (head["goodput"], head["steps_lost"], head["time_spent"]["unknown"]) == (None, None, 45.0)
 
 
 def test_steps_and_the_time_spent_on_them_are_of_one_moment() -> None:

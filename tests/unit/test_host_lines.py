@@ -10,6 +10,7 @@ from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.hosts import (
     MAX_LINE_CHARACTERS,
     MAX_LINES,
+    Devices,
     parse_host_list,
     parse_hosts,
 )
@@ -48,7 +49,23 @@ def test_reads(text: str | bytes, expected: list[tuple[str, int]]) -> None:
     assert pairs(text) == expected
 
 
-SLOTS = "slots must be a whole number from 1 to 1024"
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        pytest.param("a:gpu\nb:2", ["a:gpu", "b:2"], id="gpu"),
+        pytest.param("a:CPU\n[::1]:auto", ["a:cpu", "[::1]:auto"], id="cpu-and-auto"),
+        pytest.param("a slots=gpu", ["a:gpu"], id="mpirun"),
+        pytest.param("a\nb:2", ["a:auto", "b:2"], id="default"),
+    ],
+)
+def test_slots_that_are_counted_on_the_host(text: str, written: list[str]) -> None:
+    hosts = parse_hosts(text, Devices.AUTO)
+    assert [str(host) for host in hosts] == written
+    assert not hosts.is_counted
+    assert hosts.total_slots == sum(int(each[2:]) for each in written if each[2:].isdecimal())
+
+
+SLOTS = "slots must be a whole number from 1 to 1024, or gpu, cpu, auto"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import pickle
 import random
@@ -26,6 +27,7 @@ from edriver.driver.journal import journal as journal_module
 from edriver.driver.journal.draws import Draws, new_key
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.journal import Head, JournalError, Turn
+from edriver.driver.journal.snapshot import snapshot_from_bytes, snapshot_to_bytes
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))
@@ -250,6 +252,18 @@ def test_every_kind_of_event_can_be_written() -> None:
     assert rooms == {events.__name__}
     for event in SEEN:
         assert event_from_bytes(event_to_bytes(event)) == event
+
+
+def test_members_of_enumerations_are_written_alike_by_every_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3.11.0 to 3.11.3, and so Debian 12's, pickle them as calls of getattr."""
+
+    def as_there(self: enum.Enum, protocol: int) -> tuple[object, tuple[type, str]]:
+        return getattr, (type(self), self.name)
+
+    before = [event_to_bytes(event) for event in SEEN], snapshot_to_bytes(list(SEEN), {})
+    monkeypatch.setattr(enum.Enum, "__reduce_ex__", as_there)
+    assert ([event_to_bytes(event) for event in SEEN], snapshot_to_bytes(list(SEEN), {})) == before
+    assert snapshot_from_bytes(before[1], {}) == SEEN
 
 
 class Harm:

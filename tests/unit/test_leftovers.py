@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edriver.system.leftovers import FOLDER_PREFIX, LOCK_NAME, hold, remove_leftovers
+from tests.needs import ROOT_USER, require
 
 
 @pytest.fixture
@@ -52,8 +53,7 @@ def linked(folder: Path) -> None:
 
 
 def of_another_user(folder: Path) -> None:
-    if os.getuid() != 0:
-        pytest.skip("a file is given away by root only")
+    require(ROOT_USER)
     locked(folder)
     os.chown(folder, 65534, 65534)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
@@ -36,6 +35,7 @@ from edriver.driver.observe.round_time import SETTLING_SECONDS
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import agent_pb2, notification_pb2, resources_pb2, rounds_pb2, status_pb2
 from scripts.docs_site import metrics
+from tests import needs
 from tests.told_events import told
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,9 +44,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 class Story:
     """A run of two hosts, and what Prometheus reads of it; a second passes with every event."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Mode = Mode.ELASTIC) -> None:
         self.now = 1000.0
-        self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0, draw=lambda: 0.5)
+        self.membership = Membership(Settings(np=2, min_np=1, max_np=3, mode=mode), now=0.0, draw=lambda: 0.5)
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: self.now), lambda: self.now)
         self.polls = Polls()
         self.registry = CollectorRegistry()
@@ -197,6 +197,17 @@ def test_where_time_has_gone() -> None:
 def test_before_the_first_step_there_is_no_goodput() -> None:
     """It is no 0, at which an alert would go off."""
     assert not {"edriver_goodput_ratio", "edriver_last_step_timestamp_seconds"} & Story().shown().keys()
+
+
+def test_in_restart_mode_time_of_rounds_is_unknown_and_nothing_is_said_of_steps() -> None:
+    story = Story(Mode.RESTART)
+    story.begun()
+    story.now += 10.0
+    shown = story.shown()
+    assert shown['edriver_time_seconds_total{kind="unknown"}'] == 10.0
+    assert shown['edriver_time_seconds_total{kind="training"}'] == 0.0
+    assert not {name for name in shown if name.startswith(("edriver_goodput", "edriver_step"))}
+    assert not [name for name in Story().shown() if "unknown" in name]
 
 
 def test_no_counter_falls() -> None:
@@ -416,34 +427,27 @@ def test_the_documents_name_every_metric_and_no_other() -> None:
     assert names_in((DOCS / "grafana" / "alerts.yml").read_text()) <= exposed
 
 
-def promtool() -> str:
-    """Prometheus' own checker. Where there is none the test is skipped; where CI is set, it fails."""
-    found = shutil.which("promtool")
-    if found is None:
-        if "CI" in os.environ:
-            raise FileNotFoundError("promtool: apt-get install prometheus")
-        pytest.skip("there is no promtool here: it comes with the Debian package prometheus")
-    return found
-
-
+@pytest.mark.needs(needs.PROMETHEUS)
 def test_prometheus_finds_no_fault_with_the_names() -> None:
     story = recovered()
     story.says(1, 2, 5, epoch=1, samples_done=1, samples=2, reported={"loss": 1.0})
     story.polls.add(1.0, 2.0, believed=True)
     done = subprocess.run(
-        [promtool(), "check", "metrics"], input=story.text(), capture_output=True, text=True, timeout=60
+        ["promtool", "check", "metrics"], input=story.text(), capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+@pytest.mark.needs(needs.PROMETHEUS)
 def test_prometheus_finds_no_fault_with_the_alerts() -> None:
     rules = DOCS / "grafana" / "alerts.yml"
-    done = subprocess.run([promtool(), "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "SUCCESS: 7 rules found" in done.stdout
 
 
+@pytest.mark.needs(needs.PROMETHEUS)
 def test_alerts_go_off_when_they_should_and_only_then() -> None:
     cases = Path(__file__).with_name("alerts_test.yml")
-    done = subprocess.run([promtool(), "test", "rules", str(cases)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", "test", "rules", str(cases)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
 from edriver.agent.workers.network_variables import infiniband_devices, missing
+from edriver.driver.training_script import program_in_restart_mode
 from edriver.v1 import agent_pb2
 
+INTO_A_NAMESPACE = ["ip", "netns", "exec", "inner", "python", "train.py"]
 INTERFACES = ["lo", "eth0", "ibs3"]
 
 
@@ -63,8 +66,17 @@ def test_a_worker_starts_without_an_interface_that_is_not_here(
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
 
 
-def test_what_leads_into_another_network_keeps_its_variables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(INTO_A_NAMESPACE, id="as-it-is"),
+        pytest.param(program_in_restart_mode(INTO_A_NAMESPACE), id="program-in-restart-mode"),
+    ],
+)
+def test_what_leads_into_another_network_keeps_its_variables(
+    command: Sequence[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     terms = Terms(AgentSettings("run", "localhost", 1, "127.0.0.1", tmp_path), {"GLOO_SOCKET_IFNAME": "eth99"})
-    terms.take(agent_pb2.Welcome(command=["ip", "netns", "exec", "inner", "python", "train.py"]))
+    terms.take(agent_pb2.Welcome(command=command))
     assert terms.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0))["GLOO_SOCKET_IFNAME"] == "eth99"
     assert caplog.records == []

@@ -12,11 +12,12 @@ from edriver.cli.main import parser
 from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.script import HostDiscoveryScript
 from edriver.driver import options
+from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
-from edriver.driver.options import RunOptions, options_of
+from edriver.driver.options import RunOptions, options_of, takes_all_slots
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
 
@@ -93,6 +94,71 @@ def test_command_is_everything_after_the_flags(line: str, command: tuple[str, ..
 )
 def test_hosts(line: str, hosts: list[str]) -> None:
     assert hosts_of(read(line)) == hosts
+
+
+@pytest.mark.parametrize(
+    ("line", "hosts"),
+    [
+        pytest.param("-np auto sh", ["localhost:auto"], id="this-machine"),
+        pytest.param("--nproc-per-node gpu sh", ["localhost:gpu"], id="torchruns-flag"),
+        pytest.param("--slots-per-host 3 sh", ["localhost:3"], id="a-number-of-slots"),
+        pytest.param("-np auto --slots-per-host cpu -H a,b:2 sh", ["a:cpu", "b:2"], id="default-of-a-list"),
+        pytest.param("-np 8 -H a:gpu sh", ["a:gpu"], id="as-many-as-there-will-be"),
+        pytest.param("-np 2 --slots-per-host gpu sh", ["localhost:2"], id="np-wins-on-this-machine"),
+    ],
+)
+def test_slots_that_are_still_to_be_counted(line: str, hosts: list[str]) -> None:
+    assert hosts_of(read(line)) == hosts
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        pytest.param("-np auto sh", True, id="auto"),
+        pytest.param("-np auto --slots-per-host 2 sh", True, id="both"),
+        pytest.param("--slots-per-host 2 sh", True, id="slots-without-np"),
+        pytest.param("-np 4 --slots-per-host gpu sh", False, id="number"),
+        pytest.param("-np 4 -np auto sh", False, id="what-it-came-to"),
+    ],
+)
+def test_whether_all_slots_are_taken(line: str, found: bool) -> None:
+    assert takes_all_slots(parser().parse_known_args(line.split())[0]) is found
+
+
+@pytest.mark.parametrize(
+    ("line", "mode", "worker"),
+    [
+        pytest.param("--no-python sh x", Mode.RESTART, "{python} -P -m edriver.worker.restart -- sh x", id="no-python"),
+        pytest.param("--mode restart sh", Mode.RESTART, "{python} -P -m edriver.worker.restart -- sh", id="restart"),
+        pytest.param("--no-python --mode elastic sh x", Mode.ELASTIC, "sh x", id="elastic"),
+        pytest.param("sh x", Mode.ELASTIC, "sh x", id="not-said"),
+        pytest.param("-m pkg.a 1", Mode.RESTART, "{python} -m edriver.worker.restart -m pkg.a 1", id="module"),
+        pytest.param("--no-python {python} a.py", Mode.RESTART, "{python} -m edriver.worker.restart a.py", id="python"),
+    ],
+)
+def test_what_a_worker_runs(
+    line: str, mode: Mode, worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    for name in ("pkg/a.py", "a.py"):
+        (tmp_path / name).write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    options = read(f"-np 1 {line}".format(python=sys.executable))
+    assert options.mode.mode is mode
+    assert " ".join(options.worker_command) == worker.format(python=sys.executable)
+
+
+def test_a_script_without_its_interpreter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"^'train.py' is a script: put .* before it, as in python train.py$"):
+        read("-np 1 train.py")
+
+
+def test_a_variable_of_torchrun_is_named_where_it_cannot_be_used() -> None:
+    flags, _ = parser({"PET_TEE": "3"}).parse_known_args(["-np", "1", "sh"])
+    with pytest.raises(UsageError, match=r"^PET_TEE is for restart mode"):
+        options_of(flags)
 
 
 def test_hosts_of_a_named_source(tmp_path: Path) -> None:
@@ -246,6 +312,15 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param(
             "-np 1 --output-filename /dev/null sh", "--output-filename '/dev/null' is not a folder", id="output"
         ),
+        pytest.param("--slots-per-host 2 --ray auto sh", "-np is missing: give a number", id="auto-of-a-cluster"),
+        pytest.param(
+            "-np auto --hosts-dial-in --credentials c sh", "how many slots these hosts have", id="auto-of-dial-in"
+        ),
+        pytest.param(
+            "-np 1 --slots-per-host gpu --discovery list=a sh", "--slots-per-host gpu: only hosts of -H", id="gpu"
+        ),
+        pytest.param("-np 1 -m --no-python sh", "--module and --no-python exclude each other", id="module-no-python"),
+        pytest.param("-np 1 --mode restart env torchrun a.py", "torchrun starts processes itself", id="launcher-again"),
         pytest.param("-np 1 --tee 3 sh", "--tee is for restart mode, in which a worker has one", id="tee-elastic"),
         pytest.param("-np 1 --log-dir d sh", "--log-dir is for restart mode", id="log-dir-elastic"),
         pytest.param(f"{LOGS} --log-dir /dev/null {A_PY}", "--log-dir '/dev/null' is not a folder", id="log-dir"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edriver.system.private_files import NotOwnError, OwnFolder
-from tests.attacks.attackers import OTHER_ACCOUNT, need_root
+from tests.attacks.attackers import OTHER_ACCOUNT
+from tests.needs import ROOT_USER, require
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_what_others_can_write_is_refused_with_the_way_out(folder: Path, name: s
 
 @pytest.mark.parametrize("name", ["", "file"])
 def test_what_belongs_to_another_account_is_refused_by_its_owner(folder: Path, name: str) -> None:
-    need_root()
+    require(ROOT_USER)
     os.chown(folder / name, OTHER_ACCOUNT, OTHER_ACCOUNT)
     with pytest.raises(NotOwnError, match=rf"^{folder / name} belongs to user ID {OTHER_ACCOUNT}, .* \(cp -r\)$"):
         check(folder, or_roots=True)

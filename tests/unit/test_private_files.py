@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edriver.system.private_files import make_private, open_private
-from tests.attacks.attackers import OTHER_ACCOUNT, need_root
+from tests.attacks.attackers import OTHER_ACCOUNT
+from tests.needs import ROOT_USER, require
 
 
 def mode_of(path: Path) -> int:
@@ -47,7 +48,7 @@ def test_what_is_no_file_stays_as_it_is() -> None:
 
 
 def of_another_account(path: Path) -> Path:
-    need_root()
+    require(ROOT_USER)
     os.chown(path, OTHER_ACCOUNT, OTHER_ACCOUNT, follow_symlinks=False)
     return path
 

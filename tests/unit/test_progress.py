@@ -14,6 +14,9 @@ from edriver.v1 import status_pb2
     [
         pytest.param(status_pb2.Progress(steps=3), "step 3, 0.0 steps/s", id="steps"),
         pytest.param(
+            status_pb2.Progress(time_spent=status_pb2.TimeSpent(unknown=duration(1.0))), "", id="restart-mode"
+        ),
+        pytest.param(
             status_pb2.Progress(steps=90, step_rate=12.34, epoch=2, samples_done=400, samples=1000, sample_rate=10.0),
             "step 90, 12.3 steps/s; epoch 2 40 % done, 1 min 0 s left of it, 10 samples/s",
             id="samples",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 
 import pytest
 
 from edriver.cli import horovodrun_flags, main, torchrun_flags
+from edriver.discovery.hosts import Devices
 
 INSTEAD = horovodrun_flags.INSTEAD | torchrun_flags.INSTEAD
 
@@ -27,9 +29,11 @@ def test_what_is_named_instead_exists(flag: str) -> None:
     [
         pytest.param("--fusion-threshold-mb", "--fusion-threshold-mb is a flag of horovodrun", id="by name"),
         pytest.param("--timeline-filename=/t", "--timeline-filename is a flag of horovodrun", id="with a value"),
+        pytest.param("--torus-allreduce", "--torus-allreduce is a flag of horovodrun", id="horovod 0.28"),
+        pytest.param("--log-line-prefix-template=x", "-template is a flag of torchrun", id="torch 2.15"),
         pytest.param("--autotune-log-file", "nothing to tune", id="of a family"),
-        pytest.param("--nproc_per_node=4", "--nproc_per_node is a flag of torchrun", id="of torchrun"),
-        pytest.param("--max_restarts=3", "flag of edriver: write --max-restarts", id="underscores"),
+        pytest.param("--rdzv-backend=c10d", "--rdzv-backend is a flag of torchrun", id="of torchrun"),
+        pytest.param("--rdzv_backend=c10d", "--rdzv_backend is a flag of torchrun", id="underscores"),
         pytest.param("--nonsense", "--nonsense is not a flag of edriver", id="of no program"),
     ],
 )
@@ -56,9 +60,76 @@ def test_flags_of_horovodrun_are_flags_of_edriver(flags: list[str]) -> None:
     assert unknown == []
 
 
-def test_each_flag_of_torchrun_is_one_of_edriver_or_refused_by_name() -> None:
+def torchruns_flags() -> dict[str, argparse.Action]:
+    """The flags of the installed torchrun, written with dashes."""
     from torch.distributed.run import get_args_parser
 
-    flags = {flag for flag in get_args_parser()._option_string_actions if "_" not in flag} - {"-h", "--help"}
+    flags = get_args_parser()._option_string_actions
+    return {flag: flags[flag] for flag in flags if "_" not in flag and flag not in ("-h", "--help")}
+
+
+def shared_flags() -> dict[str, argparse.Action]:
+    """Those that edriver has, too, and that torchrun reads from a variable: all but 2.15's --print-completion."""
+    from torch.distributed.argparse_util import check_env, env
+
     own = main.parser()._option_string_actions
-    assert flags - own.keys() - torchrun_flags.INSTEAD.keys() == set()
+    return {
+        flag: action
+        for flag, action in torchruns_flags().items()
+        if flag in own and isinstance(action, (env, check_env))
+    }
+
+
+def test_flags_of_torchrun_may_be_written_with_underscores() -> None:
+    own = main.parser()
+    assert "--nproc-per-node" in shared_flags()
+    for flag in shared_flags():
+        action = own._option_string_actions[flag]
+        values = [] if action.nargs == 0 else ["2"]
+        with_underscores = flag[:2] + flag[2:].replace("-", "_")
+        found = [own.parse_known_args([word, *values, "cmd", "--a_b", "1"]) for word in (flag, with_underscores)]
+        assert found[0] == found[1]
+        assert found[0][1] == []
+        assert found[0][0].command == ["cmd", "--a_b", "1"]
+    flags, _ = own.parse_known_args(["--max_restarts=3", "sh", "--max_restarts=4"])
+    assert (flags.reset_limit, flags.command) == (3, ["sh", "--max_restarts=4"])
+
+
+def test_each_flag_of_torchrun_that_is_one_of_edriver_has_its_variable() -> None:
+    own = main.parser()._option_string_actions
+    expected = {own[flag].dest: f"PET_{action.dest.upper()}" for flag, action in shared_flags().items()}
+    assert expected == torchrun_flags.VARIABLES
+
+
+@pytest.mark.parametrize(
+    ("environ", "words", "name", "value"),
+    [
+        pytest.param({"PET_NPROC_PER_NODE": "gpu"}, [], "slots_per_host", Devices.GPU, id="gpu"),
+        pytest.param({"PET_NPROC_PER_NODE": "8"}, [], "slots_per_host", 8, id="number"),
+        pytest.param({"PET_NPROC_PER_NODE": "8"}, ["--nproc-per-node", "2"], "slots_per_host", 2, id="flag-wins"),
+        pytest.param({"PET_NPROC_PER_NODE": ""}, [], "slots_per_host", None, id="empty"),
+        pytest.param({"PET_MAX_RESTARTS": "3"}, [], "reset_limit", 3, id="restarts"),
+        pytest.param({"PET_TEE": "3"}, [], "tee", "3", id="text"),
+        pytest.param({"PET_NO_PYTHON": "1"}, [], "no_python", True, id="switch"),
+        pytest.param({"PET_MODULE": "0"}, [], "module", False, id="switch-off"),
+    ],
+)
+def test_variables_of_torchrun(environ: dict[str, str], words: list[str], name: str, value: object) -> None:
+    assert getattr(main.parser(environ).parse_known_args([*words, "sh"])[0], name) == value
+
+
+@pytest.mark.parametrize("variable", ["PET_NPROC_PER_NODE", "PET_MAX_RESTARTS", "PET_MODULE"])
+def test_a_variable_that_cannot_be_read_is_named(variable: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.parser({variable: "many"})
+    assert f"the variable {variable} cannot be used as --" in capsys.readouterr().err
+
+
+def test_variables_of_torchrun_without_effect_are_known() -> None:
+    environ = {"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "a:1", "PET_NODE_RANK": "", "PET_TEE": "3", "PET_CAT": "Tom"}
+    assert torchrun_flags.ignored_variables(environ) == ["PET_NNODES", "PET_RDZV_ENDPOINT"]
+
+
+def test_each_flag_of_torchrun_is_one_of_edriver_or_refused_by_name() -> None:
+    own = main.parser()._option_string_actions
+    assert torchruns_flags().keys() - own.keys() - torchrun_flags.INSTEAD.keys() == set()

@@ -175,6 +175,24 @@ def test_what_is_said_of_a_run(tmp_path: Path) -> None:
     assert message["reached"] == "step 115; loss 0.125"
 
 
+def test_what_is_said_of_a_run_in_restart_mode(tmp_path: Path) -> None:
+    """It sees no steps, so it claims nothing of them: neither that they count, nor that none was lost."""
+    path = tmp_path / "events.jsonl"
+    elastic = one_kill()
+    restart = re.sub(r'"training": "18s", "repeating": "0.500s"', '"unknown": "18.5s"', elastic)
+    path.write_text(re.sub(r', "goodput": 0.6|"steps_lost": "?3"?, ', "", restart))
+    recorded = recorded_run(Records(path, {"mode": "restart"}))
+    message = dict(facts(recorded))
+    assert message["goodput"] == "not known: no step is seen in restart mode"
+    assert message["time spent"] == "unknown 18.5 s, recovering 750 ms, booting 10.5 s, ending 250 ms"
+    assert "lost" not in message
+    outline = Outline()
+    outline.feed(html_report(recorded, "r"))
+    texts = [text.strip() for text in outline.texts if text.strip()]
+    row = texts.index("failure", texts.index("Every interruption, with its phases (2)"))
+    assert texts[row + 11] == "–"
+
+
 def test_what_is_said_of_a_run_that_made_no_step(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(line(1, 0, "waiting: 0 of 2 workers are ready", remark={}))

@@ -75,6 +75,15 @@ def test_each_way_to_end_is_told_the_latest_first(tmp_path: Path) -> None:
     ]
 
 
+def test_steps_that_are_not_known_are_not_said_to_be_none(tmp_path: Path) -> None:
+    spent = status_pb2.TimeSpent(unknown=duration(1.0))
+    over = status_pb2.RunEnded(end=status_pb2.RUN_END_DONE, time_spent=spent, progress=status_pb2.Progress())
+    progress = status_pb2.ProgressSample(time=timestamp(BEGAN + 5.0), progress=status_pb2.Progress(time_spent=spent))
+    made(tmp_path, "00000001", BEGAN, progress)
+    made(tmp_path, "00000002", BEGAN, status_pb2.Event(time=timestamp(BEGAN + 9.0), run_ended=over))
+    assert [(run.steps, run.goodput) for run in recorded_runs(tmp_path)] == [(None, None)] * 2
+
+
 def test_only_the_end_of_a_long_record_is_read(tmp_path: Path) -> None:
     folder = made(tmp_path, "00000001", BEGAN, ended(10.0, status_pb2.RUN_END_DONE, 90, 4))
     whole = (folder / "events.jsonl").read_text()

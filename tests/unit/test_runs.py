@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edriver.system import runs
+from tests import needs
 
 NOBODY = 65534
 
@@ -83,7 +84,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="takes root, to be another account")
+@pytest.mark.needs(needs.ROOT_USER)
 @pytest.mark.parametrize("whose_folder", [NOBODY, 0], ids=["its-own-folder", "a-folder-of-this-user"])
 def test_another_account_cannot_pose_as_a_run(place: Path, whose_folder: int) -> None:
     folder = a_folder(place, "aa")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import subprocess
 import sys
@@ -88,7 +89,7 @@ def test_a_submission() -> None:
     script = command[-1]
     first, step, agent = script.splitlines()
     assert first == f"--wrap=unset {RUN_FOLDER_VARIABLE}", "what has it is killed with what is left of the driver"
-    assert step.endswith("/pass_on.py $$) &")
+    assert step.endswith(f" {shlex.quote(pass_on.__file__)} $$) &")
     assert agent.startswith("exec "), "Slurm's signal for the script is for the agent"
     assert "--driver head:7777 --no-wait --credentials /home/me/c.json --slots 2" in script
     assert script.endswith('--host "$SLURMD_NODENAME.job$SLURM_JOB_ID"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def test_ssh_never_prompts_for_a_password() -> None:
 )
 def test_the_remote_shell_says_how_the_agent_ended(tmp_path: Path, script: str, code: int) -> None:
     python = tmp_path / "a python"
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{script}'\n")
+    python.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '{script}'\n")
     python.chmod(0o755)
     done = subprocess.run(["sh", "-c", remote_command(str(python), "a'b")], stderr=subprocess.DEVNULL, timeout=20)
     assert done.returncode == code

@@ -224,11 +224,15 @@ def test_a_worker_is_asked(
             "rank 0, worker 1 (a:1, process 12):\nthread MainThread:\n  here",
         ),
         (
+            stacks_pb2.Stacks(text="thread \x1b[2J:\n  here\r\n", source=stacks_pb2.STACK_SOURCE_WORKER),
+            "rank 0, worker 1 (a:1, process 12):\nthread \\x1b[2J:\n  here",
+        ),
+        (
             stacks_pb2.Stacks(obstacle=stacks_pb2.STACK_OBSTACLE_GONE),
             "rank 0, worker 1 (a:1, process 12): its process has ended",
         ),
     ],
-    ids=["stacks", "none"],
+    ids=["stacks", "a-threads-name-is-from-outside", "none"],
 )
 def test_as_text(stacks: stacks_pb2.Stacks, text: str) -> None:
     answer = status_pb2.ReadStacksResponse(worker_id=1, rank=0, host="a", slot=1, pid=12, stacks=stacks)

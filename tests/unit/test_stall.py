@@ -108,6 +108,17 @@ def test_stacks_name_every_thread_but_the_one_that_asks() -> None:
     assert "thread MainThread" not in text
 
 
+def test_a_threads_name_begins_no_line_of_its_own() -> None:
+    end = threading.Event()
+    named = threading.Thread(target=end.wait, name="a\n\nrank 3, worker 4 (b:0):\x1b[2J")
+    named.start()
+    try:
+        assert "thread a\\n\\nrank 3, worker 4 (b:0):\\x1b[2J:\n" in stacks(threading.main_thread())
+    finally:
+        end.set()
+        named.join()
+
+
 @pytest.mark.parametrize(
     ("texts", "changed"),
     [

@@ -71,6 +71,8 @@ def test_restart_mode_and_the_latest_failure_stay_shown() -> None:
         story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 4.0)
     said = story.reported(5.0)
     assert said[0] == "run abcd, 5 s, restart mode: round 1.2: 2 workers on a"
+    assert said[1].startswith("goodput not known: "), "a failure may have thrown all work away"
+    assert said[2] == "2 rounds; 1 failure, 0 preemptions, 0 resizes; steps lost not known"
     assert last_failure(said) == (
         "last failure: worker 2 (rank 1, a:1) was killed by SIGABRT after it had recorded ValueError at train.py:3: "
         "ValueError: bad batch"

@@ -41,7 +41,7 @@ def test_run_may_stand_before_the_flags_of_a_run(capsys: pytest.CaptureFixture[s
     [
         pytest.param("statsu", "did you mean `edriver status`?", id="nearly-a-subcommand"),
         pytest.param("runn -np 2 true", "did you mean `edriver run`?", id="nearly-run"),
-        pytest.param("python train.py -np 2", "first: `edriver -np 2 python train.py`", id="flag-behind-program"),
+        pytest.param("sh train.sh -np 2", "first: `edriver -np 2 sh train.sh`", id="flag-behind-program"),
         pytest.param("sh -c x --num-proc 2 y", "`edriver --num-proc 2 sh -c x y`", id="the-long-flag"),
         pytest.param("sh train.sh", None, id="no-flag-at-all"),
         pytest.param("quite-another-word", None, id="nothing-alike"),

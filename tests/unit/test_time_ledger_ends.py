@@ -118,21 +118,23 @@ def test_a_run_whose_steps_are_not_known() -> None:
     story.assigned(110.0)
     assert story.lengths() == [(BOOT, 100.0, 10.0)]
     story.says(3, 112.0)
-    assert story.spent(115.0) == {"booting": 10.0, "training": 5.0}
-    assert story.goodput(115.0) == round(5 / 15, 6)
+    assert story.spent(115.0) == {"booting": 10.0, "unknown": 5.0}
+    assert story.settled(115.0) == {"booting": 10.0, "unknown": 5.0}
+    assert story.goodput(115.0) is None
     assert story.ledger.interruption(500.0) is None
     story.ended(120.0, noticed=119.0)
-    assert story.spent(121.0) == {"booting": 10.0, "training": 10.0, "recovering": 1.0}
+    assert story.spent(121.0) == {"booting": 10.0, "unknown": 10.0, "recovering": 1.0}
     story.assigned(123.0)
     assert story.lengths()[1:] == [(FAILURE, 120.0, 3.0)]
-    assert story.spent(125.0) == {"booting": 10.0, "training": 12.0, "recovering": 3.0}
+    assert story.spent(125.0) == {"booting": 10.0, "unknown": 12.0, "recovering": 3.0}
     story.ended(130.0, RoundEnd.DONE)
     story.run_ended(131.0)
-    assert story.spent(200.0) == {"booting": 10.0, "training": 17.0, "recovering": 3.0, "ending": 1.0}
+    assert story.spent(200.0) == {"booting": 10.0, "unknown": 17.0, "recovering": 3.0, "ending": 1.0}
+    assert story.goodput(200.0) is None
     story = Story(counts_steps=False)
     story.assigned(110.0)
     story.run_ended(130.0)
-    assert story.spent(200.0) == {"booting": 10.0, "training": 20.0}
+    assert story.spent(200.0) == {"booting": 10.0, "unknown": 20.0}
 
 
 @pytest.mark.parametrize("counts_steps", [False, True], ids=["restart", "elastic"])
@@ -142,7 +144,7 @@ def test_a_round_that_nobody_has_ended_has_ended_when_the_next_one_begins(counts
     story.says(16, 120.0)
     story.round(130.0, 132.0)
     assert [kind for kind, _, _ in story.lengths()] == [BOOT, FAILURE]
-    assert story.spent(133.0)["training"] == (8.5 if counts_steps else 23.0)
+    assert story.spent(133.0)["training" if counts_steps else "unknown"] == (8.5 if counts_steps else 23.0)
 
 
 def test_the_next_run_of_a_script() -> None:

@@ -5,6 +5,7 @@ torch fails on such a name in each round anew, in words that name neither the va
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import socket
@@ -26,6 +27,8 @@ def stay_valid(command: Sequence[str]) -> bool:
     """Whether a command computes where it is started: another than Python's may lead into a container, or a network
     namespace, with interfaces of its own.
     """
+    if ("edriver.worker.restart", "--") in itertools.pairwise(command):
+        return False  # a worker's own process, which starts another program
     return bool(command) and _PYTHON.fullmatch(Path(command[0]).name) is not None
 
 

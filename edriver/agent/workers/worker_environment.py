@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,10 @@ variable is not documented (gloo/rendezvous/store.h); a Gloo that does not know 
 READY_VARIABLE = "EDRIVER_READY"
 """The variable that names the agent's socket: all processes that a worker starts have it, and no others."""
 
-ELASTIC_DEFAULTS = {**MALLOC_DEFAULTS, **GLOO_DEFAULTS, **NCCL_DEFAULTS}
+HOROVOD_DEFAULTS = {"HOROVOD_ELASTIC": "1"}
+"""What a script for Horovod may look at before hvd.init(), which sets HOROVOD_RANK and the like."""
+
+ELASTIC_DEFAULTS = {**MALLOC_DEFAULTS, **GLOO_DEFAULTS, **NCCL_DEFAULTS, **HOROVOD_DEFAULTS}
 """What is best for processes that outlive their rounds."""
 
 OTHER_LAUNCHERS_VARIABLES = frozenset(
@@ -42,6 +46,7 @@ OTHER_LAUNCHERS_VARIABLES = frozenset(
         *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
         *("LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_HOSTNAME"),
         *("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"),
+        "HOROVOD_ELASTIC",
         *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
         *("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_TASK_PID", "SLURM_GTIDS"),
         *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "OMPI_UNIVERSE_SIZE", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
@@ -59,9 +64,14 @@ _GPU_DEVICE_PATTERN = re.compile(r"nvidia\d+")
 
 
 def cuda_devices(base: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
-    """The GPUs that this host's workers may use, in CUDA_VISIBLE_DEVICES' words: the user's choice, else all."""
+    """The GPUs that this host's workers may use, in CUDA_VISIBLE_DEVICES' words: the user's choice, else all.
+
+    A GPU that MIG divides counts as one, unless the user names its instances. CUDA reads a choice up to the first name
+    that is no device: -1 hides all that follow.
+    """
     if (chosen := base.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [name.strip() for name in chosen.split(",") if name.strip()]
+        names = [name.strip() for name in chosen.split(",") if name.strip()]
+        return list(itertools.takewhile(lambda name: not name.startswith("-"), names))
     return [
         str(number)
         for number in range(sum(bool(_GPU_DEVICE_PATTERN.fullmatch(path.name)) for path in devices.iterdir()))

@@ -131,7 +131,7 @@ def go_on_with(
         os.environ.clear()
         os.environ.update(environment)
         silence_grpc()
-        options = options_of(run_parser().parse_known_args(head.arguments)[0])
+        options = options_of(run_parser(environment).parse_known_args(head.arguments)[0])
     except SystemExit:
         raise journal.damaged("its command line is invalid") from None
     except OSError as error:

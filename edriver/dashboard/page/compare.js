@@ -34,7 +34,7 @@ const FACTS = [
 const HEAD_FACTS = [
   ["rounds", (head) => countText(head.rounds, "round")],
   ["failures", (head) => String(head.failures)],
-  ["steps lost", (head) => head.steps_lost.toLocaleString("en")],
+  ["steps lost", (head) => lostText(head)],
   ["median recovery", (head) => (head.recoveries.count ? shortText(head.recoveries.median) : "–")],
 ];
 

@@ -11,7 +11,7 @@ const TABLES = {
     heads: ["since", "until", "round", "workers", "because of", "cause", "steps lost"],
     rows: (story, [from, to]) => [...story.rounds.values()]
       .filter((round) => round.assigned <= to && (round.ended === null || round.ended >= from))
-      .map((round) => [clockText(round.assigned, true), round.ended === null ? "now" : clockText(round.ended, true), round.id, String(round.size), KINDS[round.kind] || "", round.cause, String(round.lost)]),
+      .map((round) => [clockText(round.assigned, true), round.ended === null ? "now" : clockText(round.ended, true), round.id, String(round.size), KINDS[round.kind] || "", round.cause, lostText(story.head, round)]),
   },
   lanes: {
     of: "Worker slots",
@@ -27,7 +27,7 @@ const TABLES = {
     heads: ["since", "kind", "length", "round", ...PHASES.slice(0, -1), `then ${PHASES[PHASES.length - 1]}`, "steps lost", "cause"],
     rows: (story, [from, to]) => story.interruptions
       .filter((each) => each.start <= to && each.start + each.seconds >= from)
-      .map((each) => [clockText(each.start, true), each.kind, shortText(each.seconds), each.round || "none", ...(each.phases || PHASES.map(() => null)).map((seconds) => (seconds === null ? "–" : shortText(seconds))), String(each.lost), each.cause]),
+      .map((each) => [clockText(each.start, true), each.kind, shortText(each.seconds), each.round || "none", ...(each.phases || PHASES.map(() => null)).map((seconds) => (seconds === null ? "–" : shortText(seconds))), lostText(story.head, each), each.cause]),
   },
 };
 

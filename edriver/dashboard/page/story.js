@@ -123,6 +123,11 @@ function countText(count, noun) {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
+// Steps that were made again: of a run, or of one of its rounds or interruptions. In restart mode no step is seen.
+function lostText(head, part = head) {
+  return head.steps_lost === null ? "–" : (part === head ? head.steps_lost : part.lost).toLocaleString("en");
+}
+
 function numberText(value) {
   if (value === null || value === undefined) return "no number";
   const size = Math.abs(value);

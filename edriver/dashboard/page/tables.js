@@ -30,8 +30,9 @@ function drawHead(story) {
   put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers${resized}` : "workers");
   put("goodput", head.goodput === null ? "–" : `${(100 * head.goodput).toFixed(1)} %`);
   const spent = Object.entries(head.time_spent || {}).filter(([kind, seconds]) => kind !== "training" && seconds >= 0.0005).sort((a, b) => b[1] - a[1]);
-  put("goodput-note", spent.length ? `of wall time in steps that count; ${spent.slice(0, 2).map(([kind, seconds]) => `${kind} ${shortText(seconds)}`).join(", ")}` : "of wall time in steps that count");
-  put("lost", head.steps_lost.toLocaleString("en"));
+  const known = head.time_spent && "unknown" in head.time_spent ? "not known: no step is seen in restart mode" : "of wall time in steps that count";
+  put("goodput-note", spent.length ? `${known}; ${spent.slice(0, 2).map(([kind, seconds]) => `${kind} ${shortText(seconds)}`).join(", ")}` : known);
+  put("lost", lostText(head));
   put("rounds", head.rounds.toLocaleString("en"));
   put("rounds-note", [countText(head.failures, "failure"), countText(head.preemptions, "preemption"), countText(head.resizes, "resize"), ...(head.unproven ? [countText(head.unproven, KINDS.unproven)] : [])].join(", "));
   document.getElementById("failure-card").hidden = !head.failure;

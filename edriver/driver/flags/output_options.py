@@ -54,6 +54,7 @@ def logs_of(flags: argparse.Namespace, mode: ModeChoice) -> WorkerLogs | None:
     if first is None:
         return None
     if mode.mode is not Mode.RESTART:
+        first = flags.variables.get(first.lstrip("-").replace("-", "_"), first)
         raise UsageError(
             f"{first} is for restart mode, in which a worker has one local rank: give --output-filename instead, or "
             "--mode restart"

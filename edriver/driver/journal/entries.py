@@ -9,7 +9,7 @@ import pickle
 from typing import Any, Final, NamedTuple
 
 from edriver.driver.core import events
-from edriver.driver.journal.admitted import find_admitted
+from edriver.driver.journal.admitted import find_admitted, reduced
 
 _ROOMS: Final = ("edriver.common.", "edriver.discovery.hosts", "edriver.driver.core.")
 """Where the classes of events, and of what they hold, are defined."""
@@ -33,7 +33,9 @@ class Entry(NamedTuple):
 
 def event_to_bytes(event: events.Event) -> bytes:
     """The event as the journal holds it."""
-    return pickle.dumps(event, protocol=5)
+    buffer = io.BytesIO()
+    _Writer(buffer, protocol=5).dump(event)
+    return buffer.getvalue()
 
 
 def event_from_bytes(data: bytes) -> events.Event:
@@ -49,6 +51,12 @@ def event_from_bytes(data: bytes) -> events.Event:
     if type(event).__module__ != events.__name__:
         raise ValueError(f"it is no event, but a {type(event).__name__}")
     return event  # type: ignore[no-any-return]
+
+
+class _Writer(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        """As every Python reads it."""
+        return reduced(obj)
 
 
 class _EventsOnly(pickle.Unpickler):

@@ -12,7 +12,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Final
 
-from edriver.driver.journal.admitted import find_admitted
+from edriver.driver.journal.admitted import find_admitted, reduced
 from edriver.driver.journal.draws import Draws
 
 _ROOMS: Final = ("edriver.", "google.protobuf.")
@@ -87,7 +87,7 @@ class _Writer(pickle.Pickler):
         """Methods are found by their object and their name."""
         if isinstance(obj, types.MethodType):
             return _bound, (obj.__self__, obj.__name__)
-        return NotImplemented
+        return reduced(obj)
 
 
 class _Reader(pickle.Unpickler):

@@ -45,6 +45,7 @@ class RoundTime:
         start: when its members held the state; None: not all have passed their first boundary.
         latest: what the farthest member has reported,
         reported_at: when that was received.
+        unknown: seconds of which it is not known whether they were steps.
         training: seconds of steps,
         stalled: and without any.
         repeating: the part of `training` in which steps were made again,
@@ -63,6 +64,7 @@ class RoundTime:
     start: float | None = None
     latest: notification_pb2.WorkerProgress = field(default_factory=notification_pb2.WorkerProgress)
     reported_at: float = 0.0
+    unknown: float = 0.0
     training: float = 0.0
     stalled: float = 0.0
     repeating: float = 0.0
@@ -118,6 +120,8 @@ class RoundTime:
     def spend(self, spent: dict[str, float]) -> None:
         """Add this round's seconds to those of their kinds."""
         _spend(spent, self.training, self.repeating, self.stalled)
+        if self.unknown:
+            spent["unknown"] += self.unknown
 
     def spend_settled(self, spent: dict[str, float], now: float) -> None:
         """The same of what all members have reported by now: what one took for a stall may be a step to another."""

@@ -32,17 +32,19 @@ class TimeLedger:
 
     Args:
         began: when the run began.
-        counts_steps: whether workers pass boundaries; without, as in restart mode, all of a round is training.
+        counts_steps: whether workers pass boundaries; without, as in restart mode, it is not known what becomes of a
+            round's time: a failure may throw all of it away.
 
     Attributes:
+        counts_steps: the same.
         last_step: when the last known boundary was passed, in seconds since the epoch; None: there was none.
         over: whether the run has ended.
     """
 
     def __init__(self, began: float, counts_steps: bool = True) -> None:
-        self._counts_steps = counts_steps
+        self.counts_steps = counts_steps
         self._until = began
-        self._spent = dict.fromkeys(TIME_KINDS, 0.0)
+        self._spent = {kind: 0.0 for kind in TIME_KINDS if kind != "unknown" or not counts_steps}
         self._round: RoundTime | None = None
         self._open: OpenInterruption | None = OpenInterruption(
             Opening(began, None, None), status_pb2.INTERRUPTION_KIND_BOOT
@@ -68,12 +70,12 @@ class TimeLedger:
         lost, again = _steps_lost(self._round, steps_lost)
         self._put_away()
         self._round = RoundTime(round_id, size, lost, again, now)
-        return found if self._counts_steps else [*found, *self._under_way(now, None)]
+        return found if self.counts_steps else [*found, *self._under_way(now, None)]
 
     def record_progress(self, progress: notification_pb2.WorkerProgress, now: float) -> list[status_pb2.Interruption]:
         """A member of the round is so far; returns the interruptions that are over."""
         part = self._round
-        if part is None or round_id_of(progress.round_id) != part.round_id or not self._counts_steps:
+        if part is None or round_id_of(progress.round_id) != part.round_id or not self.counts_steps:
             return []
         if progress.boundaries < max(1, part.latest.boundaries):
             return []
@@ -169,13 +171,13 @@ class TimeLedger:
             else:
                 self._open.divide(spent, now, self._usual)
             until = max(now, until)
-        elif part is not None and not self._counts_steps:
-            spent["training"] += max(0.0, now - until)
+        elif part is not None and not self.counts_steps:
+            spent["unknown"] += max(0.0, now - until)
             until = max(now, until)
         elif (stall := self._stall(now)) is not None:
             spent["stalled"] += stall[1]
             until += stall[1]  # the rest of it is the step that is still to come
-        return _message(spent, until, begun=self.last_step is not None or not self._counts_steps)
+        return _message(spent, until, begun=self.last_step is not None)
 
     def settled(self, now: float) -> status_pb2.TimeSpent:
         """The part of the time spent that no later report can change: its seconds only grow. Left out are a round's
@@ -186,10 +188,10 @@ class TimeLedger:
         if part is not None and part.start is not None:
             part.spend_settled(spent, now)
         if self._open is not None and self._open.kind != status_pb2.INTERRUPTION_KIND_NEXT_RUN:
-            awaits_steps = part is not None and part.start is None and part.ending is None and self._counts_steps
+            awaits_steps = part is not None and part.start is None and part.ending is None and self.counts_steps
             self._open.divide_settled(spent, min(part.assigned, now) if part is not None and awaits_steps else now)
-        elif part is not None and not self._counts_steps and part.start is not None:
-            spent["training"] += max(0.0, now - self._until)
+        elif part is not None and not self.counts_steps and part.start is not None:
+            spent["unknown"] += max(0.0, now - self._until)
         return _message(spent, self._until, begun=False)
 
     def interruption(self, now: float) -> status_pb2.Interruption | None:
@@ -255,9 +257,9 @@ class TimeLedger:
         return [] if stall is None else [stall]
 
     def _spend_opaque(self, part: RoundTime, now: float) -> None:
-        """Without steps, all of a round is training."""
-        if not self._counts_steps and part.start is not None:
-            part.training = max(0.0, now - part.start)
+        """Without steps, nothing is known of a round's time."""
+        if not self.counts_steps and part.start is not None:
+            part.unknown = max(0.0, now - part.start)
             self._until = max(now, self._until)
 
     def _put_away(self) -> None:
@@ -269,7 +271,7 @@ class TimeLedger:
     def _stall(self, now: float) -> tuple[float, float] | None:
         """Since when the current round has made no step although one was due, and for how long that is known."""
         part = self._round
-        if part is None or part.start is None or not self._counts_steps or self._usual is None:
+        if part is None or part.start is None or not self.counts_steps or self._usual is None:
             return None
         known = (
             part.reported_at if now - part.reported_at < MAX_REPORT_AGE else now

@@ -7,9 +7,10 @@ A worker tells a thread that waits for other members from one that is busy by it
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -27,9 +28,25 @@ def wait(work: dist.Work | None) -> None:
             work.wait()
 
 
+def wait_for(lock: threading.Lock) -> None:
+    """Wait until another thread, which waits for other members, has released a lock."""
+    lock.acquire()
+    lock.release()
+
+
+class UnderWay(Protocol):
+    """What a handle stands for."""
+
+    def done(self) -> bool:
+        """Whether waiting would take no time."""
+
+    def result(self) -> Any:
+        """Wait for it; returns its result."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A collective that is under way.
+    """A collective that has begun.
 
     Attributes:
         works: what is to be waited for.
@@ -50,11 +67,11 @@ class Pending:
         return self.finish()
 
 
-_pending: dict[int, Pending] = {}
+_pending: dict[int, UnderWay] = {}
 _numbers = itertools.count(1)
 
 
-def handle_of(pending: Pending) -> int:
+def handle_of(pending: UnderWay) -> int:
     """A handle for a collective."""
     number = next(_numbers)
     _pending[number] = pending
@@ -67,7 +84,7 @@ def forget_all() -> None:
 
 
 def poll(handle: int) -> bool:
-    """Whether a collective is complete, so that `synchronize` would not wait.
+    """Whether a collective is complete or has failed, so that `synchronize` would not wait.
 
     Raises:
         ValueError: there is no such handle, or its result has been taken.
@@ -81,6 +98,8 @@ def synchronize(handle: int) -> Any:
     """Wait for a collective; returns its result, and None where that has been taken.
 
     Raises:
+        MismatchError: the members called different things; names the ranks, types and shapes.
+        ValueError: the call cannot be, on any member.
         HorovodInternalError: a member is gone.
     """
     pending = _pending.pop(handle, None)

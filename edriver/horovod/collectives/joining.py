@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from edriver.horovod.collectives.background import runner_of
 from edriver.horovod.collectives.handles import wait
-from edriver.horovod.collectives.negotiation import JOINED, Call, compare, met, shared
+from edriver.horovod.collectives.negotiation import JOINED, Call, any_later, compare, met, shared
 from edriver.horovod.collectives.reductions import ReduceOp, reduce_async
 from edriver.horovod.process_sets import Lane, global_process_set
 
@@ -25,22 +26,26 @@ def join(device: int = -1) -> int:
     """
     del device
     members = global_process_set
-    members.group()
-    if members.size() == 1:
-        return members.ranks[0]
+    own = members.lane()
+    if own.size == 1:
+        return own.ranks[0]
+    if (runner := runner_of(members)) is not None:
+        runner.drain()
     while True:
         before = members.joined
         digests, _ = met(members, JOINED, 0)
         if all(said == JOINED for said in digests):
             members.joined = frozenset()
-            return max(set(range(members.size())) - before)
-        texts = shared(members, "")
-        _take_part(next(Call.read(text) for text in texts if text), texts)
+            return max(set(own.ranks) - before)
+        lane = runner.lane if runner is not None and any_later(digests) else own
+        texts = shared(lane, "")
+        _take_part(next(Call.read(text) for text in texts if text), texts, lane)
 
 
-def _take_part(call: Call, texts: list[str]) -> None:
-    members = global_process_set
-    compare([Call.read(text) if text else None for text in texts], members)
+def _take_part(call: Call, texts: list[str], lane: Lane) -> None:
+    compare([Call.read(text) if text else None for text in texts], lane.ranks)
+    if call.lane:
+        lane = global_process_set.lane(call.lane)
     for reduction in call.reductions or ():
         zeros = torch.zeros(reduction.length, dtype=getattr(torch, reduction.dtype), device="cpu")
-        wait(reduce_async(zeros, ReduceOp(reduction.op), Lane(members, call.lane)))
+        wait(reduce_async(zeros, ReduceOp(reduction.op), lane))

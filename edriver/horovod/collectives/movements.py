@@ -11,10 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from edriver.horovod.collectives.handles import Pending, handle_of, synchronize
-from edriver.horovod.collectives.negotiation import Call, agree, outline
+from edriver.horovod.collectives.arguments import checked_tensors, no_rows
+from edriver.horovod.collectives.handles import Pending
+from edriver.horovod.collectives.negotiation import Agreed, Call, agree, all_reduced, outline
+from edriver.horovod.collectives.operations import Operation
 from edriver.horovod.errors import peer_loss_translated
-from edriver.horovod.process_sets import ProcessSet, global_process_set
+from edriver.horovod.process_sets import Lane, ProcessSet, global_process_set
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -23,7 +25,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def exchanged_rows(
-    tensor: torch.Tensor, give: Sequence[int], take: Sequence[int], members: ProcessSet
+    tensor: torch.Tensor, give: Sequence[int], take: Sequence[int], lane: Lane
 ) -> tuple[torch.Tensor, dist.Work | None]:
     """Start to send rows of a contiguous tensor to each member, and receive theirs.
 
@@ -31,7 +33,7 @@ def exchanged_rows(
         tensor: what to send.
         give: how many of its rows each member gets,
         take: and how many come from each.
-        members: who takes part; they have agreed.
+        lane: who takes part; they have agreed.
 
     Returns:
         where the rows arrive, in the order of the members, and what to wait for.
@@ -44,10 +46,10 @@ def exchanged_rows(
     with peer_loss_translated():
         work = dist.all_to_all_single(
             bytes_of(result),
-            bytes_of(tensor),
+            bytes_of(tensor[: sum(give)]),
             [rows * row for rows in take],
             [rows * row for rows in give],
-            group=members.group(),
+            group=lane.group(),
             async_op=True,
         )
     return result, work
@@ -57,66 +59,82 @@ def _row_bytes(tensor: torch.Tensor) -> int:
     return tensor.new_empty(1, *tensor.shape[1:]).numel() * tensor.element_size()
 
 
-def _no_rows(tensors: Sequence[torch.Tensor]) -> str:
-    return "a tensor without a dimension has no rows" if any(not tensor.dim() for tensor in tensors) else ""
-
-
 # ---- allgather
 
 
-def _start_gather(
+def gathered_rows(tensor: torch.Tensor, rows: Sequence[int], lane: Lane) -> Pending:
+    """Start to put the members' rows after one another.
+
+    Args:
+        tensor: this member's.
+        rows: how many each member has.
+        lane: who takes part; they have agreed.
+
+    Raises:
+        HorovodInternalError: a member is gone.
+    """
+    padded = tensor.detach()
+    if len(padded) < max(rows):
+        padded = torch.cat([padded, padded.new_empty(max(rows) - len(padded), *padded.shape[1:])])
+    everyone = padded.new_empty(lane.size, max(rows), *padded.shape[1:])
+    works: list[dist.Work | None] = []
+    if everyone.numel():
+        size = everyone[0].numel() * everyone.element_size()
+        with peer_loss_translated():
+            work = dist.all_gather(
+                list(torch.split(bytes_of(everyone), size)),
+                bytes_of(padded.contiguous()),
+                group=lane.group(),
+                async_op=True,
+            )
+        works.append(work)
+    return Pending(works, lambda: torch.cat([one[:count] for one, count in zip(everyone, rows, strict=True)]))
+
+
+def together(parts: Sequence[Pending], finish: Callable[[list[Any]], Any]) -> Pending:
+    """Several collectives as one, which ends when all of them have."""
+    works = [work for part in parts for work in part.works]
+    return Pending(works, lambda: finish([part.finish() for part in parts]))
+
+
+def rows_of_all(counts: Sequence[int], lane: Lane) -> list[list[int]]:
+    """Numbers of all members, by member; each has equally many. Raises HorovodInternalError."""
+    everyone = torch.zeros(lane.size, len(counts), dtype=torch.int64, device="cpu")
+    everyone[lane.place] = torch.tensor(counts, dtype=torch.int64, device="cpu")
+    numbers: list[list[int]] = all_reduced(everyone, lane).tolist()
+    return numbers
+
+
+def _gather(
     kind: str,
     tensors: Sequence[torch.Tensor],
     name: str | None,
     members: ProcessSet,
     finish: Callable[[list[torch.Tensor]], Any],
-) -> int:
-    gathered: list[torch.Tensor] = []
-    lengths: list[list[int]] = []
-    works: list[dist.Work | None] = []
-    for at, tensor in enumerate(tensors):
-        outlines = tuple(outline(each, free_rows=True) for each in tensors)
-        part = f"the one at {at}" if at else ""
-        call = Call(kind, name, outlines, options=part, refusal=_no_rows(tensors))
-        rows = agree(call, members, extra=len(tensor) if tensor.dim() else 0)
-        padded = tensor.detach()
-        if len(padded) < max(rows):
-            padded = torch.cat([padded, padded.new_empty(max(rows) - len(padded), *padded.shape[1:])])
-        everyone = padded.new_empty(members.size(), max(rows), *padded.shape[1:])
-        if everyone.numel():
-            size = everyone[0].numel() * everyone.element_size()
-            with peer_loss_translated():
-                work = dist.all_gather(
-                    list(torch.split(bytes_of(everyone), size)),
-                    bytes_of(padded.contiguous()),
-                    group=members.group(),
-                    async_op=True,
-                )
-            works.append(work)
-        gathered.append(everyone)
-        lengths.append(rows)
+) -> Operation:
+    checked_tensors(kind, tensors, members)
+    outlines = tuple(outline(each, free_rows=True) for each in tensors)
+    counts = [len(tensor) if tensor.dim() else 0 for tensor in tensors]
 
-    def result() -> Any:
-        return finish(
-            [
-                torch.cat([one[:count] for one, count in zip(everyone, rows, strict=True)])
-                for everyone, rows in zip(gathered, lengths, strict=True)
-            ]
-        )
+    def begin(agreed: Agreed) -> Pending:
+        rows = [agreed.extras] if len(counts) == 1 else [*zip(*rows_of_all(counts, agreed.lane), strict=True)]
+        parts = [gathered_rows(tensor, each, agreed.lane) for tensor, each in zip(tensors, rows, strict=True)]
+        return together(parts, finish)
 
-    return handle_of(Pending(works, result))
+    call = Call(kind, name, outlines, refusal=no_rows(tensors))
+    return Operation(call, members, begin, counts[0] if counts else 0)
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start to gather the members' tensors; returns a handle. See `allgather`."""
-    return _start_gather("allgather", [tensor], name, process_set, lambda results: results[0])
+    return _gather("allgather", [tensor], name, process_set, lambda results: results[0]).later()
 
 
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start to gather several tensors; returns one handle, for the list of results. See `allgather`."""
-    return _start_gather("grouped_allgather", tensors, name, process_set, lambda results: results)
+    return _gather("grouped_allgather", tensors, name, process_set, lambda results: results).later()
 
 
 def allgather(
@@ -132,7 +150,7 @@ def allgather(
     Raises:
         MismatchError: the members call different things; names the ranks, types and shapes.
         HorovodInternalError: a member is gone.
-        ValueError: the tensor has no dimension.
+        ValueError: the tensor has no dimension, or this rank is not a member.
     """
     (result,) = _Allgather.apply("allgather", name, process_set, tensor)  # type: ignore[no-untyped-call]
     gathered: torch.Tensor = result
@@ -151,70 +169,75 @@ class _Allgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kind: str, name: str | None, members: ProcessSet, *tensors: torch.Tensor) -> Any:
-        ctx.kind, ctx.members = kind, members
-        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
-        return tuple(synchronize(_start_gather(kind, tensors, name, members, lambda results: results)))
+        results = tuple(_gather(kind, tensors, name, members, lambda results: results).now())
+        ctx.kind, ctx.members, ctx.rows = kind, members, [len(tensor) for tensor in tensors]
+        return results
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         members = ctx.members
+        agreed = agree(Call(f"{ctx.kind}'s gradient", None, tuple(map(outline, gradients))), members)
         results = []
-        for gradient, rows in zip(gradients, ctx.rows, strict=True):
-            counts = agree(Call(f"{ctx.kind}'s gradient", None, (outline(gradient),)), members, extra=rows)
-            total = gradient.detach().clone(memory_format=torch.contiguous_format)
-            with peer_loss_translated():
-                dist.all_reduce(total, group=members.group())
-            start = sum(counts[: members.rank()])
-            results.append(total[start : start + rows] / members.size())
+        for gradient, *rows in zip(gradients, *rows_of_all(ctx.rows, agreed.lane), strict=True):
+            total = all_reduced(gradient.detach().clone(memory_format=torch.contiguous_format), agreed.lane)
+            start, length = sum(rows[: agreed.lane.place]), rows[agreed.lane.place]
+            results.append(total[start : start + length] / agreed.lane.size)
         return None, None, None, *results
 
 
 # ---- broadcast
 
 
-def _start_broadcast(
+def _broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None, members: ProcessSet, in_place: bool
-) -> int:
-    refusal = "" if root_rank in members.ranks else f"rank {root_rank} is not among {members.ranks}"
-    agree(Call("broadcast", name, (outline(tensor),), f"root_rank={root_rank}", refusal=refusal), members)
-    buffer = tensor.detach()
-    if not in_place or not buffer.is_contiguous():
-        buffer = buffer.clone(memory_format=torch.contiguous_format)
-    work = None
-    if members.size() > 1 and buffer.numel():
-        with peer_loss_translated():
-            work = dist.broadcast(bytes_of(buffer), src=root_rank, group=members.group(), async_op=True)
+) -> Operation:
+    checked_tensors("broadcast", [tensor], members)
+    if not isinstance(root_rank, int):
+        raise TypeError(f"broadcast: root_rank is an int, not {root_rank!r}")
+    refusal = "" if root_rank in members.ranks else f"root rank {root_rank} is not among {members.ranks}"
 
-    def result() -> torch.Tensor:
-        if not in_place:
-            return buffer
-        with torch.no_grad():
-            # Where the bytes have arrived in its own memory, this tells torch that it was written to.
-            tensor.copy_(buffer)
-        return tensor
+    def begin(agreed: Agreed) -> Pending:
+        buffer = tensor.detach()
+        if not in_place or not buffer.is_contiguous():
+            buffer = buffer.clone(memory_format=torch.contiguous_format)
+        work = None
+        if agreed.lane.size > 1 and buffer.numel():
+            with peer_loss_translated():
+                work = dist.broadcast(bytes_of(buffer), src=root_rank, group=agreed.lane.group(), async_op=True)
 
-    return handle_of(Pending([work], result))
+        def result() -> torch.Tensor:
+            if not in_place:
+                return buffer
+            with torch.no_grad():
+                # Where the bytes have arrived in its own memory, this tells torch that it was written to.
+                tensor.copy_(buffer)
+            return tensor
+
+        return Pending([work], result)
+
+    call = Call("broadcast", name, (outline(tensor),), f"root_rank={root_rank}", refusal=refusal)
+    return Operation(call, members, begin)
 
 
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start to broadcast a tensor, which stays as it is; returns a handle. See `broadcast`."""
-    return _start_broadcast(tensor, root_rank, name, process_set, in_place=False)
+    return _broadcast(tensor, root_rank, name, process_set, in_place=False).later()
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start to broadcast a tensor in place; returns a handle. See `broadcast`."""
-    return _start_broadcast(tensor, root_rank, name, process_set, in_place=True)
+    return _broadcast(tensor, root_rank, name, process_set, in_place=True).later()
 
 
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Broadcast a tensor in place; returns it. See `broadcast`."""
-    result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    result: torch.Tensor = _broadcast(tensor, root_rank, name, process_set, in_place=True).now()
     return result
 
 
@@ -232,7 +255,7 @@ def broadcast(
     Raises:
         MismatchError: the members call different things; names the ranks, types and shapes.
         HorovodInternalError: a member is gone.
-        ValueError: the root is no member.
+        ValueError: the root, or this rank, is no member.
     """
     result: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
     return result
@@ -244,65 +267,69 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, members: ProcessSet) -> Any:
         ctx.root_rank, ctx.members = root_rank, members
-        return synchronize(_start_broadcast(tensor, root_rank, name, members, in_place=False))
+        return _broadcast(tensor, root_rank, name, members, in_place=False).now()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (gradient,) = gradients
-        members = ctx.members
-        agree(Call("broadcast's gradient", None, (outline(gradient),)), members)
-        total = gradient.detach().clone(memory_format=torch.contiguous_format)
-        with peer_loss_translated():
-            dist.all_reduce(total, group=members.group())
-        total /= members.size()
-        is_root = members.ranks[members.rank()] == ctx.root_rank
+        agreed = agree(Call("broadcast's gradient", None, (outline(gradient),)), ctx.members)
+        lane = agreed.lane
+        total = all_reduced(gradient.detach().clone(memory_format=torch.contiguous_format), lane) / lane.size
+        is_root = lane.ranks[lane.place] == ctx.root_rank
         return total if is_root else torch.zeros_like(total), None, None, None
 
 
 # ---- alltoall
 
 
-def _start_alltoall(tensor: torch.Tensor, splits: torch.Tensor | None, name: str | None, members: ProcessSet) -> int:
+def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, members: ProcessSet) -> Operation:
+    checked_tensors("alltoall", [tensor], members)
     size = members.size()
     give, refusal = _splits(tensor, splits, size)
-    agree(Call("alltoall", name, (outline(tensor, free_rows=True),), refusal=refusal), members)
-    everyone = torch.zeros(size, size, dtype=torch.int64, device="cpu")
-    everyone[members.rank()] = torch.tensor(give, device="cpu")
-    with peer_loss_translated():
-        dist.all_reduce(everyone, group=members.group())
-    take = everyone[:, members.rank()]
-    result, work = exchanged_rows(tensor.detach().contiguous(), give, take.tolist(), members)
-    return handle_of(Pending([work], lambda: (result, take.to(torch.int32)) if splits is not None else result))
+
+    def begin(agreed: Agreed) -> Pending:
+        take = [row[agreed.lane.place] for row in rows_of_all(give, agreed.lane)]
+        result, work = exchanged_rows(tensor.detach().contiguous(), give, take, agreed.lane)
+        return Pending([work], lambda: (result, torch.tensor(take, dtype=torch.int32, device="cpu")))
+
+    call = Call("alltoall", name, (outline(tensor, free_rows=True),), refusal=refusal)
+    return Operation(call, members, begin)
 
 
-def _splits(tensor: torch.Tensor, splits: torch.Tensor | None, size: int) -> tuple[list[int], str]:
+def _splits(tensor: torch.Tensor, splits: Any, size: int) -> tuple[list[int], str]:
     """How many rows go to each member, and what is wrong; empty: nothing."""
-    if refusal := _no_rows([tensor]):
-        return [0] * size, refusal
+    nothing = [0] * size
+    if refusal := no_rows([tensor]):
+        return nothing, refusal
     rows = tensor.shape[0]
-    if splits is None:
+    given = torch.tensor([], dtype=torch.int32, device="cpu") if splits is None else torch.as_tensor(splits).cpu()
+    if given.dim() != 1:
+        return nothing, f"it expects a 1D splits tensor, not one of shape {tuple(given.shape)}"
+    if not len(given):
         if rows % size:
-            return [0] * size, f"{rows} rows cannot be shared out evenly to {size} members: give splits"
+            return nothing, f"{rows} rows cannot be shared out evenly to {size} members: give splits"
         return [rows // size] * size, ""
-    given = [int(count) for count in splits]
-    if len(given) != size or sum(given) != rows or min(given) < 0:
-        return [0] * size, f"splits {given} do not share out {rows} rows to {size} members"
-    return given, ""
+    if given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool:
+        return nothing, f"it expects splits to be integers, not {str(given.dtype).removeprefix('torch.')}"
+    counts: list[int] = given.tolist()
+    if len(counts) != size or sum(counts) > rows or min(counts) < 0:
+        return nothing, f"splits {counts} do not share out {rows} rows to {size} members"
+    return counts, ""
 
 
 def alltoall_async(
     tensor: torch.Tensor,
-    splits: torch.Tensor | None = None,
+    splits: torch.Tensor | Sequence[int] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an exchange of rows; returns a handle. See `alltoall`."""
-    return _start_alltoall(tensor, splits, name, process_set)
+    """Start an exchange of rows; returns a handle, whose result is a pair, also without splits. See `alltoall`."""
+    return _alltoall(tensor, splits, name, process_set).later()
 
 
 def alltoall(
     tensor: torch.Tensor,
-    splits: torch.Tensor | None = None,
+    splits: torch.Tensor | Sequence[int] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
@@ -310,7 +337,7 @@ def alltoall(
 
     Args:
         tensor: of the same type, and the same shape but for the first dimension, on all members.
-        splits: how many rows go to each member, in their order; None: equally many.
+        splits: how many rows go to each member, in their order; None: equally many. Rows that are left over stay here.
         name: what the operation is called in errors; the same on all members.
         process_set: who takes part.
 
@@ -320,7 +347,7 @@ def alltoall(
     Raises:
         MismatchError: the members call different things; names the ranks, types and shapes.
         HorovodInternalError: a member is gone.
-        ValueError: the splits do not add up.
+        ValueError: the splits are not integers, one for each member, or add up to more than there is.
     """
     result, taken = _Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     return (result, taken) if splits is not None else result
@@ -330,22 +357,17 @@ class _Alltoall(torch.autograd.Function):
     """The gradients go back to where the rows came from."""
 
     @staticmethod
-    def forward(
-        ctx: Any, tensor: torch.Tensor, splits: torch.Tensor | None, name: str | None, members: ProcessSet
-    ) -> Any:
-        handed = torch.tensor(_splits(tensor, splits, members.size())[0], device="cpu") if splits is None else splits
-        if splits is None and tensor.dim() and tensor.shape[0] % members.size():
-            synchronize(_start_alltoall(tensor, None, name, members))  # which refuses it, on all members
-        result, taken = synchronize(_start_alltoall(tensor, handed, name, members))
-        ctx.taken, ctx.members = taken, members
+    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, members: ProcessSet) -> Any:
+        result, taken = _alltoall(tensor, splits, name, members).now()
+        ctx.rows, ctx.taken, ctx.members = len(tensor), taken, members
         ctx.mark_non_differentiable(taken)
         return result, taken
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        gradient = gradients[0]
-        result, _ = synchronize(_start_alltoall(gradient, ctx.taken, "alltoall's gradient", ctx.members))
-        return result, None, None, None
+        result, _ = _alltoall(gradients[0], ctx.taken, "alltoall's gradient", ctx.members).now()
+        left_over = result.new_zeros(ctx.rows - len(result), *result.shape[1:])
+        return torch.cat([result, left_over]) if len(left_over) else result, None, None, None
 
 
 # ---- barrier
@@ -357,5 +379,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     Raises:
         MismatchError: a member called something else.
         HorovodInternalError: a member is gone.
+        ValueError: this rank is not a member.
     """
+    checked_tensors("barrier", [], process_set)
     agree(Call("barrier", None, (), reductions=()), process_set)

@@ -2,7 +2,9 @@
 
 Each sends a digest of its call; where they are equal, the collective begins. Where they are not, the members send the
 calls themselves, and all of them raise the same error. So a mistake never becomes a collective that hangs, or one whose
-result is void.
+result is void. Agreements are begun in the order of the calls, in the set's own group, and are concluded by whoever
+carries the operation out: the caller, or the set's thread for what nobody waits for. If only some of the members wait,
+all of them use that thread's lane: a digest says by its lowest bit that its sender does not wait.
 
 Nothing is cached, so members cannot disagree on what has been agreed: each collective costs a second, small one.
 `DistributedOptimizer` makes one agreement per step, for all gradients.
@@ -20,12 +22,28 @@ from typing import Final, NamedTuple
 import torch
 import torch.distributed as dist
 
+from edriver.horovod.collectives.background import runner_of
 from edriver.horovod.collectives.handles import wait
 from edriver.horovod.errors import MismatchError, peer_loss_translated
-from edriver.horovod.process_sets import ProcessSet
+from edriver.horovod.process_sets import Lane, ProcessSet
 
-JOINED: Final = 1
+JOINED: Final = 2
 """What a member that has called `join` sends instead of a digest, which are all larger."""
+
+_LATER: Final = 1
+"""Set in the digest of a call that does not wait."""
+
+
+class Agreed(NamedTuple):
+    """What the members have agreed on.
+
+    Attributes:
+        extras: the numbers of all members, in their order; 0 of one that has joined.
+        lane: where the collective is to be.
+    """
+
+    extras: list[int]
+    lane: Lane
 
 
 class Reduction(NamedTuple):
@@ -84,39 +102,55 @@ class Agreement:
         call: what this member is about to call.
         members: who takes part.
         extra: a number of this member's that the others need.
+        later: whether `conclude` is called on the set's thread.
 
     Raises:
+        ValueError: this rank is not a member.
         HorovodInternalError: a member is gone.
     """
 
-    def __init__(self, call: Call, members: ProcessSet, extra: int = 0) -> None:
-        self._call, self._members, self._extra = call, members, extra
-        self._text = call.text()
+    def __init__(self, call: Call, members: ProcessSet, extra: int = 0, later: bool = False) -> None:
+        self._call, self._extra, self._later = call, extra, later
+        self._own = members.lane()
         self._meeting: Meeting | None = None
-        members.group()
-        if members.size() > 1:
-            self._meeting = Meeting(members, digest_of(self._text), extra)
-            members.outstanding = self.conclude
+        if self._own.size > 1:
+            self._text = call.text()
+            self._runner = runner_of(members)
+            self._meeting = Meeting(members, digest_of(self._text) | (_LATER if later else 0), extra)
 
-    def reached(self) -> bool:
-        """Whether `conclude` would not wait."""
-        return self._meeting is None or self._meeting.over()
-
-    def conclude(self) -> list[int]:
-        """Wait until all members have made the call; see `agree`. Nothing happens the second time."""
-        call, members = self._call, self._members
-        extras = [self._extra]
+    def conclude(self) -> Agreed:
+        """Wait until all members have made the call; see `agree`."""
+        call, agreed = self._call, Agreed([self._extra], self._own)
         if self._meeting is not None:
-            meeting, self._meeting, members.outstanding = self._meeting, None, None
-            digests, extras = meeting.conclude()
-            if members.joined or len(set(digests)) > 1:
-                compare([Call.read(said) if said else None for said in shared(members, self._text)], members)
+            digests, extras = self._meeting.conclude()
+            agreed = Agreed(extras, self._lane(digests))
+            if differ(digests):
+                texts = shared(agreed.lane, self._text)
+                compare([Call.read(said) if said else None for said in texts], agreed.lane.ranks)
         if call.refusal:
             raise ValueError(f"{call.kind}{'' if call.name is None else f' {call.name!r}'}: {call.refusal}")
-        return extras
+        return agreed
+
+    def _lane(self, digests: Sequence[int]) -> Lane:
+        if not any_later(digests) or (self._call.lane and not differ(digests)):
+            return self._own
+        assert self._runner is not None, "where it is not there, everyone waits"
+        if not self._later:
+            self._runner.drain()
+        return self._runner.lane
 
 
-def agree(call: Call, members: ProcessSet, extra: int = 0) -> list[int]:
+def any_later(digests: Sequence[int]) -> bool:
+    """Whether a member does not wait for its call."""
+    return any(digest & _LATER for digest in digests)
+
+
+def differ(digests: Sequence[int]) -> bool:
+    """Whether members have called different things, or some have joined."""
+    return len({digest & ~_LATER for digest in digests}) > 1 or JOINED in digests
+
+
+def agree(call: Call, members: ProcessSet, extra: int = 0) -> Agreed:
     """Wait for all members to make this call.
 
     Args:
@@ -124,24 +158,21 @@ def agree(call: Call, members: ProcessSet, extra: int = 0) -> list[int]:
         members: who takes part.
         extra: a number of this member's that the others need.
 
-    Returns:
-        The numbers of all members, in their order; 0 of one that has joined.
-
     Raises:
         MismatchError: the calls differ; names the ranks.
-        ValueError: the call cannot be, on any member.
+        ValueError: the call cannot be, on any member; or this rank is not one.
         HorovodInternalError: a member is gone.
     """
     return Agreement(call, members, extra).conclude()
 
 
-def compare(calls: Sequence[Call | None], members: ProcessSet) -> None:
+def compare(calls: Sequence[Call | None], ranks: Sequence[int]) -> None:
     """See that all members have made the same call; None: one has joined.
 
     Raises:
         MismatchError: they have not, or those that have joined cannot take part.
     """
-    made = {rank: call for rank, call in zip(members.ranks, calls, strict=True) if call is not None}
+    made = {rank: call for rank, call in zip(ranks, calls, strict=True) if call is not None}
     (first, expected), *others = made.items()
     if wrong := {rank: call for rank, call in others if call != expected}:
         rank, call = next(iter(wrong.items()))
@@ -151,7 +182,7 @@ def compare(calls: Sequence[Call | None], members: ProcessSet) -> None:
             f"rank {rank} called {call}{more}. All of them have to make the same calls in the same order"
         )
     if len(made) < len(calls) and expected.reductions is None:
-        joined = [rank for rank in members.ranks if rank not in made]
+        joined = [rank for rank in ranks if rank not in made]
         raise MismatchError(
             f"rank {first} called {expected}, and rank {joined[0]} has called join: those that have joined take part "
             "in reductions only"
@@ -168,26 +199,24 @@ class Meeting:
 
     Raises:
         HorovodInternalError: a member is gone.
-        MismatchError: the one before, which had not been concluded, was no agreement.
     """
 
     def __init__(self, members: ProcessSet, digest: int, extra: int) -> None:
-        members.begin_meeting()
-        self._members = members
-        self._slots = torch.zeros(2, members.size(), dtype=torch.int64, device="cpu")
-        self._slots[:, members.rank()] = torch.tensor([digest, extra], device="cpu")
+        lane = members.lane()
+        members.met += 1
+        self._members, self._number, self._round = members, members.met, members.round_id
+        self._slots = torch.zeros(2, lane.size, dtype=torch.int64, device="cpu")
+        self._slots[:, lane.place] = torch.tensor([digest, extra], device="cpu")
         with peer_loss_translated():  # cheaper than a gather: everyone else's slots are 0
-            self._work = dist.all_reduce(self._slots, group=members.group(), async_op=True)
-
-    def over(self) -> bool:
-        """Whether `conclude` would not wait."""
-        return self._work is None or bool(self._work.is_completed())
+            self._work = dist.all_reduce(self._slots, group=lane.group(), async_op=True)
 
     def conclude(self) -> tuple[list[int], list[int]]:
         """Wait for all; returns everyone's numbers, in their order. Raises HorovodInternalError."""
-        wait(self._work)
+        work, self._work = self._work, None
+        wait(work)
         digests, extras = self._slots.tolist()
-        self._members.joined = frozenset(place for place, said in enumerate(digests) if said == JOINED)
+        joined = frozenset(place for place, said in enumerate(digests) if said == JOINED)
+        self._members.note_joined(self._round, self._number, joined)
         return digests, extras
 
 
@@ -196,28 +225,40 @@ def met(members: ProcessSet, digest: int, extra: int) -> tuple[list[int], list[i
     return Meeting(members, digest, extra).conclude()
 
 
-def shared(members: ProcessSet, text: str) -> list[str]:
+def shared(lane: Lane, text: str) -> list[str]:
     """Exchange texts with all members; returns everyone's, in their order.
 
     Raises:
         HorovodInternalError: a member is gone.
     """
     mine = text.encode()
-    lengths = torch.zeros(members.size(), dtype=torch.int64, device="cpu")
-    lengths[members.rank()] = len(mine)
-    with peer_loss_translated():
-        dist.all_reduce(lengths, group=members.group())
-        texts = torch.zeros(members.size(), max(1, int(lengths.max())), dtype=torch.uint8, device="cpu")
-        if mine:
-            texts[members.rank(), : len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        dist.all_reduce(texts, group=members.group())
+    lengths = torch.zeros(lane.size, dtype=torch.int64, device="cpu")
+    lengths[lane.place] = len(mine)
+    all_reduced(lengths, lane)
+    texts = torch.zeros(lane.size, max(1, int(lengths.max())), dtype=torch.uint8, device="cpu")
+    if mine:
+        texts[lane.place, : len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+    all_reduced(texts, lane)
     return [bytes(row[:length].tolist()).decode() for row, length in zip(texts, lengths.tolist(), strict=True)]
+
+
+def all_reduced(tensor: torch.Tensor, lane: Lane) -> torch.Tensor:
+    """Sum up a tensor over all members, in place; returns it.
+
+    Raises:
+        HorovodInternalError: a member is gone.
+    """
+    if lane.size > 1:
+        with peer_loss_translated():
+            work = dist.all_reduce(tensor, group=lane.group(), async_op=True)
+        wait(work)
+    return tensor
 
 
 @functools.lru_cache(maxsize=1024)
 def digest_of(text: str) -> int:
-    """A number, above JOINED and below 2**63, that two texts hardly ever share."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 2 | 1 << 61
+    """An even number, above JOINED and below 2**63, that two texts hardly ever share."""
+    return (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 2 | 1 << 61) & ~_LATER
 
 
 def outline(tensor: torch.Tensor, free_rows: bool = False) -> str:

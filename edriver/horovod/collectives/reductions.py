@@ -6,16 +6,18 @@ Gradients pass through those that are not in place.
 from __future__ import annotations
 
 import enum
-import math
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from edriver.horovod.collectives.handles import Pending, handle_of, synchronize
-from edriver.horovod.collectives.movements import exchanged_rows
-from edriver.horovod.collectives.negotiation import Call, Reduction, agree, outline
+from edriver.horovod.collectives.arguments import checked_tensors, no_rows
+from edriver.horovod.collectives.handles import Pending
+from edriver.horovod.collectives.movements import exchanged_rows, gathered_rows, rows_of_all, together
+from edriver.horovod.collectives.negotiation import Agreed, Call, Reduction, agree, outline
+from edriver.horovod.collectives.operations import Operation
 from edriver.horovod.compression import Compression, Compressor
 from edriver.horovod.errors import peer_loss_translated
 from edriver.horovod.process_sets import Lane, ProcessSet, global_process_set
@@ -81,13 +83,18 @@ class _Reduction:
         prescale: what they are multiplied with before,
         postscale: and after.
         members: who takes part.
+
+    Raises:
+        TypeError: a factor is no number.
     """
 
     def __init__(self, op: ReduceOp, prescale: float, postscale: float, members: ProcessSet) -> None:
-        self.op, self.prescale, self.postscale, self.members = op, prescale, postscale, members
+        self.op, self.members = op, members
+        self.prescale, self.postscale = float(prescale), float(postscale)
 
     def call(self, kind: str, name: str | None, tensors: Sequence[torch.Tensor]) -> Call:
         """The call, as members agree on it."""
+        checked_tensors(kind, tensors, self.members)
         options = f"op={self.op.value}" + "".join(
             f", {word}={value:g}" for word, value in (("prescale", self.prescale), ("postscale", self.postscale))
             if value != 1.0
@@ -106,10 +113,9 @@ class _Reduction:
         wide = _WIDER.get(tensor.dtype, tensor.dtype)
         return _scaled(tensor, self.prescale).to(wide).contiguous() if self.prescale != 1.0 else tensor.to(wide)
 
-    def after(self, total: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """What has arrived, in its own type."""
+    def after(self, total: torch.Tensor, dtype: torch.dtype, size: int) -> torch.Tensor:
+        """What has arrived from so many members, in its own type."""
         if self.op is Average:
-            size = self.members.size()
             total = total.div_(size) if dtype.is_floating_point or dtype.is_complex else _truncated(total, size)
         if self.postscale != 1.0:
             total = _scaled(total, self.postscale)
@@ -135,15 +141,15 @@ def _truncated(total: torch.Tensor, size: int) -> torch.Tensor:
     return torch.div(total, size, rounding_mode="trunc")
 
 
-def _start(
+def _reduce(
     kind: str,
     tensors: Sequence[torch.Tensor],
     name: str | None,
     reduction: _Reduction,
     finish: Callable[[list[torch.Tensor]], Any],
     in_place: bool = False,
-) -> int:
-    """Start all-reduces of tensors, those of one type together; returns the handle.
+) -> Operation:
+    """All-reduces of tensors, those of one type together.
 
     Args:
         kind: of the call.
@@ -153,31 +159,37 @@ def _start(
         finish: answers with the call's result from the reduced tensors.
         in_place: whether the tensors may be written to.
     """
-    members = reduction.members
-    agree(reduction.call(kind, name, tensors), members)
-    with torch.no_grad():
-        ready = [reduction.before(tensor.detach()) for tensor in tensors]
-        together: dict[torch.dtype, list[torch.Tensor]] = {}
-        for part in ready:
-            together.setdefault(part.dtype, []).append(part.reshape(-1))
-        flat = {dtype: torch.cat(parts) if len(parts) > 1 else parts[0] for dtype, parts in together.items()}
-        if not in_place:
-            given = {tensor.data_ptr() for tensor in tensors}
-            flat = {dtype: total.clone() if total.data_ptr() in given else total for dtype, total in flat.items()}
-        works = [reduce_async(total, reduction.op, Lane(members)) for total in flat.values()]
-
-    def result() -> Any:
+    call = reduction.call(kind, name, tensors)
+    ready: list[torch.Tensor] = []
+    flat: dict[torch.dtype, torch.Tensor] = {}
+    if not call.refusal:
         with torch.no_grad():
-            starts = dict.fromkeys(flat, 0)
-            totals = []
-            for tensor, part in zip(tensors, ready, strict=True):
-                start = starts[part.dtype]
-                starts[part.dtype] += part.numel()
-                total = flat[part.dtype][start : start + part.numel()].view(tensor.shape)
-                totals.append(reduction.after(total, tensor.dtype))
-            return finish(totals)
+            ready = [reduction.before(tensor.detach()) for tensor in tensors]
+            together: dict[torch.dtype, list[torch.Tensor]] = {}
+            for part in ready:
+                together.setdefault(part.dtype, []).append(part.reshape(-1))
+            flat = {dtype: torch.cat(parts) if len(parts) > 1 else parts[0] for dtype, parts in together.items()}
+            if not in_place:
+                given = {tensor.data_ptr() for tensor in tensors}
+                flat = {dtype: total.clone() if total.data_ptr() in given else total for dtype, total in flat.items()}
 
-    return handle_of(Pending(works, result))
+    def begin(agreed: Agreed) -> Pending:
+        works = [reduce_async(total, reduction.op, agreed.lane) for total in flat.values()]
+
+        def result() -> Any:
+            with torch.no_grad():
+                starts = dict.fromkeys(flat, 0)
+                totals = []
+                for tensor, part in zip(tensors, ready, strict=True):
+                    start = starts[part.dtype]
+                    starts[part.dtype] += part.numel()
+                    total = flat[part.dtype][start : start + part.numel()].view(tensor.shape)
+                    totals.append(reduction.after(total, tensor.dtype, agreed.lane.size))
+                return finish(totals)
+
+        return Pending(works, result)
+
+    return Operation(call, reduction.members, begin)
 
 
 def reduce_async(total: torch.Tensor, op: ReduceOp, lane: Lane) -> dist.Work | None:
@@ -186,17 +198,26 @@ def reduce_async(total: torch.Tensor, op: ReduceOp, lane: Lane) -> dist.Work | N
     Raises:
         HorovodInternalError: a member is gone.
     """
-    if lane.members.size() == 1 or not total.numel():
+    if lane.size == 1 or not total.numel():
         return None
     with peer_loss_translated():
         work: dist.Work | None = dist.all_reduce(total, op=_TORCH_OPS[op], group=lane.group(), async_op=True)
         return work
 
 
-def _into(tensors: Sequence[torch.Tensor], totals: list[torch.Tensor]) -> list[torch.Tensor]:
-    for tensor, total in zip(tensors, totals, strict=True):
-        tensor.copy_(total)
-    return list(tensors)
+def _reduce_in_place(
+    kind: str,
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    reduction: _Reduction,
+    finish: Callable[[list[torch.Tensor]], Any],
+) -> Operation:
+    def into(totals: list[torch.Tensor]) -> Any:
+        for tensor, total in zip(tensors, totals, strict=True):
+            tensor.copy_(total)
+        return finish(list(tensors))
+
+    return _reduce(kind, tensors, name, reduction, into, in_place=True)
 
 
 # ---- allreduce
@@ -213,7 +234,7 @@ def allreduce_async(
 ) -> int:
     """Start to reduce a tensor, which stays as it is; returns a handle. See `allreduce`."""
     reduction = _Reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _start("allreduce", [tensor], name, reduction, lambda totals: totals[0])
+    return _reduce("allreduce", [tensor], name, reduction, lambda totals: totals[0]).later()
 
 
 def allreduce_async_(
@@ -227,7 +248,7 @@ def allreduce_async_(
 ) -> int:
     """Start to reduce a tensor in place; returns a handle. See `allreduce`."""
     reduction = _Reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _start("allreduce", [tensor], name, reduction, lambda totals: _into([tensor], totals)[0], True)
+    return _reduce_in_place("allreduce", [tensor], name, reduction, lambda totals: totals[0]).later()
 
 
 def allreduce_(
@@ -240,9 +261,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce a tensor in place; returns it. See `allreduce`."""
-    result: torch.Tensor = synchronize(
-        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
+    reduction = _Reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    result: torch.Tensor = _reduce_in_place("allreduce", [tensor], name, reduction, lambda totals: totals[0]).now()
     return result
 
 
@@ -290,7 +310,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Start to reduce several tensors as one; returns one handle, for the list of results. See `allreduce`."""
     reduction = _Reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _start("grouped_allreduce", tensors, name, reduction, lambda totals: totals)
+    return _reduce("grouped_allreduce", tensors, name, reduction, lambda totals: totals).later()
 
 
 def grouped_allreduce_async_(
@@ -304,7 +324,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """Start to reduce several tensors as one, in place; returns one handle, for their list. See `allreduce`."""
     reduction = _Reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _start("grouped_allreduce", tensors, name, reduction, lambda totals: _into(tensors, totals), True)
+    return _reduce_in_place("grouped_allreduce", tensors, name, reduction, lambda totals: totals).later()
 
 
 def grouped_allreduce_(
@@ -317,9 +337,10 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduce several tensors as one, in place; returns their list. See `allreduce`."""
-    result: list[torch.Tensor] = synchronize(
-        grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
+    reduction = _Reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    result: list[torch.Tensor] = _reduce_in_place(
+        "grouped_allreduce", tensors, name, reduction, lambda totals: totals
+    ).now()
     return result
 
 
@@ -358,12 +379,12 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kind: str, name: str | None, reduction: _Reduction, *tensors: torch.Tensor) -> Any:
         ctx.kind, ctx.reduction = kind, reduction
-        return tuple(synchronize(_start(kind, tensors, name, reduction, lambda totals: totals)))
+        return tuple(_reduce(kind, tensors, name, reduction, lambda totals: totals).now())
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        handle = _start(f"{ctx.kind}'s gradient", gradients, None, ctx.reduction, lambda totals: totals)
-        return None, None, None, *synchronize(handle)
+        totals = _reduce(f"{ctx.kind}'s gradient", gradients, None, ctx.reduction, lambda totals: totals).now()
+        return None, None, None, *totals
 
 
 # ---- reducescatter
@@ -374,34 +395,30 @@ def shares(rows: int, size: int) -> list[int]:
     return [rows // size + (place < rows % size) for place in range(size)]
 
 
-def _start_scatter(
+def _scatter(
     kind: str, tensors: Sequence[torch.Tensor], name: str | None, reduction: _Reduction, single: bool
-) -> int:
+) -> Operation:
     if reduction.op not in (Average, Sum):
         raise NotImplementedError("reducescatter: op is hvd.Average or hvd.Sum")
-    members = reduction.members
     call = reduction.call(kind, name, tensors)
-    refusal = call.refusal or next(("a tensor without a dimension has no rows" for t in tensors if not t.dim()), "")
-    agree(Call(kind, name, call.tensors, call.options, None, refusal), members)
-    size, place = members.size(), members.rank()
-    parts, works = [], []
-    with torch.no_grad():
+
+    def begin(agreed: Agreed) -> Pending:
+        lane, parts = agreed.lane, []
         for tensor in tensors:
             ready = reduction.before(tensor.detach()).contiguous()
-            give = shares(len(ready), size)
-            gathered, work = exchanged_rows(ready, give, [give[place]] * size, members)
-            parts.append(gathered.view(size, give[place], *ready.shape[1:]))
-            works.append(work)
+            give = shares(len(ready), lane.size)
+            gathered, work = exchanged_rows(ready, give, [give[lane.place]] * lane.size, lane)
+            rows = gathered.view(lane.size, give[lane.place], *ready.shape[1:])
+            parts.append(Pending([work], functools.partial(_summed, rows, reduction, tensor.dtype)))
+        return together(parts, lambda totals: totals[0] if single else totals)
 
-    def result() -> Any:
-        with torch.no_grad():
-            totals = [
-                reduction.after(part.sum(0, dtype=part.dtype), tensor.dtype)
-                for part, tensor in zip(parts, tensors, strict=True)
-            ]
-        return totals[0] if single else totals
+    refusal = call.refusal or no_rows(tensors)
+    return Operation(Call(kind, name, call.tensors, call.options, None, refusal), reduction.members, begin)
 
-    return handle_of(Pending(works, result))
+
+def _summed(rows: torch.Tensor, reduction: _Reduction, dtype: torch.dtype) -> torch.Tensor:
+    with torch.no_grad():
+        return reduction.after(rows.sum(0, dtype=rows.dtype), dtype, len(rows))
 
 
 def reducescatter_async(
@@ -414,7 +431,7 @@ def reducescatter_async(
 ) -> int:
     """Start to reduce a tensor and share out its rows; returns a handle. See `reducescatter`."""
     reduction = _Reduction(chosen_op(op, None), prescale_factor, postscale_factor, process_set)
-    return _start_scatter("reducescatter", [tensor], name, reduction, single=True)
+    return _scatter("reducescatter", [tensor], name, reduction, single=True).later()
 
 
 def reducescatter(
@@ -451,7 +468,7 @@ def grouped_reducescatter_async(
 ) -> int:
     """Start to reduce and share out several tensors; returns one handle, for the list. See `reducescatter`."""
     reduction = _Reduction(chosen_op(op, None), prescale_factor, postscale_factor, process_set)
-    return _start_scatter("grouped_reducescatter", tensors, name, reduction, single=False)
+    return _scatter("grouped_reducescatter", tensors, name, reduction, single=False).later()
 
 
 def grouped_reducescatter(
@@ -469,30 +486,22 @@ def grouped_reducescatter(
 
 
 class _Reducescatter(torch.autograd.Function):
-    """Every member's row comes from all of them: its gradient goes back to all of them."""
+    """Every member's row comes from all of them: its gradient goes back to all of them.
+
+    As in Horovod, an average's gradient is that of its result, and a sum's is larger by the number of members.
+    """
 
     @staticmethod
     def forward(ctx: Any, kind: str, name: str | None, reduction: _Reduction, *tensors: torch.Tensor) -> Any:
-        ctx.kind, ctx.reduction, ctx.rows = kind, reduction, [len(tensor) for tensor in tensors]
-        return tuple(synchronize(_start_scatter(kind, tensors, name, reduction, single=False)))
+        ctx.kind, ctx.reduction = kind, reduction
+        return tuple(_scatter(kind, tensors, name, reduction, single=False).now())
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        members, reduction = ctx.reduction.members, ctx.reduction
-        kind = f"{ctx.kind}'s gradient"
-        agree(Call(kind, None, tuple(outline(g, free_rows=True) for g in gradients)), members)
-        factor = reduction.prescale * reduction.postscale / (members.size() if reduction.op is Average else 1)
-        results = []
-        for gradient, rows in zip(gradients, ctx.rows, strict=True):
-            per_row = math.prod(gradient.shape[1:])
-            gave = shares(rows, members.size())
-            everyone, work = exchanged_rows(
-                gradient.contiguous().repeat(members.size(), *[1] * (gradient.dim() - 1)),
-                [len(gradient)] * members.size(),
-                gave,
-                members,
-            )
-            Pending([work], lambda: None).result()
-            assert everyone.numel() == rows * per_row, "a row is missing"
-            results.append(everyone.view(rows, *gradient.shape[1:]) * factor)
-        return None, None, None, *results
+        reduction = ctx.reduction
+        outlines = tuple(outline(gradient, free_rows=True) for gradient in gradients)
+        lane = agree(Call(f"{ctx.kind}'s gradient", None, outlines), reduction.members).lane
+        factor = reduction.prescale * reduction.postscale * (1 if reduction.op is Average else lane.size)
+        rows = zip(*rows_of_all([len(gradient) for gradient in gradients], lane), strict=True)
+        parts = [gathered_rows(gradient * factor, each, lane) for gradient, each in zip(gradients, rows, strict=True)]
+        return None, None, None, *together(parts, lambda results: results).result()

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from edriver.horovod.collectives.handles import synchronize
-from edriver.horovod.collectives.movements import allgather_async
-from edriver.horovod.collectives.negotiation import Call, agree, outline
+from edriver.horovod.collectives.arguments import checked_tensors
+from edriver.horovod.collectives.handles import Pending
+from edriver.horovod.collectives.movements import gathered_rows, together
+from edriver.horovod.collectives.negotiation import Agreed, Call, outline
+from edriver.horovod.collectives.operations import begun_later
 from edriver.horovod.collectives.reductions import Average, ReduceOp, Sum, chosen_op
 from edriver.horovod.process_sets import ProcessSet, global_process_set
 
@@ -27,21 +29,28 @@ def sparse_allreduce_async(
         process_set: who takes part.
 
     Raises:
-        ValueError: the tensor is not sparse.
         NotImplementedError: another operation was asked for.
+        TypeError: it is no tensor.
+
+    The function raises:
+        ValueError: the tensor is not sparse.
         MismatchError: the members call different things; names the ranks, types and shapes.
-        HorovodInternalError: a member is gone; the function raises it too.
+        HorovodInternalError: a member is gone.
     """
     if chosen_op(op, None) not in (Average, Sum):
         raise NotImplementedError("sparse_allreduce: op is hvd.Average or hvd.Sum")
+    checked_tensors("sparse_allreduce", [tensor], process_set)
     refusal = "" if tensor.layout == torch.sparse_coo else f"a {tensor.layout} tensor is not sparse"
-    agree(Call("sparse_allreduce", name, (outline(tensor),), f"op={op.value}", refusal=refusal), process_set)
-    own = tensor.detach().coalesce()
-    indices = allgather_async(own.indices().t().contiguous(), f"{name}.indices", process_set)
-    values = allgather_async(own.values(), f"{name}.values", process_set)
+    own = tensor.detach().coalesce() if not refusal else tensor
 
-    def result() -> torch.Tensor:
-        total = torch.sparse_coo_tensor(synchronize(indices).t(), synchronize(values), own.shape).coalesce()
-        return total / process_set.size() if op is Average else total
+    def begin(agreed: Agreed) -> Pending:
+        def total(parts: list[torch.Tensor]) -> torch.Tensor:
+            whole = torch.sparse_coo_tensor(parts[0].t(), parts[1], own.shape).coalesce()
+            return whole / agreed.lane.size if op is Average else whole
 
-    return result
+        indices = gathered_rows(own.indices().t().contiguous(), agreed.extras, agreed.lane)
+        values = gathered_rows(own.values(), agreed.extras, agreed.lane)
+        return together([indices, values], total)
+
+    call = Call("sparse_allreduce", name, (outline(tensor),), f"op={op.value}", refusal=refusal)
+    return begun_later(call, process_set, begin, 0 if refusal else own._nnz()).result

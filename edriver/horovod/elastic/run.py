@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from edriver.horovod import basics, process_sets
 from edriver.horovod.collectives import handles
 from edriver.horovod.elastic.state import ForeignState, State
+from edriver.worker.restart import fresh_start
 from edriver.worker.rounds.run import run as run_in_rounds
 from edriver.worker.state.state import State as StateOfRounds
 from edriver.worker.watch.not_called import refuse_function
@@ -19,7 +20,7 @@ R = TypeVar("R")
 def run(func: Callable[..., R]) -> Callable[..., R | None]:
     """Make a training function elastic: see `edriver.run`, which it is, with Horovod's states.
 
-    In a world that torchrun has made the function is called once, with rank 0's state.
+    In a world that torchrun has made, or edriver in restart mode, the function is called once, with rank 0's state.
 
     Raises:
         ValueError: hvd.init() has not been called.
@@ -36,9 +37,13 @@ def run(func: Callable[..., R]) -> Callable[..., R | None]:
         def in_round(_own: Any, *args: Any, **kwargs: Any) -> R:
             handles.forget_all()
             process_sets.meet_again()
-            return func(state, *args, **kwargs)
+            try:
+                return func(state, *args, **kwargs)
+            finally:
+                process_sets.stop_all()  # what nobody waits for must not reach into the next round
 
         if basics.world.fixed and isinstance(own, StateOfRounds):
+            fresh_start.say_no_state_is_kept("hvd.elastic.run")
             own.sync()
             return in_round(own, *args, **kwargs)
         return run_in_rounds(in_round)(own, *args, **kwargs)

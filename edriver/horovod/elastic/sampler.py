@@ -1,11 +1,14 @@
 """Horovod's ElasticSampler over edriver's: an epoch visits every sample once, whatever happens to the members.
 
-What is done of an epoch is the samples before a cursor, the same on all members at a boundary. Samples that are
-recorded in another order wait until those before them are recorded too; a failure or a resize repeats what waits.
+Horovod's counts what is done since 0.24 (`processed_num`), and before that kept the indices (`processed_indices`,
+`record_indices`). Both are here. What is done of an epoch is the samples before a cursor, the same on all members at a
+boundary. Samples that are recorded in another order wait until those before them are recorded too; a failure or a
+resize repeats what waits.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -51,10 +54,22 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
         return {*self._excluded, *self._indices(positions)}
 
     @property
+    def processed_num(self) -> int:
+        """How many samples of the epoch all members together have done, as far as this one knows.
+
+        A script may set it: as many samples of the epoch count as done, and the rest is split anew.
+        """
+        return len(self._excluded) + self._placed().offset
+
+    @processed_num.setter
+    def processed_num(self, number: int) -> None:
+        self._go_to(self.epoch, number)
+
+    @property
     def remaining_indices(self) -> list[int]:
-        """Which samples of the epoch were left when this round began, ascending."""
+        """Which samples of the epoch were left when this round began, in the order in which they are given out."""
         cursor = self._placed()
-        return sorted(self._indices(list(range(cursor.base, cursor.length))))
+        return self._indices(list(range(cursor.base, cursor.length)))
 
     @property
     def num_replicas(self) -> int:
@@ -86,20 +101,19 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
             self._forget_marks()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Count a batch of this member as done.
+        """Count a batch of this member as done: its next `batch_size` samples, or as many as are left.
 
         Args:
-            batch_idx: its number, as `enumerate(loader)` gives it.
+            batch_idx: its number, which is not looked at: a script may count on from round to round.
             batch_size: the loader's.
         """
+        del batch_idx
         cursor = self._placed()
-        if not self._ahead:
-            try:
-                cursor.record_batch(batch_idx, batch_size)
-            except ValueError:  # not the next one
-                self._mark(cursor.batch(batch_idx, batch_size))
+        if self._ahead:
+            undone = (k for k in range(cursor.recorded, cursor.share) if k not in self._ahead)
+            self._mark(list(itertools.islice(undone, batch_size)))
         else:
-            self._mark(cursor.batch(batch_idx, batch_size))
+            cursor.record(min(batch_size, cursor.share - cursor.recorded))
 
     def record_indices(self, indices: Iterable[int]) -> None:
         """Count samples as done, in any order. Those of other members are theirs to record.
@@ -131,17 +145,38 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
     # ---- its state
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch and the samples that are done, as Horovod has them."""
-        return {"epoch": self.epoch, "processed_indices": self.processed_indices}
+        """The epoch and how many samples are done, as Horovod has them since 0.24.
+
+        Where a state of an earlier Horovod was loaded in this epoch, their indices, too.
+        """
+        state: dict[str, Any] = {"epoch": self.epoch, "processed_num": self.processed_num}
+        if self._excluded:
+            state["processed_indices"] = {*self._excluded, *self._indices(list(range(self._placed().offset)))}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to what `state_dict` answered, here or under Horovod; what is left is split anew.
+        """Go to what `state_dict` answered, here or under any Horovod; what is left is split anew.
+
+        Indices say which samples are done. A number alone says how many: of a state that was written here they are the
+        same ones, of one that Horovod has written others may be, since its order is another.
 
         Raises:
             KeyError: it is no such state.
         """
-        self._exclude(state_dict["processed_indices"])
-        self._cursor.load(CursorState(int(state_dict["epoch"]), self._cursor.seed, 0))
+        epoch = int(state_dict["epoch"])
+        if "processed_indices" in state_dict:
+            self._exclude(state_dict["processed_indices"])
+            self._cursor.load(CursorState(epoch, self._cursor.seed, 0))
+            self.reset()
+        else:
+            number = state_dict["processed_num"]
+            self._exclude(())
+            self._go_to(epoch, number)
+
+    def _go_to(self, epoch: int, number: int) -> None:
+        """So many samples of an epoch are done; what is left is split anew."""
+        done = max(0, int(number) - len(self._excluded))
+        self._cursor.load(CursorState(epoch, self._cursor.seed, min(done, self._cursor.length)))
         self.reset()
 
     def compact(self) -> dict[str, Any]:

@@ -10,6 +10,8 @@ leads it back to its last commit.
 from __future__ import annotations
 
 import abc
+import copy
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +22,7 @@ from edriver.horovod import basics
 from edriver.horovod.collectives.negotiation import digest_of, met
 from edriver.horovod.collectives.objects import broadcast_object
 from edriver.horovod.elastic.sampler import ElasticSampler
+from edriver.horovod.functions import broadcast_optimizer_state, broadcast_parameters
 from edriver.horovod.process_sets import global_process_set
 from edriver.worker.state import object_state, torch_state
 from edriver.worker.state import state as states
@@ -30,12 +33,16 @@ class State(abc.ABC):
     """A state that saves, restores and syncs by itself.
 
     Args:
-        bcast_object: of no effect; Horovod's argument.
-        get_rank: the same.
+        bcast_object: what a subclass broadcasts an object from rank 0 with, as `self._bcast_object`; None:
+            `hvd.broadcast_object`.
+        get_rank: what answers this worker's rank, as `self._rank`; None: `hvd.rank`.
     """
 
-    def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
-        del bcast_object, get_rank
+    def __init__(
+        self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None
+    ) -> None:
+        self._bcast_object = bcast_object or broadcast_object
+        self._rank = get_rank or basics.rank
         self._reset_callbacks: list[Callable[[], object]] = []
         self._rounds: ForeignState | None = None
 
@@ -141,6 +148,28 @@ class _RankZeroValues(object_state.ObjectState):
     """Plain values are rank 0's at the start of each round, and may differ between members after that."""
 
     _has_met = False
+    _committed: bool | None = None
+    _bcast_object: Callable[..., Any] = staticmethod(broadcast_object)
+    _rank: Callable[[], int] = staticmethod(basics.rank)
+
+    def __init_subclass__(cls) -> None:
+        """Let a script's own `sync` return nothing, as Horovod's does: the one it calls knows whether it committed."""
+        super().__init_subclass__()
+        own = vars(cls).get("sync")
+        if own is None or cls.__module__ == __name__:
+            return
+
+        @functools.wraps(own)
+        def sync(self: _RankZeroValues) -> bool:
+            object.__setattr__(self, "_committed", None)
+            answer = own(self)
+            if answer is not None:
+                return bool(answer)
+            if self._committed is None:  # it has brought the state over by itself
+                self.save()
+            return self._committed is not False
+
+        type.__setattr__(cls, "sync", sync)
 
     def on_reset(self) -> None:
         """Adapt to a new round. The first one of this state is none, although `init` has had one before it."""
@@ -155,6 +184,7 @@ class _RankZeroValues(object_state.ObjectState):
         object.__setattr__(self, "_has_met", True)
         if basics.is_initialized() and global_process_set.size() > 1 and self._take_plain_values() and committed:
             self.save()
+        object.__setattr__(self, "_committed", committed)
         return committed
 
     def _plain(self) -> dict[str, Any]:
@@ -169,7 +199,7 @@ class _RankZeroValues(object_state.ObjectState):
             return False
         for name, value in broadcast_object(plain, 0, "the state's plain values").items():
             setattr(self, name, value)
-        self.keep()
+        self.keep_small()
         return True
 
     def _small(self, tree: dict[str, Any], plain: bool = False) -> dict[str, Any]:
@@ -181,14 +211,24 @@ class ObjectState(_RankZeroValues):
     """A state of plain Python objects: see edriver.ObjectState.
 
     Args:
-        bcast_object: of no effect; Horovod's argument.
-        get_rank: the same.
+        bcast_object: see State; `sync` does without it.
+        get_rank: see State.
         kwargs: the attributes.
+
+    Raises:
+        TypeError: a value cannot be kept, and why.
+        ValueError: a name starts with an underscore or is one of this class's own.
     """
 
-    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
-        del bcast_object, get_rank
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        bcast_object: Callable[..., Any] | None = None,
+        get_rank: Callable[[], int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._bcast_object = bcast_object or broadcast_object
+        self._rank = get_rank or basics.rank
+        self._hold(kwargs)
 
 
 class StateHandler:
@@ -219,27 +259,79 @@ class StateHandler:
         self.save()
 
 
-_registry: list[tuple[type, type[StateHandler]]] = []
+class _StateDictHandler(StateHandler):
+    """Copies a state_dict aside, and loads it again."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.save()
+
+    def save(self) -> None:
+        """Copy the state_dict."""
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Load it."""
+        self.value.load_state_dict(self._saved)
 
 
-def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """The handlers that scripts have added. What edriver handles by itself is not among them."""
+class ModelStateHandler(_StateDictHandler):
+    """Horovod's handler of a model, for handlers of a script's own that are based on it; edriver has its own."""
+
+    def sync(self) -> None:
+        """Broadcast parameters and buffers from rank 0."""
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+
+
+class OptimizerStateHandler(_StateDictHandler):
+    """The same, of an optimizer."""
+
+    def sync(self) -> None:
+        """Broadcast its state and options from rank 0."""
+        broadcast_optimizer_state(self.value, root_rank=0)
+
+
+class SamplerStateHandler(_StateDictHandler):
+    """The same, of an ElasticSampler."""
+
+    def sync(self) -> None:
+        """Go to where rank 0's is."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+
+
+HandlerRegistry = list[tuple[type, type[StateHandler]]]
+
+_registry: HandlerRegistry = [
+    (torch.nn.Module, ModelStateHandler),
+    (Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+_EDRIVERS_OWN = (ModelStateHandler, OptimizerStateHandler, SamplerStateHandler)
+
+
+def get_handler_registry() -> HandlerRegistry:
+    """Classes with their handlers. For those that are there from the start edriver has handlers of its own."""
     return _registry
 
 
-def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
-    """Have values of these classes looked after by these handlers; the first that fits, before edriver's own."""
+def set_handler_registry(registry: HandlerRegistry) -> None:
+    """Have values of these classes looked after by these handlers, also the model and the optimizer.
+
+    Args:
+        registry: classes with their handlers; the first class that fits counts. edriver's own handlers look after
+            values that have one of those that `get_handler_registry` lists from the start, or none.
+    """
     global _registry
     _registry = registry
 
 
 class TorchState(torch_state.TorchState, _RankZeroValues):
-    """A state with a model and an optimizer: see edriver.TorchState.
+    """A state with a model and an optimizer: see edriver.TorchState, which has options besides (checkpoints on disk).
 
     Args:
         model: the model.
         optimizer: its optimizer.
-        kwargs: everything else, by name.
+        kwargs: everything else, by name: each is an attribute, `keep` and `checkpoint`, too.
 
     Raises:
         TypeError: a value cannot be kept, and why.
@@ -249,11 +341,15 @@ class TorchState(torch_state.TorchState, _RankZeroValues):
     _foreign: dict[str, StateHandler]
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: Optimizer | None = None, **kwargs: Any) -> None:
-        foreign = {name: cls(value) for name, value in kwargs.items() if (cls := _handler_class(value)) is not None}
-        object.__setattr__(self, "_foreign", foreign)
-        super().__init__(model, optimizer, **{name: v for name, v in kwargs.items() if name not in foreign})
+        values = {"model": model, "optimizer": optimizer, **kwargs}
+        foreign = {name: cls(value) for name, value in values.items() if (cls := _handler_class(value)) is not None}
+        object.__setattr__(self, "_foreign", {})
+        self._hold({name: value for name, value in values.items() if name not in foreign})
         for name, handler in foreign.items():
+            if name.startswith("_") or hasattr(self, name):
+                raise ValueError(f"a state cannot have an attribute named {name!r}: choose another name")
             object.__setattr__(self, name, handler.value)
+        object.__setattr__(self, "_foreign", foreign)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._foreign:
@@ -286,13 +382,14 @@ class TorchState(torch_state.TorchState, _RankZeroValues):
         if samplers and basics.is_initialized() and global_process_set.size() > 1:
             for sampler in samplers:
                 sampler.settle()
-            self.keep()
+            self.keep_small()
         for handler in self._foreign.values():
             handler.sync()
         if self._foreign and not committed:
             self.save()
         for handler in self._foreign.values():
             handler.save()
+        object.__setattr__(self, "_committed", committed or bool(self._foreign))
         return committed or bool(self._foreign)
 
     def _small(self, tree: dict[str, Any], plain: bool = False) -> dict[str, Any]:
@@ -305,7 +402,9 @@ class TorchState(torch_state.TorchState, _RankZeroValues):
 
 
 def _handler_class(value: Any) -> type[StateHandler] | None:
-    return next((handler for cls, handler in _registry if isinstance(value, cls)), None)
+    """The handler of a script's own that looks after a value; None: edriver does."""
+    found = next((handler for cls, handler in _registry if isinstance(value, cls)), None)
+    return None if found in _EDRIVERS_OWN else found
 
 
 State.register(ObjectState)

@@ -61,8 +61,8 @@ class RoundEnvironment(ClusterEnvironment):
         return topology.local_rank() if _has_place() else 0
 
     def node_rank(self) -> int:
-        """This host's place."""
-        return topology.cross_rank() if _has_place() else 0
+        """This host's place among the hosts of the round; 0 before the first one."""
+        return topology.current().host_rank if _has_place() else 0
 
     def set_world_size(self, size: int) -> None:
         """Do nothing: the driver decides it."""
@@ -97,6 +97,20 @@ class ElasticStrategy(DDPStrategy):
         """The one device that a worker has."""
         device: torch.device = self.parallel_devices[0]
         return device
+
+    @property
+    def num_nodes(self) -> int:
+        """How many hosts the round has; 1 before the first one."""
+        return topology.current().host_count if _has_place() else 1
+
+    @num_nodes.setter
+    def num_nodes(self, num_nodes: int) -> None:
+        """Do nothing: the driver decides it."""
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, int]:
+        """What a script's own DistributedSampler needs; hosts may differ in their numbers of workers."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def set_world_ranks(self) -> None:
         """Say which worker prints; before the first round it is the run's first, so that newcomers print nothing."""

@@ -27,6 +27,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined] 
 from edriver.system import sockets
 from edriver.worker.backend import (
     default_group,
+    fsspec_files,
     grad_scaler,
     interpreter,
     tensors,
@@ -34,6 +35,7 @@ from edriver.worker.backend import (
 )
 from edriver.worker.backend.gloo import groups as gloo_groups
 from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
+from edriver.worker.backend.nccl import Nccl, UnknownPartError, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.torch_code import waits_for_peers
 
@@ -90,12 +92,17 @@ def _names_are_counted() -> str:
     return "" if torch_groups.counts_names() else "torch.distributed has no count of its groups' names"
 
 
+def _groups_have_names() -> str:
+    return "" if torch_groups.names_groups() else "torch.distributed makes groups by another function"
+
+
 def _groups_are_listed() -> str:
     if not torch_groups.living():
         return "torch.distributed has no list of its process groups"
     try:
         parts = [torch_groups.part_for(group, "cpu") for group in torch_groups.by_name().values()]
-    except AttributeError as error:
+        Nccl().communicators()
+    except (AttributeError, UnknownPartError) as error:
         return str(error)
     return "" if any(parts) else "the default process group has no part for tensors of the host"
 
@@ -119,6 +126,10 @@ def _threads_are_seen() -> str:
 def _scaler_is_known() -> str:
     scaler = torch.amp.GradScaler("cpu")
     return "" if grad_scaler.is_known(scaler) else "GradScaler keeps its scale elsewhere"
+
+
+def _checkpoints_go_elsewhere() -> str:
+    return "" if fsspec_files.is_there() else "torch.distributed.checkpoint has no fsspec_filesystem"
 
 
 def _listeners_can_be_closed() -> str:
@@ -145,6 +156,12 @@ GROUP_CHECKS: Final = (
         "building a group again after a build that failed",
         _names_are_counted,
         "A worker in which a group could not be built ends, and is replaced.",
+    ),
+    Check(
+        "named groups",
+        "Horovod's DistributedOptimizer and *_async operations in a process set",
+        _groups_have_names,
+        "They may hang where ranks are in unequal numbers of process sets.",
     ),
     Check(
         "groups",
@@ -185,6 +202,12 @@ PROCESS_CHECKS: Final = (
         "closing Gloo's listeners once a group is built",
         _listeners_can_be_closed,
         "They stay open to all who reach them.",
+    ),
+    Check(
+        "checkpoints",
+        "keeping checkpoints in an object store or another place that fsspec knows",
+        _checkpoints_go_elsewhere,
+        "Checkpoints can be kept in a local folder only.",
     ),
 )
 """Cheap checks that need nothing."""
@@ -294,7 +317,9 @@ def main() -> None:
             sys.stdout.write(json.dumps({"trouble": trouble}))
             return
     gloo_groups.when_made(None)
-    torch_groups.init("gloo", HashStore(), 0, 1, timedelta(seconds=HANG_TIMEOUT))
+    nccl = nccl_here()
+    backend = "gloo" if nccl is None else nccl.backend
+    torch_groups.init(backend, HashStore(), 0, 1, timedelta(seconds=HANG_TIMEOUT))
     findings = found_by((*GROUP_CHECKS, *PROCESS_CHECKS))
     default_group.destroy()
     found = {"versions": versions(), "findings": [asdict(finding) for finding in findings]}

@@ -1,6 +1,6 @@
 """What a torch.amp.GradScaler remembers, without waiting for the device, as its state_dict does.
 
-Checked with torch 2.13.0. Interfaces: GradScaler._scale, _growth_tracker, _per_optimizer_states.
+Checked with torch 2.11 to 2.15. Interfaces: GradScaler._scale, _growth_tracker, _per_optimizer_states.
 """
 
 from __future__ import annotations

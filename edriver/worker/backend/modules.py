@@ -1,4 +1,4 @@
-"""What of a torch.nn.Module and of its state_dict has no public name. Checked with torch 2.13.0."""
+"""What of a torch.nn.Module and of its state_dict has no public name. Checked with torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

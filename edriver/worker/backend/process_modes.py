@@ -1,6 +1,6 @@
 """The modes in which torch computes in this process: what a script sets once, and what then holds for all that follows.
 
-Checked with torch 2.13.0. Interfaces: torch._GLOBAL_DEVICE_CONTEXT, torch._C._is_any_autocast_enabled, torch._C's
+Checked with torch 2.11 to 2.15. Interfaces: torch._GLOBAL_DEVICE_CONTEXT, torch._C._is_any_autocast_enabled, torch._C's
 DisableTorchFunction, torch.utils._python_dispatch._disable_current_modes, and the dicts of hooks for all modules and
 optimizers in torch.nn.modules.module and torch.optim.optimizer.
 """

@@ -1,4 +1,4 @@
-"""How often a tensor has been written to. Checked with torch 2.13.0."""
+"""How often a tensor has been written to. Checked with torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

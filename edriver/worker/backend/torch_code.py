@@ -1,4 +1,4 @@
-"""Whether a thread is in torch's own Python code, and what of it is slow to import. Checked with torch 2.13.0."""
+"""Whether a thread is in torch's own Python code, and what of it is slow to import. Checked with torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

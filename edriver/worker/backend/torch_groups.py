@@ -1,12 +1,15 @@
-"""torch.distributed's own book of process groups. Checked with torch 2.13.0.
+"""torch.distributed's own book of process groups. Checked with torch 2.11 to 2.15.
 
-Interfaces: torch.distributed.distributed_c10d._world (pg_map, pg_names, group_count), _get_default_store,
-default_pg_timeout; ProcessGroup._get_backend; Backend._get_sequence_number_for_group.
+Interfaces: torch.distributed.distributed_c10d._world (pg_map, pg_names, pg_group_ranks, group_count),
+_new_process_group_helper, _get_default_store, default_pg_timeout; ProcessGroup._get_backend;
+Backend._get_sequence_number_for_group.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -102,6 +105,43 @@ def count_names_anew() -> None:
             "under the same name: it ends, and its slot is filled anew"
         )
     c10d._world.group_count = 0
+
+
+def names_groups() -> bool:
+    """Whether `named` names its groups."""
+    helper = getattr(c10d, "_new_process_group_helper", None)
+    if helper is None or not isinstance(getattr(_book(), "pg_group_ranks", None), dict):
+        return False
+    asked = list(inspect.signature(helper).parameters)
+    places = ["group_size", "group_rank", "global_ranks_in_group", "backend", "store", "group_name"]
+    return asked[: len(places)] == places and "timeout" in asked
+
+
+def named(name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
+    """A group of some of the default group's ranks, by a name that all of them give.
+
+    Where only some ranks take part, torch's own new_group (use_local_synchronization) takes its name from the number of
+    groups that the process has: ranks that are in other groups as well would wait for one another under two names.
+
+    Interface: _new_process_group_helper; _world.pg_map, pg_group_ranks. Without them new_group is called.
+
+    Args:
+        name: which the process has not used while the default group lives.
+        ranks: ascending; this process's is one of them.
+    """
+    if not names_groups():
+        plain = dist.new_group(list(ranks), use_local_synchronization=True)
+        assert isinstance(plain, dist.ProcessGroup), "this rank is one of them"
+        return plain
+    backend, store = c10d._world.pg_map[c10d._get_default_group()]
+    place = list(ranks).index(dist.get_rank())
+    group, _ = c10d._new_process_group_helper(
+        len(ranks), place, list(ranks), c10d.Backend(backend), store, c10d.GroupName(name),
+        timeout=c10d._get_default_timeout(c10d.Backend(backend)),
+    )  # fmt: skip
+    assert isinstance(group, dist.ProcessGroup), "this rank is one of them"
+    c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks)}
+    return group
 
 
 def default_store() -> Store:

@@ -35,7 +35,7 @@ from edriver.worker.backend.gloo.sever import (
     survive_resets,
 )
 from edriver.worker.backend.interpreter import never_destroy
-from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here
+from edriver.worker.backend.nccl import Communicator, Nccl, UnknownPartError, abort_together, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.thread_count import ThreadCount
 from edriver.worker.errors import PeerLostError
@@ -355,10 +355,16 @@ class RoundGroup:
 
 
 def _communicators(nccl: Nccl) -> Mapping[str, Communicator] | None:
-    """Those of this process; None: they cannot be found with this torch, as the worker has logged at its start."""
+    """Those of this process; None: they cannot be found with this torch, as the worker has logged at its start.
+
+    Of a group that the script has made it logs that here.
+    """
     try:
         return nccl.communicators()
     except AttributeError:
+        return None
+    except UnknownPartError as error:
+        logger.error("%s", error)
         return None
 
 

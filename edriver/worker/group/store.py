@@ -41,7 +41,7 @@ class StoreClient(Store):
         port: int,
         timeout: float,
         wire: StoreTransport,
-        members_of: Callable[[str], int | None] | None = None,
+        members_of: Callable[[str, bool], int | None] | None = None,
     ) -> None:
         """Prepare to connect.
 
@@ -50,9 +50,10 @@ class StoreClient(Store):
             port: its port.
             timeout: in seconds, for connecting and for a `get` or `wait` that names none.
             wire: what the connection is made of.
-            members_of: how many members meet at a key that one of them sets and all others get. Neither call returns
-                before all have come, for what they do then cannot be ended by `sever`: they build an NCCL
-                communicator, for which there is no timeout. None for any other key.
+            members_of: how many members meet at a key; None: it is not such a key. Its second argument is False for a
+                key that one of them sets and all others get, and True for the first of several that all of them get
+                together. No such call returns before all have come, for what they do then cannot be ended by `sever`:
+                they build an NCCL communicator, for which there is no timeout.
         """
         super().__init__()
         self.last_set = ""
@@ -112,7 +113,10 @@ class StoreClient(Store):
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """The values of several keys, as soon as all of them are set."""
-        return list(items_of(self._ask(protocol.MULTI_GET, "", as_list(key.encode() for key in keys), shown=keys)))
+        found = list(items_of(self._ask(protocol.MULTI_GET, "", as_list(key.encode() for key in keys), shown=keys)))
+        if keys:
+            self._meet(keys[0], together=True)
+        return found
 
     def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
         """Set several keys, one after the other."""
@@ -156,9 +160,9 @@ class StoreClient(Store):
         for key in keys:
             self._ask(protocol.GET, key, limit=None if timeout is None else timeout.total_seconds())
 
-    def _meet(self, key: str) -> None:
+    def _meet(self, key: str, together: bool = False) -> None:
         """Wait until all have come that meet at this key, if any do."""
-        members = self._members_of(key) if self._members_of else None
+        members = self._members_of(key, together) if self._members_of else None
         if members is None:
             return
         if self.add(f"{key}/members", 1) == members:

@@ -1,4 +1,7 @@
-"""The process of a worker in restart mode: `python -m edriver.worker.restart [-m] SCRIPT ARGUMENT ...`."""
+"""The process of a worker in restart mode: `python -m edriver.worker.restart [-m] SCRIPT ARGUMENT ...`.
+
+Or `-- PROGRAM ARGUMENT ...`, for a program that is no Python script.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 from edriver.worker.restart import standby
 from edriver.worker.restart.environment import torchrun_environment
+from edriver.worker.restart.program import end_with, run_program
 from edriver.worker.restart.quick_end import QuickEnd
 from edriver.worker.restart.script import run_script
 
@@ -40,6 +44,13 @@ def main() -> None:
     ThreadCount(os.environ["EDRIVER_STORE"]).follow(assignment.size, assignment.local_size)
     place = torchrun_environment(assignment, os.environ)
     os.environ.update(place)
+    if words[0] == "--":
+        with worker.ending():
+            ending = run_program(words[1:])
+            if ending.code:
+                worker.program_failed(stopped=ending.stopped)
+                end_with(ending.code)
+        return
     worker.remember_imports(imports, place)
     destroyed_group.keep()
     script_rendezvous.lead_to_round(assignment.store, assignment.size)

@@ -1,4 +1,4 @@
-"""Says that a script begins anew in each round: it saves checkpoints, and finds none."""
+"""Says why a script begins anew in each round: it finds none of its checkpoints, or it relies on edriver's state."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ logger = logging.getLogger("edriver.worker")
 _SUSPICIOUS_ROUND: Final = 3
 """A script that has no checkpoint yet begins anew in the second round as well."""
 
+_speaks = False
+"""Whether this process is rank 0 of the run's first round."""
+
 
 def watch(round_number: int, rank: int) -> None:
-    """Have the first `torch.save` before any `torch.load` print a warning, from the third round on, on rank 0.
+    """Note the place, and have the first `torch.save` before any `torch.load` print a warning, from the third round on.
 
-    To be called before the script imports these by name.
+    To be called before the script imports these by name. One rank prints: 0.
 
     Args:
         round_number: which round of the run this is, from 1.
         rank: this worker's rank in it.
     """
+    global _speaks
+    _speaks = round_number == 1 and rank == 0
     if round_number < _SUSPICIOUS_ROUND or rank != 0:
         return
     load, save = torch.load, torch.save
@@ -47,3 +52,19 @@ def watch(round_number: int, rank: int) -> None:
 
     torch.load = torch.serialization.load = seen_load
     torch.save = torch.serialization.save = seen_save
+
+
+def say_no_state_is_kept(called: str) -> None:
+    """Warn that restart mode keeps no state from round to round: once in a run, and nowhere else than in this mode.
+
+    Args:
+        called: what the script has called that would keep it in elastic mode.
+    """
+    if _speaks:
+        logger.warning(
+            "edriver: %s keeps no state in restart mode, in which this run is: the script is run anew in every round, "
+            "and begins at the checkpoint that it loads itself, or at its beginning. Give --mode elastic, and its "
+            "processes go on from the last step. (Without --mode edriver picks the mode from the script's own files: "
+            "it does not look into installed packages.)",
+            called,
+        )

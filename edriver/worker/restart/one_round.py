@@ -154,6 +154,17 @@ class OneRound:
         self._end.code = 1
         sys.exit(1)
 
+    def program_failed(self, *, stopped: bool) -> None:
+        """A program that is no Python script has failed; its process is about to end as it did.
+
+        It may have lost a peer: what ended that is the cause that people have to see.
+        """
+        if stopped:
+            return
+        if self._stop_ordered:
+            self._wait_to_be_stopped()
+        time.sleep(ROOT_CAUSE_TIMEOUT)
+
     # ---- saving before a change of the members --------------------------------------------------------------------
 
     def checkpoint_requested(self) -> bool:

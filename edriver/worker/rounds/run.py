@@ -40,8 +40,9 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
         return Alone()
     if os.environ.get("EDRIVER_MODE") == "restart":
         raise RuntimeError(
-            "this run is in restart mode, in which a script is run anew in every round: give --mode elastic, because "
-            "it calls edriver.run (its own source, which was looked at, does not show that)"
+            "edriver.run was called in restart mode, in which a script is run anew in every round: give --mode "
+            "elastic. (Without --mode edriver picks the mode from the script's own files: it does not look into "
+            "installed packages.)"
         )
     from edriver.worker.backend.peer_loss import looks_like_peer_loss
     from edriver.worker.group.round_group import RoundGroup

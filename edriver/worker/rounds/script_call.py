@@ -82,7 +82,7 @@ class ScriptCall(Generic[R]):
             case effects.Save():
                 state.save()
             case effects.Keep():
-                state.keep()
+                state.keep_small()
             case effects.Restore():
                 state.restore()
                 state.clear_gradients()

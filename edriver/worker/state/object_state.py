@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edriver.worker import topology
@@ -53,14 +53,18 @@ class ObjectState(State):
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(self, *, from_rank_0: Iterable[str] = (), **kwargs: Any) -> None:
-        super().__init__()
+        self._hold(kwargs, from_rank_0)
+
+    def _hold(self, values: Mapping[str, Any], from_rank_0: Iterable[str] = ()) -> None:
+        """Begin as a state of these attributes, whatever they are called. Raises as the constructor does."""
+        State.__init__(self)
         self._from_rank_0 = frozenset(from_rank_0)
-        if unknown := sorted(self._from_rank_0 - kwargs.keys()):
+        if unknown := sorted(self._from_rank_0 - values.keys()):
             raise ValueError(f"from_rank_0 names {unknown[0]!r}, which is no attribute of this state")
-        for name in kwargs:
+        for name in values:
             if name.startswith("_") or hasattr(self, name):
                 raise ValueError(f"a state cannot have an attribute named {name!r}: choose another name")
-        self._names: tuple[str, ...] = tuple(kwargs)
+        self._names: tuple[str, ...] = tuple(values)
         self._saved: dict[str, Any] | None = None
         self._kept: dict[str, Any] | None = None
         self._too_large: set[str] = set()
@@ -68,7 +72,7 @@ class ObjectState(State):
         self._random = RandomStates()
         self._saved_random = RandomStates()
         self._saved_modes: ProcessModes | None = None
-        for name, value in kwargs.items():
+        for name, value in values.items():
             setattr(self, name, value)
             self._refuse_unkept(name)
 
@@ -94,9 +98,9 @@ class ObjectState(State):
             self._load(_copied(self._saved))
             self._saved_random.bring_back()
             self.computes_in.go_back(self._saved_modes)
-            self.keep()
+            self.keep_small()
 
-    def keep(self) -> None:
+    def keep_small(self) -> None:
         """Keep the attributes' values, where they are small, and the random number generators' states."""
         self._note_modes()
         self._kept = self._small_copies(self._live_part)
@@ -124,7 +128,7 @@ class ObjectState(State):
         self._bring_back(parts)
         self._random.bring_back()
         self.computes_in.go_back()
-        self.keep()
+        self.keep_small()
 
     def sync(self) -> bool:
         """Bring this round's receivers to the source's state.
@@ -158,9 +162,9 @@ class ObjectState(State):
         elif not self.has_commit:
             self.save()
         elif not loads:
-            self.keep()
+            self.keep_small()
             return False
-        self.keep()
+        self.keep_small()
         return True
 
     def take_over(self, tree: dict[str, Any], random: dict[str, Any]) -> None:

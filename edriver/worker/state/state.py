@@ -8,8 +8,8 @@ there, and only there, a step is complete on all workers.
     commit    save, then a boundary           sync      receive the state from a worker that holds it
 
 A boundary without a commit is one to go back to as well, as long as nothing large has changed since: the state is
-*clean*. What is small is kept at each boundary (`keep`, `return_to_boundary`); what is large is not copied. A state
-that is not clean is *torn*, and goes back to its last commit.
+*clean*. What is small is kept at each boundary (`keep_small`, `return_to_boundary`); what is large is not copied. A
+state that is not clean is *torn*, and goes back to its last commit.
 
 This file does not import torch: see `edriver.worker.state.torch_state` for models and optimizers.
 """
@@ -154,7 +154,7 @@ class State(abc.ABC):
         due = self._checkpoint_due()
         self._commit(due)
         if self._rounds is not None:
-            self.keep()
+            self.keep_small()
             self._rounds.boundary(committed=True)
 
     def check_host_updates(self) -> None:
@@ -172,7 +172,7 @@ class State(abc.ABC):
             self.check_peers()
         elif self._rounds is not None:
             due = self._checkpoint_due()
-            self.keep()
+            self.keep_small()
             committed = due or (self._exposed and self._schedule.due())
             if committed:
                 self._commit(due)
@@ -295,7 +295,7 @@ class State(abc.ABC):
             TypeError: something in it cannot be kept any more.
         """
 
-    def keep(self) -> None:  # noqa: B027  a state may know of no boundaries, only of commits
+    def keep_small(self) -> None:  # noqa: B027  a state may know of no boundaries, only of commits
         """Keep what is small, at a boundary that counts."""
 
     def peer_lost(self) -> None:  # noqa: B027  for most states nothing that a loss does is in doubt

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from operator import is_
 from typing import Any, Final
@@ -85,6 +85,7 @@ class TorchState(ObjectState):
             no other account than root can have written.
         every: how often one is written: a time, or a number of steps.
         keep: how many are kept.
+        from_rank_0: see ObjectState.
         objects: everything else, by name: schedulers, samplers, more models, plain data.
 
     Attributes:
@@ -106,8 +107,18 @@ class TorchState(ObjectState):
         checkpoint: str | os.PathLike[str] | None = None,
         every: timedelta | int = timedelta(minutes=10),
         keep: int = 3,
+        from_rank_0: Iterable[str] = (),
         **objects: Any,
     ) -> None:
+        if checkpoint is not None:
+            objects = {**objects, "steps_made": 0}
+        self._hold({"model": model, "optimizer": optimizer, **objects}, from_rank_0)
+        if checkpoint is not None:
+            from edriver.worker.state.on_disk import StateOnDisk  # torch.distributed.checkpoint takes a second
+
+            self._disk = StateOnDisk(self, self._handlers, checkpoint, every, keep)
+
+    def _hold(self, values: Mapping[str, Any], from_rank_0: Iterable[str] = ()) -> None:
         object.__setattr__(self, "_handlers", {})
         object.__setattr__(self, "_names", ())
         self._buffers = SnapshotBuffers(self._side())
@@ -123,14 +134,8 @@ class TorchState(ObjectState):
         self._kept_values: list[Any] = []
         watch_joins()
         watch_comm_hooks()
-        _refuse_hidden(objects)
-        if checkpoint is not None:
-            objects = {**objects, "steps_made": 0}
-        super().__init__(model=model, optimizer=optimizer, **objects)
-        if checkpoint is not None:
-            from edriver.worker.state.on_disk import StateOnDisk  # torch.distributed.checkpoint takes a second
-
-            self._disk = StateOnDisk(self, self._handlers, checkpoint, every, keep)
+        _refuse_hidden(values)
+        super()._hold(values, from_rank_0)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
@@ -168,12 +173,12 @@ class TorchState(ObjectState):
         """Whether gradients have been accumulated since the last step of any of the state's optimizers."""
         return self._steps.pending
 
-    def keep(self) -> None:
+    def keep_small(self) -> None:
         """Keep what is small: attributes, buffers, the optimizers' options, the random number generators' states."""
         if self._steps.adapt() or self._outdated:
             self._watch_tensors()
         self._large = []
-        super().keep()
+        super().keep_small()
         self._exposed = self._exposed or self._steps.boundary()
         self._buffer_copies.keep()
         self._places.boundary()
@@ -277,7 +282,7 @@ class TorchState(ObjectState):
             self._load(self._saved)
             self._saved_random.bring_back()
             self.computes_in.go_back(self._saved_modes)
-            self.keep()
+            self.keep_small()
 
     def reset(self) -> None:
         """Split samplers anew, and take last round's DistributedDataParallel wrappers off."""
@@ -396,7 +401,7 @@ def _models(handlers: dict[str, StateHandler]) -> dict[str, torch.nn.Module]:
     return {name: h.value for name, h in handlers.items() if isinstance(h.value, torch.nn.Module)}
 
 
-def _refuse_hidden(objects: dict[str, Any]) -> None:
+def _refuse_hidden(objects: Mapping[str, Any]) -> None:
     """Refuse models and optimizers inside a container: as plain data they would be replaced by copies.
 
     Raises:

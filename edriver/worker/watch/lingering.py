@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from edriver.text.printable import printable_line
 from edriver.worker.backend.interpreter import format_stack, frames, waits_for_threads
 
 LINGERING_REPORT_DELAY: Final = 4.0
@@ -40,12 +41,11 @@ class EndWatch:
         if now - self._since < LINGERING_REPORT_DELAY or not left:
             return None
         self._reported = True
-        names = ", ".join(thread.name for thread in left)
+        names = {thread.ident: printable_line(thread.name) for thread in left}
         at = frames()
-        stacks = (f"thread {thread.name}:\n{format_stack(at[thread.ident])}" for thread in left if thread.ident in at)
-        return f"the script has ended, and this process waits for its thread {names}, which is no daemon\n" + "\n".join(
-            stacks
-        )
+        stacks = (f"thread {name}:\n{format_stack(at[ident])}" for ident, name in names.items() if ident in at)
+        listed, text = ", ".join(names.values()), "\n".join(stacks)
+        return f"the script has ended, and this process waits for its thread {listed}, which is no daemon\n{text}"
 
     def _script_has_ended(self) -> bool:
         """Whether the main thread does nothing but wait for the others."""

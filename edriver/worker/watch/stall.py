@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from edriver.common.lease import Lease
 from edriver.common.stall_limits import Phase
+from edriver.text.printable import printable_line
 from edriver.text.wire_text import wire_text
 from edriver.worker.backend.interpreter import format_stack, frames
 from edriver.worker.watch.stuck import in_collective
@@ -85,6 +86,6 @@ def stacks(first: threading.Thread) -> str:
     order = sorted(at, key=lambda ident: ident != first.ident)
     texts = []
     for ident in order:
-        name = threads[ident].name if ident in threads else ident
-        texts.append(f"thread {name}:\n{format_stack(at[ident])}")
+        name = threads[ident].name if ident in threads else str(ident)
+        texts.append(f"thread {printable_line(name)}:\n{format_stack(at[ident])}")
     return wire_text("\n".join(texts), MAX_STACKS_LENGTH)

@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("kubernetes")
-pytest.importorskip("yaml")
-
 import yaml
 from kubernetes.aio import client
 

@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-
-pytest.importorskip("kubernetes")
-
 from kubernetes.aio import client
 
 from edriver.discovery.hosts import Host, HostSet

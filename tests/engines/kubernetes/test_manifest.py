@@ -9,16 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
+import yaml
+from kubeflow_trainer_api import models as trainer
 
-yaml = pytest.importorskip("yaml")
-kubernetes_validate = pytest.importorskip("kubernetes_validate")
-trainer = pytest.importorskip("kubeflow_trainer_api.models")
-
-from edriver.agent.dial_in import join_config_of  # noqa: E402
-from edriver.cli.main import main  # noqa: E402
-from edriver.driver.engines.kubernetes.plan import Kind, Plan, PlanError  # noqa: E402
-from tests.process.running import ROOT  # noqa: E402
+from edriver.agent.dial_in import join_config_of
+from edriver.cli.main import main
+from edriver.driver.engines.kubernetes.plan import Kind, Plan, PlanError
+from tests.process.running import ROOT
 
 SCHEMAS_OF = "1.37"
 """The version of Kubernetes whose schemas are asked; strict: without unknown fields."""

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("kubernetes")
-pytest.importorskip("yaml")
-
 from edriver.cli.main import main
 from tests.engines.kubernetes.fake_cluster import FakeCluster, applied, driver_words
 from tests.engines.waiting import eventually

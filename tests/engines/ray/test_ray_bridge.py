@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 from typing import Any
 
 import pytest
 
+from tests import needs
+
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not here: pip install 'edriver[ray]'"),
+    pytest.mark.needs(needs.RAY),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -12,12 +11,13 @@ from edriver.discovery.sources import SourceContext
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.ray.broker import RayBroker
 from edriver.driver.engines.ray.cluster import ray_source
+from tests import needs
 from tests.engines.ray.clusters import RayCluster, ray_cluster
 from tests.process.running import BOUND
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not here: pip install 'edriver[ray]'"),
+    pytest.mark.needs(needs.RAY),
 ]
 
 

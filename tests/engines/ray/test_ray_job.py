@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.engines.ray.clusters import RayCluster, ray_cluster
 from tests.engines.waiting import eventually
 from tests.process.running import ROOT, SCRIPTS, Printing, running
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not here: pip install 'edriver[ray]'"),
+    pytest.mark.needs(needs.RAY),
 ]
 
 

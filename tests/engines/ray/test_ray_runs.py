@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
 import shlex
@@ -16,15 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import needs
 from tests.engines.ray.clusters import RayCluster, ray_cluster
 from tests.engines.waiting import eventually
 from tests.process.running import ROOT, SCRIPTS, Printing, running
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'edriver[ray]'"
-    ),
+    pytest.mark.needs(needs.RAY),
 ]
 
 ENDLESS = {"EPOCHS": "100000"}
@@ -157,7 +155,6 @@ def test_without_room_the_run_says_what_a_worker_takes(cluster: RayCluster, node
 
 
 def test_a_wrong_address_is_one_sentence(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
     with running(["--ray", "127.0.0.1:1", "-np", "2", sys.executable, str(SCRIPTS / "train.py")], tmp_path) as run:
         assert run.end() == 1
     assert "there is no Ray cluster at 127.0.0.1:1: nothing answers there" in run.text

@@ -20,9 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import pytest
-
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "sinfo", "scontrol", "scancel")
+from tests.needs import SLURM, require
 
 NODES = 4
 """Without GPUs."""
@@ -287,9 +285,7 @@ class Cluster:
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
     """A cluster that is ended with the block."""
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"Slurm is not installed: {', '.join(missing)} (apt-get install slurm-wlm munge)")
+    require(SLURM)
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     folder.chmod(0o755)  # munged wants to be reached by all
     made = Cluster(folder)

@@ -25,7 +25,7 @@ def environ(slurm: Cluster, tmp_path: Path) -> dict[str, str]:
     programs.mkdir(parents=True)
     (programs / "activate").write_text(f'export PATH="{programs}:$PATH"\n')
     for name, words in {"edriver": "-m edriver", "python": ""}.items():
-        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
         (programs / name).chmod(0o755)
     (tmp_path / "train.py").write_text((SCRIPTS / "train.py").read_text())
     return {**slurm.environ, "HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "EPOCHS": "20000"}

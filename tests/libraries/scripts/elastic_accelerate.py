@@ -17,7 +17,8 @@ from edriver.integrations.accelerate import ElasticAccelerator
 
 EPOCHS = int(os.environ.get("EPOCHS", "2"))
 KILLS = {int(step) for step in os.environ.get("KILLS", "").split(",") if step}  # steps in which the last rank dies once
-WAIT_AT = int(os.environ.get("WAIT_AT", "-1"))  # the step that one worker does not make alone
+FULL = int(os.environ.get("FULL", "2"))  # with how many workers it dies
+WAIT_AT = {int(step) for step in os.environ.get("WAIT_AT", "").split(",") if step}  # that fewer workers do not make
 PAUSE = float(os.environ.get("PAUSE", "0"))
 SAMPLES = int(os.environ.get("SAMPLES", "256"))
 BATCH = 4
@@ -73,9 +74,9 @@ def train(state: edriver.TorchState) -> None:
     while state.epoch < EPOCHS:
         state.sampler.set_epoch(state.epoch)
         for index, (x, y, taken) in enumerate(loader):
-            if state.step in KILLS and edriver.size() == 2 and edriver.rank() == 1 and waiting:
+            if state.step in KILLS and edriver.size() == FULL == edriver.rank() + 1 and waiting:
                 dies_once(state.step)
-            while state.step == WAIT_AT and edriver.size() == 1 and not waiting:
+            while state.step in WAIT_AT and edriver.size() < FULL and not waiting:
                 time.sleep(0.02)
                 state.check_host_updates()
             time.sleep(PAUSE)

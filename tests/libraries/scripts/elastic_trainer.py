@@ -21,7 +21,8 @@ OUT = Path(os.environ.get("OUT", "."))
 OPTIONS = json.loads(os.environ.get("OPTIONS", "{}"))  # TrainingArguments
 SAMPLES = int(os.environ.get("SAMPLES", "256"))
 PATIENCE = int(os.environ.get("PATIENCE", "0"))
-WAIT_AT = int(os.environ.get("WAIT_AT", "-1"))  # the step that one worker does not make alone
+WAIT_AT = {int(step) for step in os.environ.get("WAIT_AT", "").split(",") if step}  # that fewer than FULL do not make
+FULL = int(os.environ.get("FULL", "2"))
 PAUSE = float(os.environ.get("PAUSE", "0"))
 KILLS = os.environ.get("KILLS", "").split()  # such as "backward:3", "evaluate:4": where, and after how many steps
 VICTIM = int(os.environ.get("VICTIM", "1"))  # the rank
@@ -82,7 +83,7 @@ class Witness(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A step begins."""
-        while state.global_step == WAIT_AT and edriver.size() == 1:
+        while state.global_step in WAIT_AT and edriver.size() < FULL:
             time.sleep(0.02)
             trainer._state().check_host_updates()
 

@@ -28,7 +28,10 @@ PAUSE = 0.02  # after each step: leave the processor to processes that start
 BATCHES_PER_COMMIT = 10
 BATCHES_PER_ALLREDUCE = 2
 
+CUDA = torch.cuda.is_available()
 hvd.init()
+if CUDA:
+    torch.cuda.set_device(hvd.local_rank())
 torch.manual_seed(7 + hvd.rank())
 resume_from_epoch = 0
 if hvd.rank() == 0 and Path("checkpoint").exists():
@@ -42,6 +45,8 @@ train_loader = DataLoader(train_dataset, batch_size=4 * BATCHES_PER_ALLREDUCE, s
 val_sampler = hvd.elastic.ElasticSampler(train_dataset)
 val_loader = DataLoader(train_dataset, batch_size=32, sampler=val_sampler)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+if CUDA:
+    model.cuda()
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4),
     named_parameters=model.named_parameters(),
@@ -70,6 +75,8 @@ def train(state: hvd.elastic.TorchState) -> None:
             state.commit()
         else:
             state.check_host_updates()
+        if CUDA:
+            data, target = data.cuda(), target.cuda()
         optimizer.zero_grad()
         for part in range(0, len(data), 4):
             loss: Any = functional.cross_entropy(model(data[part : part + 4]), target[part : part + 4])
@@ -87,12 +94,17 @@ def validate() -> float:
     metric = Metric("val_loss")
     with torch.no_grad():
         for data, target in val_loader:
+            if CUDA:
+                data, target = data.cuda(), target.cuda()
             metric.update(functional.cross_entropy(model(data), target))
     return float(metric.sum / metric.n)
 
 
 @hvd.elastic.run
 def full_train(state: hvd.elastic.TorchState) -> None:
+    if CUDA:
+        gpu = f"GPU {os.environ['CUDA_VISIBLE_DEVICES']} as {torch.cuda.current_device()}"
+        print(f"pid {os.getpid()} has {gpu}, local rank {os.environ['HOROVOD_LOCAL_RANK']}", flush=True)
     print(f"rank {hvd.rank()} of {hvd.size()} pid {os.getpid()} at step {state.steps}", flush=True)
     state.was_fewer = state.was_fewer or hvd.size() < WORKERS  # here, as fewer may not be there for a whole epoch
     while not state.ended:

@@ -61,7 +61,10 @@ class Metric:
         return float(self.sum / self.n)
 
 
+CUDA = torch.cuda.is_available()
 hvd.init()
+if CUDA:
+    torch.cuda.set_device(hvd.local_rank())
 torch.manual_seed(42)
 resume_from_epoch = next((e for e in range(EPOCHS, 0, -1) if Path(CHECKPOINT.format(epoch=e)).exists()), 0)
 
@@ -75,6 +78,8 @@ val_loader = DataLoader(val_dataset, batch_size=BATCH, sampler=hvd.elastic.Elast
 model = nn.Sequential(
     nn.Conv2d(3, 8, 3, padding=1), Block(8), Block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
 )
+if CUDA:
+    model.cuda()
 lr_scaler = BATCHES_PER_ALLREDUCE * hvd.size()
 optimizer: Any = torch.optim.SGD(model.parameters(), lr=BASE_LR * lr_scaler, momentum=0.9, weight_decay=5e-5)
 optimizer = hvd.DistributedOptimizer(
@@ -116,6 +121,8 @@ def train(state: Any) -> None:
         elif state.batch % BATCHES_PER_CHECK == 0:
             state.check_host_updates()
         adjust_learning_rate(state.epoch, batch)
+        if CUDA:
+            data, target = data.cuda(), target.cuda()
         optimizer.zero_grad()
         for first in range(0, len(data), BATCH):
             part, wanted = data[first : first + BATCH], target[first : first + BATCH]
@@ -137,6 +144,8 @@ def validate(epoch: int) -> None:
     val_loss, val_accuracy = Metric("val_loss"), Metric("val_accuracy")
     with torch.no_grad():
         for data, target in val_loader:
+            if CUDA:
+                data, target = data.cuda(), target.cuda()
             output = model(data)
             val_loss.update(functional.cross_entropy(output, target))
             val_accuracy.update(accuracy(output, target))
@@ -161,6 +170,9 @@ def end_epoch(state: Any) -> None:
 
 @hvd.elastic.run
 def full_train(state: Any) -> None:
+    if CUDA:
+        gpu = f"GPU {os.environ['CUDA_VISIBLE_DEVICES']} as {torch.cuda.current_device()}"
+        print(f"pid {os.getpid()} has {gpu}, local rank {os.environ['HOROVOD_LOCAL_RANK']}", flush=True)
     print(
         f"rank {hvd.rank()} of {hvd.size()} pid {os.getpid()} at epoch {state.epoch}, batch {state.batch}", flush=True
     )

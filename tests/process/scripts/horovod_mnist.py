@@ -1,7 +1,8 @@
 """A script for Horovod, in the shape of its elastic examples; one line of it is edriver's.
 
-It asks for rank and size before `elastic.run`, wraps its optimizer there, keeps values that differ between ranks in its
-state, averages metrics between the backward pass and the step, and tests after `elastic.run` has returned.
+It asks for rank and size before `elastic.run`, takes the GPU of its local rank where there is one, wraps its optimizer
+there, keeps values that differ between ranks in its state, averages metrics between the backward pass and the step, and
+tests after `elastic.run` has returned, on data that a DistributedSampler of torch's has split.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import edriver.horovod as hvd
 
@@ -30,20 +31,30 @@ PAUSE = 0.02 if EPOCHS > 3 else 0.0
 BATCH = 8
 BASE_LR = 0.01
 
+CUDA = torch.cuda.is_available()
 hvd.init()
 torch.manual_seed(42)
+if CUDA:
+    torch.cuda.set_device(hvd.local_rank())
+    torch.cuda.manual_seed(42)
+torch.set_num_threads(1)
+loading: Any = {"num_workers": 1, "pin_memory": True} if CUDA else {}
 print(f"starting as rank {hvd.rank()} of {hvd.size()}", flush=True)
 
 generator = torch.Generator().manual_seed(0)
 images, labels = torch.randn(SAMPLES, 1, 12, 12, generator=generator), torch.arange(SAMPLES) % 10
 train_dataset = TensorDataset(images, labels, torch.arange(SAMPLES))
 train_sampler = hvd.elastic.ElasticSampler(train_dataset, shuffle=True)
-train_loader = DataLoader(train_dataset, batch_size=BATCH, sampler=train_sampler)
+train_loader = DataLoader(train_dataset, batch_size=BATCH, sampler=train_sampler, **loading)
+test_sampler: Any = DistributedSampler(train_dataset, num_replicas=hvd.size(), rank=hvd.rank())
+test_loader = DataLoader(train_dataset, batch_size=100, sampler=test_sampler, **loading)
 assert len(train_loader) > 0
 
 model = torch.nn.Sequential(
     torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(400, 32), torch.nn.Linear(32, 10)
 )
+if CUDA:
+    model.cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=BASE_LR * hvd.size(), momentum=0.5)
 optimizer = hvd.DistributedOptimizer(
     optimizer, named_parameters=model.named_parameters(), compression=hvd.Compression.none, op=hvd.Average
@@ -56,10 +67,16 @@ def average(value: float, name: str) -> float:
 
 @hvd.elastic.run
 def train(state: hvd.elastic.TorchState) -> int:
+    if CUDA:
+        torch.cuda.set_device(hvd.local_rank())
+        gpu = f"GPU {os.environ['CUDA_VISIBLE_DEVICES']} as {torch.cuda.current_device()}"
+        print(f"pid {os.getpid()} has {gpu}, local rank {os.environ['HOROVOD_LOCAL_RANK']}", flush=True)
     print(f"rank {hvd.rank()} of {hvd.size()} pid {os.getpid()} at step {state.step}", flush=True)
     for state.epoch in range(state.epoch, EPOCHS):  # noqa: B020  as Horovod's examples have it
         state.model.train()
         for index, (data, target, which) in enumerate(train_loader):
+            if CUDA:
+                data, target = data.cuda(), target.cuda()
             state.optimizer.zero_grad()
             loss: Any = functional.cross_entropy(state.model(data), target)
             loss.backward()
@@ -92,8 +109,10 @@ state = hvd.elastic.TorchState(
 )
 state.register_reset_callbacks([on_state_reset])
 steps = train(state)
+model.eval()
 with torch.no_grad():
-    loss = average(functional.cross_entropy(model(images), labels).item(), "test loss")
+    losses = [functional.cross_entropy(model(data), target, reduction="sum").item() for data, target, _ in test_loader]
+    loss = average(sum(losses) / len(test_sampler), "test loss")
 weights = hvd.allgather_object([parameter.tolist() for parameter in model.parameters()])
 assert all(each == weights[0] for each in weights), "the ranks have different models"
 assert optimizer.param_groups[0]["lr"] == BASE_LR * hvd.size()

@@ -10,6 +10,7 @@ from typing import Final
 from ray.util.metrics import Gauge
 
 from edriver.client import AsyncClient, Run, RunError, here
+from edriver.text.progress_text import knows_steps
 
 INTERVAL: Final = 5.0
 """Seconds between two looks at the run."""
@@ -24,9 +25,9 @@ def values_of(run: Run) -> dict[str, float]:
         "edriver_failures": run.failures,
         "edriver_preemptions": run.preemptions,
         "edriver_resizes": run.resizes,
-        "edriver_steps": run.progress.steps,
-        "edriver_steps_lost": run.steps_lost,
     }
+    if knows_steps(run.time_spent):
+        shown |= {"edriver_steps": run.progress.steps, "edriver_steps_lost": run.steps_lost}
     if run.time_spent.HasField("goodput"):
         shown["edriver_goodput"] = run.time_spent.goodput
     return shown

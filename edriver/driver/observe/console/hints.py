@@ -42,6 +42,12 @@ _HINTS: Final = (
         elastic=True,
     ),
     _Hint(
+        re.compile(r"CUDA error: invalid device ordinal|CUDA device \d+ but torch\.cuda\.device_count\(\) is 1"),
+        "in elastic mode a worker sees one GPU, that of its slot, as cuda:0, whatever its local rank: leave the number "
+        'out, as in torch.device("cuda"), .cuda() and map_location="cuda"',
+        elastic=True,
+    ),
+    _Hint(
         re.compile(
             r"out of shared memory|is killed by signal: Bus error|unable to allocate shared memory\(shm\)"
             r"|unable to (open shared memory object|write to file|mmap \d+ bytes from file) </torch_"

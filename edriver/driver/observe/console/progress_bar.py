@@ -11,7 +11,7 @@ from rich.text import Text
 
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable
-from edriver.text.progress_text import left_of_epoch, time_text
+from edriver.text.progress_text import knows_steps, left_of_epoch, time_text
 from edriver.v1 import status_pb2
 
 BAR_COLUMNS: Final = 20
@@ -60,7 +60,8 @@ def bar_of_stderr() -> Bar | None:
 
 def _words(progress: status_pb2.Progress, size: int) -> list[str]:
     """What is worth knowing, the most important first."""
-    words = [f"step {progress.steps}", f"{progress.step_rate:.1f} steps/s"]
+    known = knows_steps(progress.time_spent)
+    words = [f"step {progress.steps}", f"{progress.step_rate:.1f} steps/s"] if known else []
     if progress.HasField("epoch") and progress.sample_rate > 0:
         words += [f"{time_text(left_of_epoch(progress))} left", f"{progress.sample_rate:.0f} samples/s"]
     words.append(count_text(size, "worker"))

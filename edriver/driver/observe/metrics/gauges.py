@@ -148,9 +148,18 @@ class RunGauges(Collector):
         tracker = self._event_history.tracker
         progress = tracker.progress()
         steps = progress.steps if progress else 0
-        yield gauge("step", "Steps (boundaries) that count, of all rounds; goes back when steps are lost.", steps)
-        yield counter("steps", "Steps made, including those that had to be made again.", steps + tracker.steps_lost)
-        yield counter("steps_lost", "Steps that had to be made again.", tracker.steps_lost)
+        if self._event_history.ledger.counts_steps:
+            yield gauge(
+                "step",
+                "Steps (boundaries) that count, of all rounds; goes back when steps are lost. Absent in restart mode.",
+                steps,
+            )
+            yield counter(
+                "steps",
+                "Steps made, including those that had to be made again; absent in restart mode.",
+                steps + tracker.steps_lost,
+            )
+            yield counter("steps_lost", "Steps that had to be made again; absent in restart mode.", tracker.steps_lost)
         yield counter(
             "samples",
             "Samples that all workers together have trained on, by the ElasticSampler; those made again count again.",
@@ -175,7 +184,9 @@ class RunGauges(Collector):
         )
         yield counter("checkpoint_bytes", "Bytes of the checkpoints that were written.", checkpoints.nbytes)
         yield gauge("checkpoint_step", "The step of the last checkpoint that was written.", checkpoints.steps)
-        yield gauge("steps_per_second", "Steps a second, over the last 10 s.", progress.step_rate if progress else 0.0)
+        if self._event_history.ledger.counts_steps:
+            rate = progress.step_rate if progress else 0.0
+            yield gauge("steps_per_second", "Steps a second, over the last 10 s; absent in restart mode.", rate)
         if progress is None:
             return
         if progress.HasField("epoch"):

@@ -27,10 +27,10 @@ class TimeMetrics:
             self._seconds[kind] = max(seconds, self._seconds.get(kind, 0.0))
         yield counters(
             "time_seconds",
-            "Where the run's wall time has gone: training, steps that count; repeating, steps made again; recovering, "
-            "from the last boundary before a change until the next round's workers held the state; waiting, the part "
-            "of that in which hosts or workers were lacking; stalled, no step though a round went on, once it is over; "
-            "booting; ending, after the last step.",
+            "Where the run's wall time has gone: training, steps that count; repeating, steps made again; unknown, "
+            "rounds in restart mode, in which no step is seen; recovering, from the last boundary before a change "
+            "until the next round's workers held the state; waiting, the part of that in which hosts or workers were "
+            "lacking; stalled, no step though a round went on, once it is over; booting; ending, after the last step.",
             "kind",
             self._seconds,
         )
@@ -38,7 +38,8 @@ class TimeMetrics:
         if spent.HasField("goodput"):
             yield gauge(
                 "goodput_ratio",
-                "The share of the wall time so far that went into steps that count; absent before the first.",
+                "The share of the wall time so far that went into steps that count; absent before the first, and in "
+                "restart mode.",
                 spent.goodput,
             )
         if ledger.last_step is not None:

@@ -1,4 +1,4 @@
-"""How torch makes Gloo groups, and what of theirs torch.distributed does not pass on. Checked with torch 2.13.0.
+"""How torch makes Gloo groups, and what of theirs torch.distributed does not pass on. Checked with torch 2.11 to 2.15.
 
 Interfaces: ProcessGroupGloo's constructor, through which all of a process's Gloo groups come (the default one, those of
 `new_group` and DeviceMesh, and the helper that TORCH_DISTRIBUTED_DEBUG=DETAIL adds), and which is wrapped, once; its

@@ -1,4 +1,6 @@
-"""Gloo devices that read nothing from a connection until a member of the round has named it. Checked with torch 2.13.0.
+"""Gloo devices that read nothing from a connection until a member of the round has named it.
+
+Checked with torch 2.11 to 2.15.
 
 A Gloo device hands a connection to whichever of its pairs the first 8 bytes name (gloo/transport/tcp/listener.cc), and
 the numbers of pairs are small: another process of the machine, or of the network, can be faster than the member that is

@@ -1,0 +1,1 @@
+"""`horovod.common`: see `edriver.horovod.torch`."""

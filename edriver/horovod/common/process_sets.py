@@ -1,0 +1,6 @@
+"""`horovod.common.process_sets`."""
+
+from edriver.horovod.process_sets import ProcessSet as ProcessSet
+from edriver.horovod.process_sets import add_process_set as add_process_set
+from edriver.horovod.process_sets import global_process_set as global_process_set
+from edriver.horovod.process_sets import remove_process_set as remove_process_set

@@ -1,0 +1,52 @@
+"""`torch.cuda.set_device(hvd.local_rank())` for a worker that sees one GPU: that of its slot, as `cuda:0`.
+
+Horovod's processes see all GPUs of their host, and take the one of their local rank when they begin. Local ranks move
+when workers come and go, while a process, and what it has on a device, stays: so here a process sees no GPU but its
+own. Its number in the script can be the local rank of now or of any earlier round, or, in a worker that was started
+later, one that it was not given yet: whichever it is, it means the one GPU that there is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_taking = False
+
+
+def take_local_ranks(environ: Mapping[str, str]) -> None:
+    """Where edriver has given this process one GPU, have torch.cuda.set_device take any number of a device for it.
+
+    A script in restart mode sees all GPUs of its host, as under torchrun, and takes the one of its local rank.
+
+    Args:
+        environ: of this process.
+    """
+    global _taking
+    if _taking or not has_one_gpu_of_its_slot(environ):
+        return
+    set_device = torch.cuda.set_device
+
+    @functools.wraps(set_device)
+    def set_own_device(device: Any) -> None:
+        set_device(0 if _number(device) > 0 and torch.cuda.device_count() == 1 else device)
+
+    torch.cuda.set_device = set_own_device
+    _taking = True
+
+
+def has_one_gpu_of_its_slot(environ: Mapping[str, str]) -> bool:
+    """Whether a process with this environment is a worker of an elastic run, whose agent has given it one GPU."""
+    elastic = "EDRIVER_WORKER_ID" in environ and environ.get("EDRIVER_MODE") != "restart"
+    return elastic and len([name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]) == 1
+
+
+def _number(device: Any) -> int:
+    """A device's number, in whatever form it is given; -1: it has none."""
+    if isinstance(device, str):
+        device = torch.device(device)
+    number = device.index if isinstance(device, torch.device) and device.type == "cuda" else device
+    return number if isinstance(number, int) else -1

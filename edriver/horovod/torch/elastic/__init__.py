@@ -1,0 +1,3 @@
+"""`horovod.torch.elastic`."""
+
+from edriver.horovod.elastic import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""`horovod.torch.optimizer`."""
+
+from edriver.horovod.optimizer import DistributedOptimizer as DistributedOptimizer
