@@ -9,6 +9,7 @@ KILLS ?= 1000
 RUNS ?= 1000
 JOBS ?= 6
 INPUTS ?= 100000
+HOSTS ?= 10 100 1000
 
 py := .venv/bin/python
 npm := .venv/npm/node_modules/.package-lock.json
@@ -18,7 +19,7 @@ with_npm := $(CI)$(shell command -v npm 2>/dev/null)
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test test-tools lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench gpu gpu-wheels soak kills trouble matrix installable dist clean
+.PHONY: demo test test-tools lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench scale gpu gpu-wheels soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -122,6 +123,9 @@ churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 bench: .venv/bench-ready ## edriver, torchrun, torchft and torch alone in one run: make bench REPEATS=1 PARTS="K1 UP"
 	$(py) -m benchmarks.bench --repeats $(REPEATS) $(if $(PARTS),--only $(PARTS)) \
 		--page docs/benchmarks/recovery.md --picture docs/pictures/recovery.png
+
+scale: .venv/ready ## what the core costs with 10, 100 and 1,000 hosts: make scale HOSTS="10 100"
+	$(py) -m benchmarks.scale core --hosts $(HOSTS)
 
 gpu: ## rounds over NCCL, and figures, where there is one NVIDIA GPU and a torch with CUDA; without a GPU: make gpu GPU=--dry
 	PYTHON=$(PYTHON) scripts/gpu_check.sh $(GPU)
