@@ -8,6 +8,9 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from edriver.worker.backend import default_group
+from edriver.worker.rounds.run import rounds_of_this_process
+
 
 @pytest.fixture
 def group() -> Iterator[None]:
@@ -15,3 +18,20 @@ def group() -> Iterator[None]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A script on its own: its group, which stays as long as the process, ends with the test."""
+    yield
+    rounds_of_this_process.cache_clear()
+    default_group.destroy()
+
+
+@pytest.fixture(autouse=True)
+def no_group_is_left() -> Iterator[None]:
+    """A test that leaves torch's default group behind fails itself, and not the ones that come after it."""
+    yield
+    if dist.is_initialized():
+        default_group.destroy()  # also where it is that of a round
+        pytest.fail("it leaves a process group")

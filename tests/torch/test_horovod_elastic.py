@@ -303,7 +303,7 @@ def test_model_and_optimizer_may_have_handlers_of_the_scripts_own(placed: Any, r
     assert hvd.elastic.TorchState(model, optimizer)._foreign == {}
 
 
-def test_a_state_of_edrivers_own_writes_checkpoints(placed: Any, tmp_path: Path) -> None:
+def test_a_state_of_edrivers_own_writes_checkpoints(alone: None, placed: Any, tmp_path: Path) -> None:
     topology.leave()
     placed(0, 1)
     sampler = ElasticSampler(range(8))
@@ -386,7 +386,7 @@ def test_what_is_kept_of_horovods_helpers(monkeypatch: pytest.MonkeyPatch) -> No
     assert (util.mpi_built(), util.gloo_built(), util.gpu_available("tensorflow")) == (False, True, False)
 
 
-def test_a_run_function_of_horovods_frameworks_does_without_a_reset(placed: Any) -> None:
+def test_a_run_function_of_horovods_frameworks_does_without_a_reset(alone: None, placed: Any) -> None:
     from edriver.horovod.common.elastic import run_fn
 
     state = hvd.elastic.ObjectState(epoch=2)

@@ -154,7 +154,9 @@ def test_a_samplers_share_is_that_of_the_round(worker: Any, samplers: None) -> N
     assert (fixed.num_replicas, before.num_replicas) == (6, 1), "a share of the script's own choice stays"
 
 
-def test_without_a_driver_the_environment_stays_as_it_is(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_the_environment_stays_as_it_is(
+    alone: None, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker()
     monkeypatch.delenv("EDRIVER_WORKER_ID")
     hvd.init()

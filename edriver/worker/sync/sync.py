@@ -90,7 +90,7 @@ def _next_key(assignment: Assignment) -> str:
     global _syncs
     last, count = _syncs
     _syncs = (assignment.round_id, count + 1 if assignment.round_id == last else 1)
-    return f"edriver/sync/{_syncs[1]}"
+    return f"edriver/sync/{assignment.round_id}/{_syncs[1]}"  # in a world that never changes, rounds share a store
 
 
 class Record(NamedTuple):
