@@ -59,6 +59,7 @@ class RandomEvents:
         self._plan: RoundPlan | None = None
         self._agents: dict[str, int] = {}
         self._checkpoints = draw.random() < 0.4
+        self._weights = draw.choice(((16, 2, 8, 9, 5, 2), (12, 0, 8, 4, 14, 1)))  # the second: workers fail
 
     def run(self, steps: int) -> int:
         """Feed events until the run ends, so many at most; returns how many."""
@@ -92,7 +93,7 @@ class RandomEvents:
     def _event(self) -> events.Event:
         draw = self._draw
         kinds = (self._waiting, self._hosts, self._of_agent, self._of_round, self._of_process, self._of_operator)
-        (kind,) = draw.choices(kinds, (16, 2, 8, 9, 5, 2))
+        (kind,) = draw.choices(kinds, self._weights)
         return kind()
 
     def _worker(self) -> int:

@@ -179,7 +179,7 @@ def drive(position: Position, rules: Rules) -> Iterator[Position]:
         reports = tuple(sorted(position.done)) if rules.done_counts else ()
         yield send(position, notice, number + 1, reports, None)
     elif position.reports is not None:
-        interrupt = Interrupt(number, 0.0, dict(position.reports))
+        interrupt = Interrupt(number, 0.0, set(all_ranks), dict(position.reports))
         if interrupt.answered(all_ranks):
             go_on = pb.Notice(go_on=pb.GoOn(round_id=ROUND, number=number))
             yield send(position, go_on, number, None, None)

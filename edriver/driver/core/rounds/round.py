@@ -34,22 +34,22 @@ class Interrupt:
     Attributes:
         number: distinguishes it from other interrupts of the round.
         deadline: when a member that has not answered, or has not stopped, counts as hung.
+        awaited: members that have not been seen to have answered; also some that have, or are members no more.
         reports: boundaries passed, by worker_id.
         boundary: the boundary at which all stop, once the verdict is known,
         cause: and why they do.
         ways: in restart mode, by what members can be asked for a checkpoint; those that cannot be are not in it.
         saved: members that have had their time for that.
-        awaited: members that have not been seen to have answered; also some that have, or are members no more.
     """
 
     number: int
     deadline: float
+    awaited: set[int]
     reports: dict[int, int] = field(default_factory=dict)
     boundary: int | None = None
     cause: Cause | None = None
     ways: dict[int, CheckpointWay] = field(default_factory=dict)
     saved: set[int] = field(default_factory=set)
-    awaited: set[int] = field(default_factory=set)
 
     def answered(self, members: set[int]) -> bool:
         """Whether every one of the round's members has reported."""
@@ -171,7 +171,7 @@ class Round:
     def begin_interrupt(self, deadline: float) -> None:
         """Ask all members for their boundaries; those that are done have answered."""
         self.interrupts += 1
-        self.interrupt = Interrupt(self.interrupts, deadline, reports=dict(self.done), awaited=set(self.members))
+        self.interrupt = Interrupt(self.interrupts, deadline, set(self.members), dict(self.done))
 
     def note(self, event: Report, now: float) -> None:
         """Record a member's report of its progress in this round."""
