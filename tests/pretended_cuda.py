@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 import torch
+import torch.distributed
 
 COUNT = len([name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name])
 
@@ -60,6 +61,7 @@ def _cuda(self: Any, device: Any = None, **_kwargs: Any) -> Any:
     return self
 
 
+torch.distributed.is_nccl_available = lambda: False  # there is no GPU for it, also where torch was built with it
 torch.cuda.is_available = lambda: COUNT > 0
 torch.cuda.device_count = lambda: COUNT
 torch.cuda.current_device = lambda: _current
