@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind, MemoryKill, ReportedText
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError, Turn

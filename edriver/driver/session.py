@@ -392,7 +392,7 @@ class Session:
     def _report(self, finish: actions.FinishRun) -> int:
         """Print how the run ended; returns the exit code."""
         if finish.end is actions.RunEnd.DONE:
-            spent = self._parts.membership.state.budgets
+            spent = self._parts.membership.budgets
             spent_time = self._parts.event_history.ledger.time_spent(self._wall_clock())
             tally = Tally(
                 self._parts.event_history.round_count,

@@ -287,7 +287,7 @@ class Wiring:
         unused = UnusedHosts(idle_timeout, clock)
         return BrokerFeed(
             make(context),
-            lambda: unused.settled(demand_of(self.membership.state)),
+            lambda: unused.settled(demand_of(self.membership)),
             self.inbox,
             proven=self._head.incarnation > 1,
         )

@@ -16,7 +16,7 @@ from edriver.common.ids import RoundId
 from edriver.driver.core import actions
 from edriver.driver.core.cause import Cause, CauseKind, FailedResize
 from edriver.driver.core.mode import Mode
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.core.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.roster import HostRecord, Roster, Worker, WorkerState
+from edriver.driver.core.roster import WORKER_TRANSITIONS, HostRecord, Roster, Worker, WorkerStep
 from tests.sim.random_events import RandomEvents
 
 STEPS = 100
@@ -31,8 +31,8 @@ def _the_gone_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _states_are_set_in_passing(patch: pytest.MonkeyPatch) -> None:
-    def move(self: Roster, worker: Worker, state: WorkerState) -> None:
-        worker.state = state
+    def move(self: Roster, worker: Worker, step: WorkerStep) -> None:
+        worker.state = WORKER_TRANSITIONS[worker.state, step]
 
     patch.setattr(Roster, "move", move)
 

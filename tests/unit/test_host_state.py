@@ -27,7 +27,7 @@ SILENT = AgentFault(AgentFaultKind.SILENT, seconds=12.0)
 
 def standing(story: Story, host: str) -> HostStanding:
     """Both ways to ask give one answer."""
-    state = story.membership.state
+    state = story.membership
     found = host_standing(state, host)
     if found.state is not HostState.GONE:
         assert host_standings(state)[host] == found
@@ -35,7 +35,7 @@ def standing(story: Story, host: str) -> HostStanding:
 
 
 def shown(story: Story, host: str, since: float = 0.0) -> str:
-    state = story.membership.state
+    state = story.membership
     record = state.roster.hosts.get(host)
     return host_words(host_status(host, record, standing(story, host), since, 0.0))
 
@@ -142,8 +142,8 @@ def test_a_host_whose_agent_is_silent_is_unreachable() -> None:
 
 def test_a_quarantine_says_when_it_is_over() -> None:
     story = connected(2, 1)
-    state = story.membership.state
-    state.staffing.quarantine.exclude(state.roster.hosts["a"], state.now + 30.0)
+    state = story.membership
+    state.placement.quarantine.exclude(state.roster.hosts["a"], state.now + 30.0)
     found = standing(story, "a")
     assert (found.state, found.workers, found.quarantined_until) == (HostState.QUARANTINED, 2, state.now + 30.0)
     message = host_status("a", state.roster.hosts["a"], found, 0.0, 1000.0)
@@ -175,8 +175,8 @@ def in_every_state() -> Story:
     story.take(events.DrainRequested("c", None, "by hand"))  # its worker is still there, and a has another
     story.take(events.DrainRequested("h", None, "by hand"))
     story.take(events.AgentSilent("e", 2, SILENT))  # b has one for it
-    state = story.membership.state
-    state.staffing.quarantine.exclude(state.roster.hosts["f"], state.now + QUARANTINE)
+    state = story.membership
+    state.placement.quarantine.exclude(state.roster.hosts["f"], state.now + QUARANTINE)
     return story
 
 

@@ -288,8 +288,8 @@ def test_where_hosts_stand() -> None:
     story.hosts(a=2, b=1, c=1, d=1)
     story.take(events.AgentConnected("a", 1), events.AgentConnected("c", 3), events.AgentConnected("d", 4))
     story.take(events.DrainRequested("c", None, "by hand"))
-    state = story.membership.state
-    state.staffing.quarantine.exclude(state.roster.hosts["d"], math.inf)
+    state = story.membership
+    state.placement.quarantine.exclude(state.roster.hosts["d"], math.inf)
     shown = story.shown()
     states = ("used", "starting", "quarantined", "leaving", "unreachable")
     assert [shown[f'edriver_hosts{{state="{state}"}}'] for state in states] == [1, 1, 1, 1, 0]

@@ -17,7 +17,8 @@ import torch
 import edriver
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.selection import plan_round
 from edriver.worker.assignment import Assignment
 from edriver.worker.restart import standby
 from edriver.worker.restart.environment import torchrun_environment

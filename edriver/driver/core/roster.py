@@ -1,4 +1,8 @@
-"""The core's records of hosts, slots and workers."""
+"""The hosts, slots and workers of a run, and the states of a worker.
+
+The roster alone changes them: others call it, or tell it with `host_changed` that they have changed what is theirs of a
+host's record. The quarantine keeps its counts in those records; nothing else is kept there for another part.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from edriver.common.ids import NO_VERSION, Version
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
-from edriver.driver.core.actions import Failure
-from edriver.driver.core.cause import Cause, WorkerName
-from edriver.driver.core.events import WorkerExited
-from edriver.driver.core.failures.root_cause import with_last_words
-from edriver.driver.core.rounds.ranks import Candidate
+from edriver.driver.core.cause import WorkerName
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.transitions import next_state
 
 
 class WorkerState(enum.Enum):
@@ -29,6 +31,38 @@ class WorkerState(enum.Enum):
     DONE = "done"  # a member whose training function returned; still elastic
     FINISHED = "finished"  # received Finish; its `run` has returned
     STOPPING = "stopping"  # ordered to leave, or lost for the run; only its exit is awaited
+
+
+class WorkerStep(enum.Enum):
+    """What changes a worker's state: a report of its own, or an order to it."""
+
+    OFFER = "WorkerWaiting"
+    JOIN = "RoundPlan"
+    RETURN = "WorkerDone"
+    FINISH = "Finish"
+    SEND_BACK = "Skip, LookAgain"
+    STOP = "Leave, StopWorker, or it is lost"
+
+
+WORKER_TRANSITIONS: Final = {
+    (WorkerState.BOOTING, WorkerStep.OFFER): WorkerState.WAITING,
+    (WorkerState.BOOTING, WorkerStep.STOP): WorkerState.STOPPING,
+    (WorkerState.WAITING, WorkerStep.OFFER): WorkerState.WAITING,
+    (WorkerState.WAITING, WorkerStep.SEND_BACK): WorkerState.BOOTING,
+    (WorkerState.WAITING, WorkerStep.JOIN): WorkerState.TRAINING,
+    (WorkerState.WAITING, WorkerStep.STOP): WorkerState.STOPPING,
+    (WorkerState.TRAINING, WorkerStep.OFFER): WorkerState.WAITING,  # its round has ended
+    (WorkerState.TRAINING, WorkerStep.RETURN): WorkerState.DONE,
+    (WorkerState.TRAINING, WorkerStep.STOP): WorkerState.STOPPING,
+    (WorkerState.DONE, WorkerStep.OFFER): WorkerState.WAITING,  # its round has ended before all were done
+    (WorkerState.DONE, WorkerStep.RETURN): WorkerState.DONE,  # reported twice
+    (WorkerState.DONE, WorkerStep.FINISH): WorkerState.FINISHED,
+    (WorkerState.DONE, WorkerStep.STOP): WorkerState.STOPPING,
+    (WorkerState.FINISHED, WorkerStep.OFFER): WorkerState.WAITING,  # in the script's next `run`
+    (WorkerState.FINISHED, WorkerStep.STOP): WorkerState.STOPPING,
+    (WorkerState.STOPPING, WorkerStep.STOP): WorkerState.STOPPING,  # stopped with its round, and lost
+}
+"""What follows from what. A worker begins as BOOTING, and its record ends with its process."""
 
 
 @dataclass(slots=True)
@@ -52,12 +86,12 @@ class OfferKind(NamedTuple):
     Attributes:
         version: see Offer,
         checkpoint: 0 for None.
-        fits: whether the worker has a slot.
+        placed: whether the worker has a slot.
     """
 
     version: Version
     checkpoint: int
-    fits: bool
+    placed: bool
 
 
 @dataclass(slots=True)
@@ -137,11 +171,6 @@ class Worker:
     def name(self) -> WorkerName:
         """What an operator may know it by."""
         return WorkerName(self.worker_id, self.host, self.slot, self.rank)
-
-    def failure(self, cause: Cause, end: WorkerExited | None = None) -> Failure:
-        """What is known of it, now that it has failed; `end` is that of its process, once that is known."""
-        failure = Failure(self.name, cause, self.traceback)
-        return failure if end is None else with_last_words(failure, end)
 
 
 @dataclass(slots=True)
@@ -277,7 +306,7 @@ class Roster:
     Attributes:
         hosts: the hosts by name, the oldest first.
         workers: the workers by id, which is the order of age.
-        fitting: the live workers that have a slot now: per host the oldest ones, as many as it has slots to be used.
+        placed: the live workers that have a slot now: per host the oldest ones, as many as it has slots to be used.
         unplaced: the other live ones.
         booting: the workers that are BOOTING,
         waiting: WAITING, in the order in which they became so,
@@ -303,7 +332,7 @@ class Roster:
         """An empty roster."""
         self.hosts: dict[str, HostRecord] = {}
         self.workers: dict[int, Worker] = {}
-        self.fitting: set[int] = set()
+        self.placed: set[int] = set()
         self.unplaced: set[int] = set()
         self.booting: set[int] = set()
         self.waiting: dict[int, None] = {}
@@ -350,6 +379,38 @@ class Roster:
                 self.host_changed(record)
         self.revision += 1  # their order may have changed
 
+    def agent_started(self, record: HostRecord, agent_id: int) -> None:
+        """A host's agent is started."""
+        assert record.agent_id is None, f"{record.name} has an agent"
+        record.agent_id = agent_id
+        self.host_changed(record)
+
+    def agent_connected(self, record: HostRecord, connected: bool) -> None:
+        """A host's agent takes orders, or does so no longer."""
+        record.connected = connected
+        self.host_changed(record)
+
+    def agent_gone(self, record: HostRecord) -> None:
+        """A host has no agent any more."""
+        record.agent_id, record.connected = None, False
+        self.host_changed(record)
+
+    def drain(self, record: HostRecord, slot: int | None, drained: bool) -> None:
+        """Leave a host's slot, or use it again; None: all of them."""
+        if drained:
+            record.drain(slot)
+        else:
+            record.undrain(slot)
+        self.host_changed(record)
+
+    def slot_completed(self, worker: Worker) -> None:
+        """A worker has gone through the whole script: none is started in its place."""
+        self.slot_of(worker).completed = True
+
+    def slot_of(self, worker: Worker) -> Slot:
+        """The record of a worker's slot."""
+        return self.hosts[worker.host].places.setdefault(worker.slot, Slot())
+
     def host_changed(self, record: HostRecord) -> None:
         """Take in that a host's record has been changed: its slots, its agent, or what of it is drained."""
         name = record.name
@@ -377,6 +438,8 @@ class Roster:
 
     def forget_host(self, record: HostRecord) -> None:
         """Drop a host that discovery no longer names and that has no workers."""
+        assert not record.present, f"discovery names {record.name}"
+        assert not self._on.get(record.name), f"{record.name} has workers"
         for index in (self.unwanted, self.without_agent, self.unconnected, self.partly_drained, self.with_room):
             index.discard(record.name)
         self._count(record.name, 0, 0, 0)
@@ -395,7 +458,9 @@ class Roster:
     # ---- workers ---------------------------------------------------------------------------------------------
 
     def add(self, worker: Worker) -> None:
-        """A worker is started: the youngest."""
+        """A worker is started: the youngest, and the only one in its slot."""
+        on_host = self._on.get(worker.host, {}).values()
+        assert all(other.slot != worker.slot for other in on_host), f"slot {worker.slot} of {worker.host} is taken"
         self.workers[worker.worker_id] = worker
         self._on.setdefault(worker.host, {})[worker.worker_id] = worker
         self.worker_changed(worker)
@@ -409,7 +474,7 @@ class Roster:
             index.discard(worker_id)
         self.waiting.pop(worker_id, None)
         self._count_offer(worker_id, None)
-        self.fitting.discard(worker_id)
+        self.placed.discard(worker_id)
         self.unplaced.discard(worker_id)
         self._place_workers(self.hosts[worker.host])
 
@@ -417,10 +482,14 @@ class Roster:
         yield from (self.booting, self.finished, self.ending, self.leaving)
         yield from (self.may_hold, self.may_write, self.ranked, self.looked_before)
 
-    def move(self, worker: Worker, state: WorkerState) -> None:
-        """A worker is in another state now."""
+    def move(self, worker: Worker, step: WorkerStep) -> None:
+        """A worker goes from one state to the next.
+
+        Raises:
+            IllegalTransitionError: its state has no such step.
+        """
         lived = worker.live
-        worker.state = state
+        worker.state = next_state(WORKER_TRANSITIONS, worker.state, step, f"worker {worker.worker_id}")
         self.worker_changed(worker)
         if worker.live != lived:
             self._place_workers(self.hosts[worker.host])
@@ -430,22 +499,41 @@ class Roster:
         self.waiting.pop(worker.worker_id, None)  # it is the last in their order
         worker.offer, worker.waiting_since = offer, now
         heappush(self._waits, (now, worker.worker_id))
-        self.move(worker, WorkerState.WAITING)
+        self.move(worker, WorkerStep.OFFER)
+
+    def looked_last(self, worker: Worker, latest: bool) -> None:
+        """Note whether no newer checkpoint can have been written since a worker that waits has looked for one."""
+        assert worker.offer is not None
+        worker.offer.latest = latest
+        self.worker_changed(worker)
 
     def seat(self, worker: Worker, rank: int) -> None:
         """A worker is a member of a round."""
         worker.rank = rank
-        self.move(worker, WorkerState.TRAINING)
+        self.move(worker, WorkerStep.JOIN)
 
     def look_again(self, worker: Worker) -> None:
         """A worker looks for the newest checkpoint once more, and is not ready until it answers."""
         worker.offer = None
-        self.move(worker, WorkerState.BOOTING)
+        self.move(worker, WorkerStep.SEND_BACK)
+
+    def dismiss(self, worker: Worker, stop_at: float) -> None:
+        """A worker is ordered to leave, and is terminated then if it has not."""
+        worker.stop_at = stop_at
+        self.move(worker, WorkerStep.STOP)
 
     def stop_at(self, worker: Worker, at: float | None) -> None:
         """A worker is to be terminated then; None: it has been."""
         worker.stop_at = at
         self.worker_changed(worker)
+
+    def note_traceback(self, worker: Worker, text: str) -> None:
+        """Keep an exception that a worker has reported, or the stacks of its threads."""
+        worker.traceback = text
+
+    def await_exit_code(self, worker: Worker, awaited: bool) -> None:
+        """Note whether what a worker's end counts as is known only once its process is reaped."""
+        worker.unexplained = awaited
 
     def note_ending(self, worker: Worker) -> None:
         """A worker's process has ended; its exit is still to be reported."""
@@ -487,7 +575,7 @@ class Roster:
     def _count_offer(self, worker_id: int, worker: Worker | None) -> None:
         kind = None
         if worker is not None and worker.state is WorkerState.WAITING and (offer := worker.offer) is not None:
-            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, worker_id in self.fitting)
+            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, worker_id in self.placed)
         before = self._offered.pop(worker_id, None)
         if kind is not None:
             self._offered[worker_id] = kind
@@ -510,13 +598,13 @@ class Roster:
         for worker in self.on(record.name):
             drained = record.is_drained(worker.slot)
             taken += not drained
-            fits = worker.live and room > 0 and not drained
-            room -= fits
+            placed = worker.live and room > 0 and not drained
+            room -= placed
             number = worker.worker_id
-            if fits != (number in self.fitting):
-                _keep(self.fitting, number, fits)
+            if placed != (number in self.placed):
+                _keep(self.placed, number, placed)
                 self._count_offer(number, worker)
-            _keep(self.unplaced, number, worker.live and not fits)
+            _keep(self.unplaced, number, worker.live and not placed)
         spare = record.open_count > taken
         _keep(self.with_room, record.name, record.wanted and record.connected and spare)
 

@@ -13,7 +13,7 @@ from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
 from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
@@ -156,7 +156,7 @@ class EventHistory:
         new_events = [*self._of_event(event, loss, now)]
         for action in step:
             new_events += self._of_action(action, now)
-        current = self._membership.state.round
+        current = self._membership.round
         abort_cause = current.abort_cause if current else None
         if abort_cause is not None and self._timeline.rounds.goes_on:  # its only member has died: no worker is notified
             new_events += self._timeline.round_ended(abort_cause, now)
@@ -164,7 +164,7 @@ class EventHistory:
             if not any(line.cause.same_as(announced) for announced in self._announced):
                 message = cause_message(line.cause)
                 new_events.append(status_pb2.Event(text=line.text, cause=message, remark=status_pb2.Remark()))
-        doing = self._membership.state.doing.cause
+        doing = self._membership.activity
         self.ledger.waits(doing is not None and doing.kind in _WAITS, now)
         return self._added(new_events, now)
 
@@ -173,7 +173,7 @@ class EventHistory:
         now = self._clock()
         self.over = True
         new_events = list(self._timeline.run_ended(finish.cause, now))
-        ended = run_ended(finish, self._membership.state.budgets, self._timeline, now)
+        ended = run_ended(finish, self._membership.budgets, self._timeline, now)
         if (progress := self.progress_now()) is not None:
             ended.progress.CopyFrom(progress)
         return self._added([*new_events, self._caused(status_pb2.Event(run_ended=ended), finish.cause)], now)
@@ -229,7 +229,7 @@ class EventHistory:
             case actions.StopAgent(host):  # its last worker has left
                 yield from self._host(host, now)
             case actions.StopWorker(worker_id, _, 0.0):  # it was suspected, and is lost
-                failure = self._membership.state.failures.get(worker_id)
+                failure = self._membership.failures.latest.get(worker_id)
                 yield from self._worker(worker_id, failure.cause if failure else None)
             case actions.StopWorker(worker_id) | actions.Leave(worker_id):
                 yield from self._worker(worker_id)
@@ -246,7 +246,7 @@ class EventHistory:
             case actions.StopAt(cause=cause):
                 yield from self._timeline.round_ended(cause, now)
             case RoundPlan() as plan:
-                doing = self._membership.state.doing.cause
+                doing = self._membership.activity
                 if doing is not None:
                     self._announced.append(doing)
                 lost = self.tracker.assigned(plan)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from edriver.common.ids import NO_ROUND, RoundId
 from edriver.common.stall_limits import excess
 from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2
 
 RATE_WINDOW: Final = 10.0

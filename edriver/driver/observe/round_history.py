@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from edriver.common.wire import duration, epoch_seconds, round_id_message, round_times_message, timestamp
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, RoundEnd
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.cause_message import cause_with_text
 from edriver.driver.observe.interruptions import Opening
 from edriver.driver.observe.recovery_phases import recovery_phases

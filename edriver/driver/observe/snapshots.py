@@ -49,7 +49,7 @@ MAX_REPORTED_FAILURES: Final = 8
 
 def size_of(membership: Membership) -> int:
     """Number of members of the current round; 0: there is none."""
-    current = membership.state.round
+    current = membership.round
     return len(current.plan.seats) if current and current.running else 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.pace.members import Pace
 from edriver.driver.observe.round_history import RoundHistory
 from edriver.driver.observe.time_ledger import TimeLedger

@@ -110,8 +110,8 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     def announce(self) -> None:
         """Something has been added to the event history."""
-        state = self._membership.state
-        if failures := in_order((state.failures or state.survived).values()):
+        log = self._membership.failures
+        if failures := in_order((log.latest or log.before).values()):
             self._last_failure = failures[0]
         self._news.set()
         self._news = asyncio.Event()
@@ -255,14 +255,14 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     def _run(self, now: float) -> status_pb2.Run:
         membership, event_history = self._membership, self._event_history
-        roster, current, budgets = membership.roster, membership.state.round, membership.state.budgets
-        standings, ahead = host_standings(membership.state), now - membership.state.now
+        roster, current, budgets = membership.roster, membership.round, membership.budgets
+        standings, ahead = host_standings(membership), now - membership.now
         run = status_pb2.Run(
             run_id=self._run_id,
             version=VERSION,
             start_time=timestamp(event_history.began),
             now=timestamp(now),
-            activity=activity_message(membership.state.doing.cause),
+            activity=activity_message(membership.activity),
             size=size_of(membership),
             np=membership.settings.np,
             min_np=membership.settings.min_np,
@@ -285,7 +285,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             time_spent=event_history.ledger.time_spent(now),
             interruption=event_history.ledger.interruption(now),
             recoveries=event_history.ledger.recoveries(),
-            size_limit=membership.state.sizes.limit,
+            size_limit=membership.sizes.limit,
             name=self._labels[0],
             tags=self._labels[1],
             hold_up=event_history.pace.hold_up(),

@@ -7,9 +7,9 @@ from typing import Final
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, Tracebacks
-from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.roster import Roster, Worker
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.round import Round
+from edriver.driver.core.script_error import ScriptError
 
 MAX_ERROR_ROUNDS: Final = 2
 """Number of consecutive rounds without progress after which the same error of the script ends the run."""
@@ -65,7 +65,7 @@ class BreakageWatch:
             version: the highest version offered for the next one.
             roster: to name workers by.
         """
-        if ended is None or ended.abort_cause is None:
+        if ended is None or not ended.aborted:
             return None
         if not ended.broke or ended.lost or ended.members or ended.met_unproven:
             self._in_a_row = 0
@@ -103,10 +103,10 @@ class UnprovenConnectionWatch:
         before = self._last
         again = before is not None and before.plan.round_id.n + 1 == ended.plan.round_id.n and not ended.under_way
         self._in_a_row = self._in_a_row + 1 if again else 1
-        ended.unproven_since = before.unproven_since if before is not None and again else now
+        since = before.unproven_since if before is not None and again else None
         doublings = self._in_a_row - self.ROUNDS_WITHOUT_PAUSE - 1
         pause = min(self.MIN_PAUSE * 2.0 ** min(doublings, 10), self.MAX_PAUSE) if doublings >= 0 else 0.0
-        ended.resume_at = now + pause
+        ended.note_unproven(now if since is None else since, now + pause)
         self._last = ended
 
 

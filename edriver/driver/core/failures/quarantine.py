@@ -179,7 +179,7 @@ class Quarantine:
 
     def _staying(self, host: str) -> int:
         """How many workers of a host have a slot there."""
-        return sum(worker.worker_id in self._roster.fitting for worker in self._roster.on(host))
+        return sum(worker.worker_id in self._roster.placed for worker in self._roster.on(host))
 
     def deadlines(self, now: float) -> Iterator[float]:
         """When a host or a slot may be used again: the first time after now."""

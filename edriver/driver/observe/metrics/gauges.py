@@ -77,7 +77,7 @@ class RunGauges(Collector):
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
-        settings, budgets = membership.settings, membership.state.budgets
+        settings, budgets = membership.settings, membership.budgets
         yield InfoMetricFamily(
             "edriver_run",
             "Always 1; joins the id of the run to everything from the same target.",
@@ -93,7 +93,7 @@ class RunGauges(Collector):
         yield gauge(
             "size_limit",
             "Most workers from now on: --max-np, or what edriver resize says.",
-            membership.state.sizes.limit,
+            membership.sizes.limit,
         )
         ends = {
             "failure": budgets.failures.total,
@@ -113,7 +113,7 @@ class RunGauges(Collector):
         roster = membership.roster
         workers = Counter(worker.state for worker in roster.workers.values())
         yield gauges("workers", "Worker processes.", "state", {state.value: workers[state] for state in WorkerState})
-        hosts = Counter(standing.state for standing in host_standings(membership.state).values())
+        hosts = Counter(standing.state for standing in host_standings(membership).values())
         yield gauges("hosts", HOSTS_HELP, "state", {name: hosts[state] for state, name in HOST_STATES.items()})
 
     def _of_pace(self, now: float) -> Iterator[Metric]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from edriver.common.ids import NO_ROUND
 from edriver.common.wire import duration, epoch_seconds, round_id_of, span_seconds, timestamp
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
 from edriver.driver.observe.pace.stragglers import Sample, Verdict, Window, stragglers
 from edriver.text.pace_text import hold_up_text, straggler_text

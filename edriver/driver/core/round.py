@@ -1,18 +1,23 @@
-"""One round as the driver sees it, and the agreed interrupt that may end it."""
+"""One round as the driver sees it, with the states of a round, and the agreed interrupt that may end it.
+
+A round changes by the methods of `Round` alone; `round_control.py` says when.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from edriver.common.ids import RoundId, Version
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core import events
+from edriver.driver.core.blocked_members import BlockedMembers, UnevenState
 from edriver.driver.core.cause import BoundaryMissed, Cause, CauseKind, Digests, Done, Members, Unanswered, WorkerName
-from edriver.driver.core.failures.blocked_members import BlockedMembers, UnevenState
-from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.mode import CheckpointWay
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.core.script_error import ScriptError
+from edriver.driver.core.transitions import next_state
 
 Report: TypeAlias = (
     events.BoundaryReached
@@ -20,7 +25,77 @@ Report: TypeAlias = (
     | events.FirstBoundaryPassed
     | events.WorkerDone
     | events.WorkerBlocked
+    | events.WorkerIdle
 )
+
+
+class RoundState(enum.Enum):
+    """The state of a round. It has ended once it is STOPPING, ABORTED or FINISHED; members may still be in it."""
+
+    RUNNING = "running"  # its members train
+    NOTIFIED = "notified"  # they do, and are asked how many boundaries they have passed
+    STOPPING = "stopping"  # each of them stops at the agreed boundary
+    ABORTED = "aborted"  # its collectives are broken: each of them comes back from where it is
+    FINISHED = "finished"  # all members were done: the `run` call is over
+
+
+class RoundStep(enum.Enum):
+    """What changes a round's state: an order to its members."""
+
+    NOTIFY = "Notify"
+    GO_ON = "GoOn"
+    STOP_AT = "StopAt"
+    ABORT = "Abort"
+    FINISH = "Finish"
+
+
+ROUND_TRANSITIONS: Final = {
+    (RoundState.RUNNING, RoundStep.NOTIFY): RoundState.NOTIFIED,
+    (RoundState.RUNNING, RoundStep.ABORT): RoundState.ABORTED,
+    (RoundState.RUNNING, RoundStep.FINISH): RoundState.FINISHED,
+    (RoundState.NOTIFIED, RoundStep.GO_ON): RoundState.RUNNING,
+    (RoundState.NOTIFIED, RoundStep.STOP_AT): RoundState.STOPPING,
+    (RoundState.NOTIFIED, RoundStep.ABORT): RoundState.ABORTED,
+    (RoundState.NOTIFIED, RoundStep.FINISH): RoundState.FINISHED,
+    (RoundState.STOPPING, RoundStep.ABORT): RoundState.ABORTED,
+    (RoundState.STOPPING, RoundStep.FINISH): RoundState.FINISHED,  # all returned before the boundary
+}
+"""What follows from what. A round begins as RUNNING, by its RoundPlan."""
+
+
+@dataclass(slots=True)
+class RunCall:
+    """The script's current call of `edriver.run`: its rounds pass one state on.
+
+    Attributes:
+        ordinal: which call of the script it is, from 1.
+        best: the highest version that has been offered in it.
+        checkpoints: whether its state is written to disk, so that new workers may find a checkpoint.
+        previous: the last round of the call before.
+    """
+
+    ordinal: int = 1
+    best: Version = NO_VERSION
+    checkpoints: bool = False
+    previous: RoundId = NO_ROUND
+
+    def note_offer(self, version: Version, checkpoint: int | None) -> None:
+        """A worker offers a state in it; `checkpoint` as in WorkerWaiting."""
+        self.best = max(self.best, version)
+        self.checkpoints = self.checkpoints or checkpoint is not None
+
+    def note_trained(self, round_id: RoundId) -> None:
+        """A round may have trained, and none of its members has offered what it holds."""
+        self.best = max(self.best, Version(round_id, 0))
+
+    def end(self, last: RoundId) -> None:
+        """Its last round is finished: the script may enter the next one."""
+        self.ordinal += 1
+        self.best, self.checkpoints, self.previous = NO_VERSION, False, last
+
+    def may_differ(self, version: Version) -> bool:
+        """Whether holders of this version may differ: it is older than this call, whose first sync is to come."""
+        return version.round_id <= self.previous
 
 
 @dataclass(slots=True)
@@ -38,6 +113,7 @@ class Interrupt:
         reports: boundaries passed, by worker_id.
         boundary: the boundary at which all stop, once the verdict is known,
         cause: and why they do.
+        counted: whether the round's end has been counted for that, when the verdict was given.
         ways: in restart mode, by what members can be asked for a checkpoint; those that cannot be are not in it.
         saved: members that have had their time for that.
     """
@@ -48,6 +124,7 @@ class Interrupt:
     reports: dict[int, int] = field(default_factory=dict)
     boundary: int | None = None
     cause: Cause | None = None
+    counted: bool = False
     ways: dict[int, CheckpointWay] = field(default_factory=dict)
     saved: set[int] = field(default_factory=set)
 
@@ -66,11 +143,12 @@ class Round:
 
     Attributes:
         plan: as it was assigned.
+        state: see RoundState.
         members: the workers still in it: not lost, not yet waiting for the next one.
         done: members whose training function has returned, with the boundaries they passed.
         completed: members whose process has ended with code 0 meanwhile; only in restart mode.
         lost: members that failed.
-        expired: members that are being stopped, and must have ended before the next round.
+        exits_awaited: members that are being killed or stopped, and must have ended before the next round.
         raised: tracebacks of collectives that failed, by worker_id.
         broke: whether it was one of these that ended the round; others fail because it has ended.
         errors: exceptions of the script's own, by worker_id.
@@ -86,7 +164,6 @@ class Round:
         open_at: from when on it may be interrupted to take in newcomers.
         under_way: members that have passed a boundary.
         digests: of the state at their first boundary, each with the member that reported it first: there should be one.
-        finished: whether all were done and have received Finish.
         entered_next: whether a member has since entered the script's next `run`.
         before_first: members that have not been seen to be under way; also some that are, or are members no more.
         ranks: of all that were members, by worker_id.
@@ -96,12 +173,13 @@ class Round:
     members: set[int]
     newcomers_start_at: float
     open_at: float = 0.0
+    state: RoundState = RoundState.RUNNING
     under_way: set[int] = field(default_factory=set)
     digests: dict[str, int] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
     completed: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
-    expired: set[int] = field(default_factory=set)
+    exits_awaited: set[int] = field(default_factory=set)
     raised: dict[int, str] = field(default_factory=dict)
     broke: bool = False
     errors: dict[int, ScriptError] = field(default_factory=dict)
@@ -113,7 +191,6 @@ class Round:
     resume_at: float | None = None
     unproven_since: float | None = None
     rejoin_deadline: float | None = None
-    finished: bool = False
     entered_next: bool = False
     before_first: set[int] = field(init=False)
     ranks: dict[int, int] = field(init=False)
@@ -123,28 +200,144 @@ class Round:
         self.before_first = set(self.plan.workers)
         self.ranks = {worker_id: rank for rank, worker_id in enumerate(self.plan.workers)}
 
+    # ---- its state -------------------------------------------------------------------------------------------
+
+    def _move(self, step: RoundStep) -> None:
+        self.state = next_state(ROUND_TRANSITIONS, self.state, step, f"round {self.plan.round_id}")
+
     @property
     def running(self) -> bool:
         """Whether its members train, as far as the driver has decided."""
-        return not self.finished and self.abort_cause is None and not self.stopping
+        return self.state in (RoundState.RUNNING, RoundState.NOTIFIED)
 
     @property
     def stopping(self) -> bool:
-        """Whether its members have received the boundary at which to stop."""
-        return self.interrupt is not None and self.interrupt.boundary is not None
+        """Whether its members have received the boundary at which to stop, and it is not aborted."""
+        return self.state is RoundState.STOPPING
+
+    @property
+    def aborted(self) -> bool:
+        """Whether it was aborted."""
+        return self.state is RoundState.ABORTED
+
+    @property
+    def finished(self) -> bool:
+        """Whether all were done and have received Finish."""
+        return self.state is RoundState.FINISHED
+
+    def ask(self, deadline: float) -> Interrupt:
+        """Notify all members, who answer with the boundaries they have passed; those that are done have answered.
+
+        Args:
+            deadline: see Interrupt.
+        """
+        self._move(RoundStep.NOTIFY)
+        self.interrupts += 1
+        self.interrupt = Interrupt(self.interrupts, deadline, set(self.members), dict(self.done))
+        return self.interrupt
+
+    def go_on(self) -> None:
+        """No member stops: what the interrupt was for has disappeared."""
+        self._move(RoundStep.GO_ON)
+        self.interrupt = None
+
+    def stop_at_boundary(self, cause: Cause, deadline: float, counted: bool) -> int:
+        """All members stop at one boundary, which is returned; arguments as the attributes of Interrupt."""
+        interrupt = self.interrupt
+        assert interrupt is not None, "its members have been asked"
+        self._move(RoundStep.STOP_AT)
+        interrupt.boundary, interrupt.cause, interrupt.counted = interrupt.agree(), cause, counted
+        interrupt.deadline = deadline
+        return interrupt.boundary
+
+    def abort(self, cause: Cause, rejoin_deadline: float) -> None:
+        """It is broken; those of its members that have not come back by then are not waited for."""
+        self._move(RoundStep.ABORT)
+        self.abort_cause = cause
+        self.rejoin_deadline = rejoin_deadline
+
+    def finish(self) -> None:
+        """All members are done."""
+        self._move(RoundStep.FINISH)
+
+    # ---- its members -----------------------------------------------------------------------------------------
+
+    def lose(self, worker_id: int) -> None:
+        """A member has failed, and is a member no more."""
+        self._remove(worker_id)
+        self.lost.add(worker_id)
+
+    def blame(self, worker_id: int) -> None:
+        """A member, for whose sake the round is to be aborted, counts as lost; it may come back."""
+        assert worker_id in self.members, f"worker {worker_id} is in the round"
+        self.lost.add(worker_id)
+
+    def leave(self, worker_id: int, now: float) -> None:
+        """A member waits for its next round."""
+        self._remove(worker_id)
+        self.blocked.waits_from = now
+
+    def complete(self, worker_id: int, now: float) -> None:
+        """A member's process has ended well while others go on; in restart mode."""
+        self._remove(worker_id)
+        self.completed.add(worker_id)
+        self.blocked.waits_from = now
+
+    def process_ended(self, worker_id: int) -> None:
+        """A member of a round that is finished has ended."""
+        self.members.discard(worker_id)
+
+    def enter_next(self, worker_id: int) -> None:
+        """A member of a round that is finished has entered the script's next `run`."""
+        self.entered_next = True
+        self.members.discard(worker_id)
+
+    def await_exit(self, worker_id: int) -> None:
+        """A member is killed: the next round waits until it has ended."""
+        self.exits_awaited.add(worker_id)
+
+    def trainer_ended(self, worker_id: int) -> None:
+        """A process trains no more: the next round need not wait for it."""
+        self.exits_awaited.discard(worker_id)
+
+    def stop_all(self, long_lived: bool, rejoin_deadline: float) -> None:
+        """All members are stopped, and the next round waits until they have ended; in restart mode."""
+        self.long_lived = long_lived
+        self.rejoin_deadline = rejoin_deadline
+        self.exits_awaited |= self.lost | self.members
+        self.members.clear()
+        self.done.clear()
+
+    def extend(self, rejoin_deadline: float) -> None:
+        """Members are waited for, once it has ended, until then."""
+        self.rejoin_deadline = rejoin_deadline
+
+    def _remove(self, worker_id: int) -> None:
+        self.members.discard(worker_id)
+        self.done.pop(worker_id, None)
+
+    # ---- what they report ------------------------------------------------------------------------------------
 
     def note_raised(self, worker_id: int, traceback: str) -> None:
         """A member's collective has failed."""
         self.raised[worker_id] = traceback
-        self.broke = self.broke or self.abort_cause is None
+        self.broke = self.broke or not self.aborted
+
+    def note_error(self, worker_id: int, error: ScriptError) -> None:
+        """A member's script has raised an exception."""
+        self.errors[worker_id] = error
+
+    def note_unproven(self, since: float, resume_at: float) -> None:
+        """A connection did not prove to lead to a member; arguments as the attributes."""
+        self.unproven_since, self.resume_at = since, resume_at
 
     @property
     def met_unproven(self) -> bool:
         """Whether it has met a connection that did not prove to lead to a member."""
         return self.resume_at is not None
 
-    def hits(self, worker_id: int) -> bool:
-        """Whether a process of it ends of what the round has met: a lost peer (a member that stays in a collective
+    def explains_end_of(self, worker_id: int) -> bool:
+        """Whether a member's process ends of what the round has met: a lost peer (a member that stays in a collective
         ends), an unproven connection.
         """
         return worker_id in self.members and (bool(self.lost) or self.met_unproven)
@@ -152,7 +345,7 @@ class Round:
     def uneven(self) -> UnevenState | None:
         """Whether members wait in collectives for others that are done, or have stopped."""
         blocked = self.blocked
-        if not (blocked.blocked or blocked.idle) or self.finished or self.abort_cause is not None:
+        if not (blocked.blocked or blocked.idle) or self.finished or self.aborted:
             return None
         if blocked.waits_from is None:
             return None
@@ -167,11 +360,6 @@ class Round:
         """Whether all members that have not come to the agreed boundary wait in collectives for those that have."""
         found = self.uneven() if self.stopping else None
         return found is not None and found.unresolvable and bool(found.steps.stopped) and not found.steps.done
-
-    def begin_interrupt(self, deadline: float) -> None:
-        """Ask all members for their boundaries; those that are done have answered."""
-        self.interrupts += 1
-        self.interrupt = Interrupt(self.interrupts, deadline, set(self.members), dict(self.done))
 
     def note(self, event: Report, now: float) -> None:
         """Record a member's report of its progress in this round."""
@@ -194,6 +382,8 @@ class Round:
                     self.interrupt.reports[worker_id] = boundaries
             case events.WorkerBlocked(worker_id, _, boundaries, seconds):
                 self.blocked.note(worker_id, now - seconds, boundaries, seconds)
+            case events.WorkerIdle(worker_id, _, seconds):
+                self.blocked.note_idle(worker_id, now, seconds)
 
     def has(self, worker_id: int, round_id: RoundId) -> bool:
         """Whether this is the round's ID and the worker is still in it; else the message is an old one."""
@@ -216,7 +406,7 @@ class Round:
             yield self.newcomers_start_at
         if self.running:
             yield self.open_at
-        if self.interrupt and not self.finished and self.abort_cause is None:
+        if self.interrupt and not self.finished and not self.aborted:
             yield self.interrupt.deadline
         if self.rejoin_deadline is not None:
             yield self.rejoin_deadline

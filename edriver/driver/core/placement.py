@@ -1,24 +1,26 @@
-"""Which agents and workers should run: hosts get an agent, free slots a worker; workers without a slot are
-dismissed.
+"""Placement: which hosts get an agent, and which slots a worker; workers without a slot are dismissed.
+
+Who is in a round is decided in round_control.py. Part of the core.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import nlargest
 from itertools import chain, islice
 from typing import Final
 
 from edriver.driver.core import events
-from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.hosts_to_start import hosts_to_start
-from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker, WorkerState
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.roster import HostRecord, Roster, Worker, WorkerStep
 from edriver.driver.core.settings import Settings
+
+SPARE_HOSTS: Final = 64
+"""Hosts that have an agent beside those whose slots the run can use, so that what is lost is replaced at once."""
 
 PLACEMENT_WINDOW: Final = 3.0
 """Seconds from the first agent's start within which workers are started in the order of discovery: for that long, a
@@ -49,8 +51,8 @@ class DiscoveryTrouble:
         self.first = self.last = ""
 
 
-class Staffing:
-    """Part of the core: it decides who is started and stopped; Membership decides who is in a round.
+class Placement:
+    """Decides which agents and workers are started and stopped.
 
     Args:
         settings: the operator's limits.
@@ -78,26 +80,20 @@ class Staffing:
         self._seen: tuple[int, int, frozenset[str]] | None = None
         self._nothing_due_until = -math.inf
 
-    def slot_of(self, worker: Worker) -> Slot:
-        """The record of the worker's slot."""
-        return self._roster.hosts[worker.host].places.setdefault(worker.slot, Slot())
-
     def agent_connected(self, host: str, agent_id: int) -> None:
         """Record that a host's agent accepts orders."""
         record = self._roster.hosts.get(host)
         if record and record.agent_id == agent_id:
-            record.connected = True
             self._trouble.pop(host, None)
-            self._roster.host_changed(record)
+            self._roster.agent_connected(record, True)
 
     def agent_silent(self, host: str, agent_id: int, fault: AgentFault) -> bool:
         """Record that a host's agent is silent; returns whether it is the host's current agent."""
         record = self._roster.hosts.get(host)
         if record is None or record.agent_id != agent_id:
             return False
-        record.connected = False
         self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=fault)
-        self._roster.host_changed(record)
+        self._roster.agent_connected(record, False)
         return True
 
     def agent_lost(self, host: str, agent_id: int, fault: AgentFault, now: float) -> list[Worker]:
@@ -105,42 +101,40 @@ class Staffing:
         record = self._roster.hosts.get(host)
         if record is None or record.agent_id != agent_id:
             return []
-        record.agent_id, record.connected = None, False
         self.quarantine.agent_failed(record, now)
         self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=fault)
-        self._roster.host_changed(record)
+        self._roster.agent_gone(record)
         return list(self._roster.on(host))
 
-    def tend_hosts(self, now: float) -> Iterator[Action]:
+    def tend_hosts(self, now: float) -> list[Action]:
         """An agent for each host that the run can use, and for some more; none for a removed host without workers."""
-        roster = self._roster
+        roster, actions = self._roster, list[Action]()
         chosen = self._hosts_to_start(now)
         for record in roster.in_order(chosen | roster.unwanted):
             if record.name in chosen:
                 self._agents += 1
                 if self.in_order_until is None:
                     self.in_order_until = now + PLACEMENT_WINDOW
-                record.agent_id = self._agents
-                roster.host_changed(record)
-                yield StartAgent(record.name, record.agent_id)
+                roster.agent_started(record, self._agents)
+                actions.append(StartAgent(record.name, self._agents))
             elif not any(roster.on(record.name)):
                 if record.agent_id is not None:
-                    yield StopAgent(record.name, record.agent_id)
-                    record.agent_id, record.connected = None, False
-                    roster.host_changed(record)
+                    actions.append(StopAgent(record.name, record.agent_id))
+                    roster.agent_gone(record)
                 if not record.present:
                     roster.forget_host(record)
                     self._trouble.pop(record.name, None)
+        return actions
 
     def _hosts_to_start(self, now: float) -> set[str]:
         roster = self._roster
         if not roster.without_agent:
             return set()
         unusable = frozenset(self.quarantine.excluded_hosts(now) | self._trouble.keys())
-        seen = roster.revision, self.sizes.most, unusable
+        seen = roster.revision, self.sizes.max_workers, unusable
         if seen == self._seen and now < self._nothing_due_until:
             return set()
-        chosen = hosts_to_start(roster, self.sizes.most, unusable, now)
+        chosen = hosts_to_start(roster, self.sizes.max_workers, unusable, now)
         if not chosen:  # nor will there be any until one of these is changed, or another host is due
             self._seen = seen
             resting = (roster.hosts[name].start.free_at for name in roster.without_agent)
@@ -154,51 +148,51 @@ class Staffing:
                 self.sizes.resize(size)
             case events.DrainRequested(host, slot, reason, requester):
                 if record := self._roster.hosts.get(host):
-                    record.drain(slot)
-                    self._roster.host_changed(record)
+                    self._roster.drain(record, slot, True)
                     if slot is None:
                         target = DrainTarget(None, reason)
                         self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=target, requester=requester)
             case events.UndrainRequested(host, slot):
                 if record := self._roster.hosts.get(host):
-                    record.undrain(slot)
-                    self._roster.host_changed(record)
+                    self._roster.drain(record, slot, False)
                     self._trouble.pop(host, None)
 
-    def dismiss(self, now: float) -> Iterator[Action]:
+    def dismiss(self, now: float) -> list[Action]:
         """Stop booting workers that are no longer needed, and terminate those that did not leave when ordered to.
 
         When a host disappears and returns, its workers and those started in their place may be too many.
         """
         roster = self._roster
         unneeded = roster.booting & roster.unplaced
-        if (excess := len(roster.fitting) - self.sizes.most) > 0:
-            unneeded |= set(nlargest(excess, roster.booting & roster.fitting))
+        if (excess := len(roster.placed) - self.sizes.max_workers) > 0:
+            unneeded |= set(nlargest(excess, roster.booting & roster.placed))
         workers = roster.workers
         late = {w for w in roster.leaving if (at := workers[w].stop_at) is not None and at <= now}
-        for worker in [workers[w] for w in sorted(unneeded | late)]:
+        stopped = [workers[w] for w in sorted(unneeded | late)]
+        for worker in stopped:
             if worker.worker_id in unneeded:
-                roster.move(worker, WorkerState.STOPPING)
+                roster.move(worker, WorkerStep.STOP)
             else:
                 roster.stop_at(worker, None)
-            yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
+        return [StopWorker(worker.worker_id, worker.host, self._settings.leave_grace) for worker in stopped]
 
-    def start_workers(self, now: float, background: bool) -> Iterator[Action]:
+    def start_workers(self, now: float, background: bool) -> list[Action]:
         """Fill free slots, oldest host first, up to the largest number of workers that the run may use now.
 
         At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
         there are more slots than that, does not depend on whose agent was the quickest.
         """
         roster = self._roster
-        room = self.sizes.most - len(roster.fitting)
+        room = self.sizes.max_workers - len(roster.placed)
         if room <= 0 or not roster.with_room:
-            return
+            return []
         excluded = self.quarantine.excluded_hosts(now)
         free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
-        for record, slot in list(islice(((r, s) for r, s in free if r.name not in excluded), room)):
-            self._workers += 1
-            roster.add(Worker(self._workers, record.name, slot, started=now))
-            yield StartWorker(self._workers, record.name, slot, background)
+        chosen = list(islice(((r, s) for r, s in free if r.name not in excluded), room))
+        for number, (record, slot) in enumerate(chosen, start=self._workers + 1):
+            roster.add(Worker(number, record.name, slot, started=now))
+        first, self._workers = self._workers + 1, self._workers + len(chosen)
+        return [StartWorker(n, record.name, slot, background) for n, (record, slot) in enumerate(chosen, start=first)]
 
     def _in_turn(self, now: float) -> Iterable[HostRecord]:
         """The hosts with free slots whose workers may be started."""
@@ -210,11 +204,11 @@ class Staffing:
 
     def booting(self) -> bool:
         """Whether a worker with a slot is starting."""
-        return any(w in self._roster.fitting for w in self._roster.booting)
+        return any(w in self._roster.placed for w in self._roster.booting)
 
     def replacement_expected(self, now: float) -> bool:
         """Whether one is starting, and has not been for longer than a member may take to come back."""
-        booting = (self._roster.workers[w] for w in self._roster.booting if w in self._roster.fitting)
+        booting = (self._roster.workers[w] for w in self._roster.booting if w in self._roster.placed)
         return any(now < worker.started + self._settings.rejoin_timeout for worker in booting)
 
     def ready_newcomers(self, ordinal: int, now: float, patient: bool) -> list[int]:
@@ -234,23 +228,12 @@ class Staffing:
                 return []
         return [w.worker_id for w in roster.waiting_in(ordinal)]
 
-    def skip_those_behind(self, ordinal: int, current: Round | None) -> Iterator[Action]:
-        """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
-        if current is None or (current.finished and not current.entered_next):
-            return
-        roster = self._roster
-        behind = [worker for other in roster.ordinals() if other < ordinal for worker in roster.waiting_in(other)]
-        for worker in sorted(behind, key=lambda worker: worker.worker_id):
-            assert worker.offer is not None
-            roster.move(worker, WorkerState.BOOTING)
-            yield Skip(worker.worker_id, worker.offer.ordinal)
-
     def no_slot_works(self, now: float) -> bool:
         """Whether every slot has been tried and failed: no worker waits, and none boots for the first time."""
         roster = self._roster
         if roster.unconnected or roster.waiting or not self.quarantine.any_tried():
             return False
-        if any(self.slot_of(w).failures == 0 for w in roster.live()):
+        if any(roster.slot_of(w).failures == 0 for w in roster.live()):
             return False
         free = (
             (record, slot) for record in roster.in_order(roster.with_room) for slot in roster.free_slots(record, now)
@@ -321,3 +304,27 @@ class Staffing:
     def _awaited(self) -> set[str]:
         """Hosts whose first agent has been started and has not connected yet."""
         return self._roster.unconnected - self._trouble.keys()
+
+
+def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], now: float) -> set[str]:
+    """The hosts that get an agent now. Those that have failed least go first, then the oldest.
+
+    Args:
+        roster: the hosts.
+        max_workers: maximum number of workers now.
+        unusable: hosts that are not counted on, whether they have an agent or not.
+        now: the time.
+    """
+    wanted = [record for record in roster.hosts.values() if record.wanted]
+    due = [record for record in wanted if record.agent_id is None and record.start.free_at <= now]
+    if not due:
+        return set()
+    taken = [record for record in wanted if record.agent_id is not None and record.name not in unusable]
+    room, spare, chosen = max_workers, SPARE_HOSTS, set[str]()
+    for record in chain(taken, sorted(due, key=lambda record: record.start.failures)):
+        if room <= 0 and spare <= 0:
+            break
+        room, spare = (room - record.open_count, spare) if room > 0 else (room, spare - 1)
+        if record.agent_id is None:
+            chosen.add(record.name)
+    return chosen
