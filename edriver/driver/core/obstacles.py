@@ -29,7 +29,7 @@ class Obstacle(NamedTuple):
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Obstacles:
     """Finds what keeps the next round from forming. It changes nothing.
 

@@ -15,7 +15,7 @@ from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class WorkerLosses:
     """Takes lost workers out of the run. It keeps nothing itself.
 

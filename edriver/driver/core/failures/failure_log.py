@@ -15,7 +15,7 @@ FAILURES_KEPT: Final = 32
 """How many failures the final report can name; the first ones, where the cause is."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FailureLog:
     """Failures by worker_id, in the order in which they were noticed.
 
