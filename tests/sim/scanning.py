@@ -15,6 +15,7 @@ from tests.sim.invariants import check
 
 def check_indexes(core: Membership) -> None:
     """Compare each index of the roster, each sum, what waiting workers offer, and the next deadline."""
+    core.check()
     roster, run = core.roster, core.rounds
     workers, hosts = roster.workers, roster.hosts
     kept = {name: set(index) for name, index in vars(roster).items() if name in _WORKERS or name in _HOSTS}

@@ -48,7 +48,18 @@ def _a_failed_agent_has_no_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "deadlines", lambda self, now: iter(()))
 
 
+def _the_roster_does_not_hear_who_is_done(patch: pytest.MonkeyPatch) -> None:
+    original = Roster.move
+
+    def move(self: Roster, worker: Worker, step: WorkerStep) -> None:
+        if step is not WorkerStep.RETURN:
+            original(self, worker, step)
+
+    patch.setattr(Roster, "move", move)
+
+
 FAULTS = (
+    _the_roster_does_not_hear_who_is_done,
     _hosts_are_not_looked_at_again,
     _the_gone_are_kept,
     _states_are_set_in_passing,

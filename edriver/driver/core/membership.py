@@ -33,7 +33,7 @@ from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.losses import loss_of
 from edriver.driver.core.placement import Placement
-from edriver.driver.core.roster import Offer, Roster, Worker, WorkerStep
+from edriver.driver.core.roster import Offer, Roster, Worker, WorkerState, WorkerStep
 from edriver.driver.core.round import Report, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.script_error import script_error
@@ -113,7 +113,31 @@ class Membership:
                 self.ended = True
                 break
         assert self.ended == any(isinstance(action, FinishRun) for action in actions), "the last action ends the run"
+        current = self.rounds.current
+        if current is not None and current.running and not self.ended:
+            assert current.members, f"round {current.plan.round_id} runs without members"
+            assert self.rounds.idle_since is None, "a run is not idle while a round runs"
         return actions
+
+    def check(self) -> None:
+        """Assert what must hold of all parts together after each step. It looks at every worker: for simulations.
+
+        Raises:
+            AssertionError: something does not hold.
+        """
+        workers = self.roster.workers
+        assert len({(worker.host, worker.slot) for worker in workers.values()}) == len(workers), (
+            "a slot has two workers"
+        )
+        for worker_id in self.suspects:
+            assert worker_id in workers, f"worker {worker_id} is suspected, and is gone"
+        current = self.rounds.current
+        for worker in workers.values():
+            if current and worker.worker_id in current.members:
+                may_be = (WorkerState.FINISHED,) if current.finished else (WorkerState.TRAINING, WorkerState.DONE)
+                assert worker.state in may_be, f"worker {worker.worker_id} is a member, and {worker.state.value}"
+                is_done = worker.worker_id in current.done
+                assert current.finished or is_done == (worker.state is WorkerState.DONE), "who is done"
 
     @property
     def next_deadline(self) -> float | None:

@@ -81,6 +81,9 @@ class Suspects:
     def __contains__(self, worker_id: int) -> bool:
         return worker_id in self._workers
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._workers)
+
     def __bool__(self) -> bool:
         return bool(self._workers)
 
