@@ -53,6 +53,7 @@ def test_a_command_line_is_one_that_edriver_takes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # as in an active environment
     script = "import edriver\n" if document != "from-torchrun.md" else ""
     (tmp_path / "train.py").write_text(script)
     for name in ("discover_hosts.sh", "hosts.sh"):
