@@ -257,7 +257,6 @@ class Membership:
         looks_after = plan.round_id if run.completed_round is not None else None
         for seat in plan.seats:
             run.roster.seat(run.roster.workers[seat.worker_id], seat.rank, looks_after)
-        run.roster.outdate_checkpoints()
         settings = run.settings
         run.round = Round(plan, set(plan.workers), run.now + settings.newcomer_delay, run.now + settings.resize_pause)
         run.idle_since = None

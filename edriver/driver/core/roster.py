@@ -445,13 +445,6 @@ class Roster:
         worker.offer, worker.looks_after = None, looks_after
         self.move(worker, WorkerState.BOOTING)
 
-    def outdate_checkpoints(self) -> None:
-        """A round begins, which may write newer checkpoints than those that wait now have found."""
-        for worker in map(self.workers.__getitem__, self.waiting):
-            assert worker.offer is not None
-            worker.offer.latest = False
-            self.looked_before.add(worker.worker_id)
-
     def stop_at(self, worker: Worker, at: float | None) -> None:
         """A worker is to be terminated then; None: it has been."""
         worker.stop_at = at
