@@ -34,7 +34,7 @@ class Site:
 
     def start(self, now: float = 0.0) -> list[str]:
         """The slots in which workers are started, as host:slot."""
-        orders = list(self.placement.start_workers(now, background=False))
+        orders = list(self.placement.start_workers(now, background=False, looks_after=None))
         assert all(isinstance(order, StartWorker) for order in orders)
         return [f"{order.host}:{order.slot}" for order in orders if isinstance(order, StartWorker)]
 
@@ -51,7 +51,7 @@ class Site:
     def train(self, worker_id: int) -> None:
         """A worker is in a round."""
         self.offer(worker_id)
-        self.roster.seat(self.worker(worker_id), rank=0)
+        self.roster.seat(self.worker(worker_id), rank=0, looks_after=None)
 
     def fail(self, worker_id: int, now: float = 0.0) -> None:
         """A worker's process has ended, and not well."""

@@ -53,7 +53,7 @@ def test_a_worker_that_has_not_offered_a_state_joins_no_round() -> None:
     worker = Worker(1, "a", 0)
     roster.add(worker)
     with pytest.raises(IllegalTransitionError, match="worker 1 is booting: 'RoundPlan' cannot happen to it"):
-        roster.seat(worker, rank=0)
+        roster.seat(worker, rank=0, looks_after=None)
 
 
 def test_a_round_ends_once() -> None:

@@ -193,7 +193,7 @@ class Membership:
             if refused := placement.sizes.judge(rounds.current, self.failures.latest):
                 yield [Explain(refused)]
             if not settings.mode.members_survive:  # no survivor is in need of the processor
-                yield placement.start_workers(now, background=False)
+                yield placement.start_workers(now, background=False, looks_after=rounds.completed)
             yield rounds.form(now)
         if rounds.current and rounds.current.running:  # also one that was just formed: it may have a state keeper
             yield rounds.run(rounds.current, now)
@@ -202,7 +202,7 @@ class Membership:
         forming = rounds.forming(now)
         if forming or (rounds.current and rounds.current.running and rounds.current.is_under_way(now)):
             # Not while members rejoin: the survivors have the processor until they are under way in the next one.
-            yield placement.start_workers(now, background=not forming)
+            yield placement.start_workers(now, background=not forming, looks_after=rounds.completed)
         yield rounds.report(self.suspects.standstill(now) or rounds.standstill)
 
     def _judge_suspects(self, now: float) -> Iterator[list[Action]]:
@@ -348,6 +348,6 @@ class Membership:
             event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn, event.checkpoint
         )
         self.roster.take_offer(worker, offer, now)
-        self.roster.looked_last(worker, latest=not rounds.holds_state and not rounds.awaits_checkpoint)
+        self.roster.looked_last(worker, rounds.completed)
         rounds.note_offer(event)
         return actions

@@ -11,6 +11,7 @@ from heapq import nlargest
 from itertools import chain, islice
 from typing import Final
 
+from edriver.common.ids import RoundId
 from edriver.driver.core import events
 from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
@@ -176,11 +177,16 @@ class Placement:
                 roster.stop_at(worker, None)
         return [StopWorker(worker.worker_id, worker.host, self._settings.leave_grace) for worker in stopped]
 
-    def start_workers(self, now: float, background: bool) -> list[Action]:
+    def start_workers(self, now: float, background: bool, looks_after: RoundId | None) -> list[Action]:
         """Fill free slots, oldest host first, up to the largest number of workers that the run may use now.
 
         At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
         there are more slots than that, does not depend on whose agent was the quickest.
+
+        Args:
+            now: the time.
+            background: whether they boot at a lower priority.
+            looks_after: see Worker.
         """
         roster = self._roster
         room = self.sizes.max_workers - len(roster.placed)
@@ -190,7 +196,7 @@ class Placement:
         free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
         chosen = list(islice(((r, s) for r, s in free if r.name not in excluded), room))
         for number, (record, slot) in enumerate(chosen, start=self._workers + 1):
-            roster.add(Worker(number, record.name, slot, started=now))
+            roster.add(Worker(number, record.name, slot, started=now, looks_after=looks_after))
         first, self._workers = self._workers + 1, self._workers + len(chosen)
         return [StartWorker(n, record.name, slot, background) for n, (record, slot) in enumerate(chosen, start=first)]
 

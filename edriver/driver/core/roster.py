@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, TypeVar
 
-from edriver.common.ids import NO_VERSION, Version
+from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
 from edriver.driver.core.cause import WorkerName
@@ -112,6 +112,8 @@ class Worker:
         trainer_gone: whether its training process has ended; its command may go on.
         started: when it was started.
         unexplained: whether it was lost by its own end, and what that counts as is known once its process is reaped.
+        looks_after: the last round, if no worker could write a checkpoint of it any more when this one was started,
+            seated or ordered to look again: it sees them all when it looks. None: one could.
     """
 
     worker_id: int
@@ -127,6 +129,7 @@ class Worker:
     trainer_gone: bool = False
     started: float = 0.0
     unexplained: bool = False
+    looks_after: RoundId | None = None
 
     @property
     def live(self) -> bool:
@@ -501,20 +504,25 @@ class Roster:
         heappush(self._waits, (now, worker.worker_id))
         self.move(worker, WorkerStep.OFFER)
 
-    def looked_last(self, worker: Worker, latest: bool) -> None:
-        """Note whether no newer checkpoint can have been written since a worker that waits has looked for one."""
+    def looked_last(self, worker: Worker, completed: RoundId | None) -> None:
+        """Note whether no newer checkpoint can have been written since a worker that waits has looked for one.
+
+        Args:
+            worker: the worker.
+            completed: the last round, once no worker may write a checkpoint of it; None: one may.
+        """
         assert worker.offer is not None
-        worker.offer.latest = latest
+        worker.offer.latest = completed is not None and completed == worker.looks_after
         self.worker_changed(worker)
 
-    def seat(self, worker: Worker, rank: int) -> None:
-        """A worker is a member of a round."""
-        worker.rank = rank
+    def seat(self, worker: Worker, rank: int, looks_after: RoundId | None) -> None:
+        """A worker is a member of a round. If it comes back unsynced, it looks for a checkpoint again."""
+        worker.rank, worker.looks_after = rank, looks_after
         self.move(worker, WorkerStep.JOIN)
 
-    def look_again(self, worker: Worker) -> None:
+    def look_again(self, worker: Worker, looks_after: RoundId | None) -> None:
         """A worker looks for the newest checkpoint once more, and is not ready until it answers."""
-        worker.offer = None
+        worker.offer, worker.looks_after = None, looks_after
         self.move(worker, WorkerStep.SEND_BACK)
 
     def dismiss(self, worker: Worker, stop_at: float) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId
 from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core import events
 from edriver.driver.core.actions import (
@@ -129,6 +129,17 @@ class RoundControl:
     def awaits_checkpoint(self) -> bool:
         """Whether a worker that is ending may still write a checkpoint."""
         return self.call.checkpoints and bool(self.roster.may_write)
+
+    @property
+    def completed(self) -> RoundId | None:
+        """The last round, once no worker may hold its state or write it to disk; None: one may.
+
+        Only a worker that was ordered to look after that sees every checkpoint: the messages in which others offer what
+        they have found may be on their way for longer than the last holder lives.
+        """
+        if self.holds_state or self.awaits_checkpoint:
+            return None
+        return self.current.plan.round_id if self.current else NO_ROUND
 
     def forming(self, now: float) -> bool:
         """Whether a round is to be formed: no worker is in one, and all that are expected back have rejoined or are
@@ -532,7 +543,7 @@ class RoundControl:
         if not before:
             return []
         for worker in before:
-            roster.look_again(worker)
+            roster.look_again(worker, self.completed)
         return [LookAgain(tuple(worker.worker_id for worker in before))]
 
     def _assign(self, chosen: Selection, now: float) -> RoundPlan:
@@ -550,8 +561,9 @@ class RoundControl:
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded, fallback = self.budgets.unproven.total > 0, sizes.fallback_of(len(plan.seats))
         plan = replace(self._with_what_is_lost(plan), guarded=guarded, fallback_size=fallback)
+        looks_after = plan.round_id if self.completed is not None else None
         for seat in plan.seats:
-            self.roster.seat(self.roster.workers[seat.worker_id], seat.rank)
+            self.roster.seat(self.roster.workers[seat.worker_id], seat.rank, looks_after)
         self.current = Round(plan, set(plan.workers), now + settings.newcomer_delay, now + settings.resize_pause)
         self.idle_since = None
         self.failures.round_formed()
