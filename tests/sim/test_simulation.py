@@ -59,7 +59,7 @@ NOTICED_BY = {
     "stop_at_the_lowest_report": 107,
     "stop_overrides_abort": 319,
     "survivors_die_of_a_new_size": 155,
-    "suspects_are_never_killed": 5,
+    "suspects_are_never_killed": 101,
     "the_second_stall_at_a_place_ends_the_run": 122,
     "the_size_is_to_blame_for_every_error": 51,
     "torn_state_counts_as_clean": 5,
