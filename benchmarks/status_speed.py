@@ -40,7 +40,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.plan import Candidate
-from edriver.driver.core.roster import Worker, WorkerState
+from edriver.driver.core.records import Worker, WorkerState
 from edriver.driver.core.round import Round
 from edriver.driver.core.selection import plan_round
 from edriver.driver.core.settings import Settings

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from edriver.driver.core.roster import WORKER_TRANSITIONS, WorkerState
+from edriver.driver.core.records import WORKER_TRANSITIONS, WorkerState
 from edriver.driver.core.round import ROUND_TRANSITIONS, RoundState
 from edriver.driver.core.transitions import State, Step
 

@@ -11,7 +11,7 @@ from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core import actions
 from edriver.driver.core.cause import Cause, CauseKind, FailedResize, RepeatedError
 from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.records import WorkerState
 from edriver.worker.rounds.participant import Stage
 from tests.sim.trainee import BUG_LINE, SIZE_LINE
 

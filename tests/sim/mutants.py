@@ -27,7 +27,8 @@ from edriver.driver.core.failures.uneven_steps import UnevenWatch
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.obstacles import Obstacle, Obstacles
 from edriver.driver.core.plan import Candidate, RoundPlan
-from edriver.driver.core.roster import Roster, Worker, WorkerState, WorkerStep
+from edriver.driver.core.records import Worker, WorkerState, WorkerStep
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round, RunCall
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.script_error import ScriptError

@@ -95,7 +95,7 @@ class RestartInvariants:
         self._ended.setdefault(trainee.participant.round_id, set()).add(trainee.worker_id)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name in ("process_ended", "collective_completed", "bug_met", "freed_without_driver"):
+        if name in ("process_ended", "collective_completed", "bug_met", "failed_by_itself", "freed_without_driver"):
             return lambda *_: None
         raise AttributeError(name)
 

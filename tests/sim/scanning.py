@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 from edriver.common.ids import NO_VERSION
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import HostRecord, OfferKind, Roster, Worker, WorkerState
+from edriver.driver.core.records import HostRecord, OfferKind, Worker, WorkerState
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import Prospect, prospect, select
 from tests.sim.invariants import check
 

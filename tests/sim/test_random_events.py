@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.roster import WORKER_TRANSITIONS, HostRecord, Roster, Worker, WorkerStep
+from edriver.driver.core.records import WORKER_TRANSITIONS, HostRecord, Worker, WorkerStep
+from edriver.driver.core.roster import Roster
 from tests.sim.random_events import RandomEvents
 
 STEPS = 100

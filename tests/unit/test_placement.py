@@ -10,7 +10,8 @@ from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAge
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.placement import MAX_TROUBLES, PLACEMENT_WINDOW, SPARE_HOSTS, Placement
-from edriver.driver.core.roster import Offer, Roster, Worker, WorkerStep
+from edriver.driver.core.records import Offer, Worker, WorkerStep
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.settings import Settings
 from tests.unit.test_hosts import hosts
 

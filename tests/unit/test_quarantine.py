@@ -14,7 +14,8 @@ from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.placement import Placement
-from edriver.driver.core.roster import Roster, Worker, WorkerState
+from edriver.driver.core.records import Worker, WorkerState
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.settings import Settings
 from tests.unit.test_hosts import hosts
 

@@ -9,7 +9,8 @@ from edriver.common.store_address import StoreAddress
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.plan import Candidate
-from edriver.driver.core.roster import WORKER_TRANSITIONS, Roster, Worker, WorkerState, WorkerStep
+from edriver.driver.core.records import WORKER_TRANSITIONS, Worker, WorkerState, WorkerStep
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import ROUND_TRANSITIONS, Round, RoundState, RoundStep
 from edriver.driver.core.selection import plan_round
 from edriver.driver.core.transitions import IllegalTransitionError

@@ -13,7 +13,8 @@ from edriver.common.limits import MAX_AMOUNT, OutOfBoundsError
 from edriver.common.wire import timestamp
 from edriver.dashboard.report import facts, recorded_run
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core.roster import Roster, Worker, WorkerState
+from edriver.driver.core.records import Worker, WorkerState
+from edriver.driver.core.roster import Roster
 from edriver.driver.observe.hosts.usage import MAX_SAMPLED_HOSTS, SAMPLE_INTERVAL, UsageTracker
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import Recorder, UsageWriter

@@ -11,7 +11,7 @@ from typing import Final
 
 from edriver.driver.core.cause import Cause, CauseKind, SpareSlots
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import HostRecord
+from edriver.driver.core.records import HostRecord
 
 
 class HostState(enum.Enum):

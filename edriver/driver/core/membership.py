@@ -33,7 +33,8 @@ from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.losses import loss_of
 from edriver.driver.core.placement import Placement
-from edriver.driver.core.roster import Offer, Roster, Worker, WorkerState, WorkerStep
+from edriver.driver.core.records import Offer, Worker, WorkerState, WorkerStep
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Report, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.script_error import script_error

@@ -17,7 +17,8 @@ from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAge
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.roster import HostRecord, Roster, Worker, WorkerStep
+from edriver.driver.core.records import HostRecord, Worker, WorkerStep
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.settings import Settings
 
 SPARE_HOSTS: Final = 64

@@ -44,7 +44,8 @@ from edriver.driver.core.mode import CheckpointWay
 from edriver.driver.core.obstacles import Obstacles
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.roster import Roster, Worker, WorkerState, WorkerStep
+from edriver.driver.core.records import Worker, WorkerState, WorkerStep
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round, RunCall
 from edriver.driver.core.script_error import ScriptError
 from edriver.driver.core.selection import Selection, plan_round, prospect, select, wanted_members

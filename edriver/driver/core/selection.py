@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.driver.core.plan import Candidate, RoundPlan, Seat
-from edriver.driver.core.roster import OfferKind
+from edriver.driver.core.records import OfferKind
 
 
 def highest_version(candidates: Iterable[Candidate]) -> Version:

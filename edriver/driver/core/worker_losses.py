@@ -10,7 +10,8 @@ from edriver.driver.core.cause import AgentFault, Cause, CauseKind
 from edriver.driver.core.failures.failure_log import FailureLog
 from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.placement import Placement
-from edriver.driver.core.roster import Roster, Worker, WorkerState, WorkerStep
+from edriver.driver.core.records import Worker, WorkerState, WorkerStep
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.settings import Settings
 

@@ -11,7 +11,7 @@ from edriver.driver.core.actions import Failure, FinishRun, RunEnd
 from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.host_state import HostStanding, HostState
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import HostRecord, Worker, WorkerState
+from edriver.driver.core.records import HostRecord, Worker, WorkerState
 from edriver.driver.observe.cause_message import cause_with_text, obstacle_messages
 from edriver.driver.observe.timeline import Timeline
 from edriver.v1 import status_pb2

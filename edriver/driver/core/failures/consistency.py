@@ -7,7 +7,8 @@ from typing import Final
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, Tracebacks
-from edriver.driver.core.roster import Roster, Worker
+from edriver.driver.core.records import Worker
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round
 from edriver.driver.core.script_error import ScriptError
 

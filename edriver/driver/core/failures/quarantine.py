@@ -16,7 +16,8 @@ from heapq import heappop, heappush
 from typing import Final
 
 from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotQuarantine, SlotTarget
-from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker
+from edriver.driver.core.records import HostRecord, Slot, Worker
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.settings import Settings
 
 MIN_FAILURES: Final = 4

@@ -16,7 +16,8 @@ from edriver.common.ids import NO_VERSION
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, CauseList
 from edriver.driver.core.losses import Loss, loss_of
-from edriver.driver.core.roster import Roster, Worker
+from edriver.driver.core.records import Worker
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round, RunCall
 from edriver.driver.core.settings import Settings
 

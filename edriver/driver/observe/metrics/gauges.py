@@ -19,7 +19,7 @@ from edriver.common.wire import epoch_seconds
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.host_state import HostState, host_standings
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.records import WorkerState
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics.families import counter, counters, gauge, gauges
 from edriver.driver.observe.metrics.time_metrics import TimeMetrics
