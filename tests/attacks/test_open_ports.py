@@ -24,7 +24,7 @@ from edriver.system.ports.health_port import LIVENESS, MAX_CONNECTIONS, HealthPo
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest
 from tests.attacks.ports import HTTP2
-from tests.process.dialling import TRAIN, Agents, dialled
+from tests.process.dialling import CREDENTIALS, TRAIN, Agents, dialled
 from tests.process.running import Run, running
 
 STRANGERS = 1300
