@@ -235,10 +235,10 @@ class Worker:
         if self._standstill is None or self.link.ending:
             return
         if (seconds := self._standstill.look()) is not None:
-            stalled = notification_pb2.Stalled(
-                round_id=self.unresponsive.round_id, phase=Phase.STEP, duration=duration(seconds)
-            )
-            self._report(notification_pb2.Report(stalled=stalled))
+            idle = notification_pb2.Idle(round_id=self.unresponsive.round_id)
+            if seconds:
+                idle.duration.CopyFrom(duration(seconds))
+            self._report(notification_pb2.Report(idle=idle))
 
     def _printed(self) -> None:
         self.link.show_life()

@@ -39,6 +39,10 @@ _STREAMS: Final = {
 }
 
 
+STACKS_ON_STDERR: Final = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
+"""What people read in place of the stack traces of a worker that could not take them itself."""
+
+
 def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.Event | None:
     """The event that a worker's report stands for; None for one that does not concern the core."""
     match report.WhichOneof("kind"):
@@ -76,10 +80,11 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
         case "stalled":
             stall = report.stalled
             round_id = round_id_of(stall.round_id)
-            seconds = span_seconds(stall.duration)
-            if not stall.stacks:  # an agent's word
-                return events.WorkerIdle(worker_id, round_id, seconds)
-            return events.WorkerStalled(worker_id, round_id, stall.phase, seconds, stall.stacks)
+            stacks = STACKS_ON_STDERR if stall.HasField("stacks_on_stderr") else stall.stacks
+            return events.WorkerStalled(worker_id, round_id, stall.phase, span_seconds(stall.duration), stacks)
+        case "idle":
+            idle = report.idle
+            return events.WorkerIdle(worker_id, round_id_of(idle.round_id), span_seconds(idle.duration))
         case "blocked":
             blocked = report.blocked
             round_id = round_id_of(blocked.round_id)
