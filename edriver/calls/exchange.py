@@ -13,10 +13,10 @@ from typing import Final
 import grpc
 
 from edriver.calls.parcels import ParcelError
-from edriver.common.driver_channel import open_channel
 from edriver.common.join_config import JoinConfig
 from edriver.v1 import rendezvous_pb2_grpc
 from edriver.v1.rendezvous_pb2 import ChangeKeyRequest, GetKeysRequest, KeyValue, SetKeysRequest
+from edriver.wire.driver_channel import open_channel
 
 EXCHANGE_VARIABLE: Final = "EDRIVER_CALL_EXCHANGE"
 """The variable that brings the store's address and credentials to the workers."""

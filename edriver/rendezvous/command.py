@@ -14,7 +14,6 @@ from typing import Final
 import grpc
 
 from edriver.client.errors import RunError
-from edriver.common.driver_channel import open_channel
 from edriver.rendezvous.address import (
     CREDENTIALS_VARIABLE,
     DEFAULT_PORT,
@@ -27,6 +26,7 @@ from edriver.text.phrases import count_text
 from edriver.text.printable import printable_line
 from edriver.v1 import rendezvous_pb2_grpc
 from edriver.v1.rendezvous_pb2 import ListRendezvousRequest, ListRendezvousResponse, NodeEntry, Rendezvous
+from edriver.wire.driver_channel import open_channel
 
 ANSWER_TIMEOUT: Final = 10.0
 """Seconds that a server may take to answer."""

@@ -402,6 +402,24 @@ def test_a_caller_without_a_whole_request_is_hung_up_on(monkeypatch: pytest.Monk
     serve(work)
 
 
+def test_a_caller_that_asks_for_other_paths_is_hung_up_on_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers_module, "AUTHENTICATION_TIMEOUT", 0.2)
+
+    async def work(page: Page) -> None:
+        async with page.stream() as message:
+            await message()
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(page.url.rpartition(":")[2]))
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                while True:
+                    writer.write(b"GET /guess/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    await reader.readuntil(b"\r\n\r\nnot found\n")
+            writer.close()
+            page.run.hosts("a", "b")
+            assert await message(), "a browser that has shown the path stays"
+
+    serve(work)
+
+
 def test_idle_callers_make_room_the_oldest_first_and_browsers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers_module, "MAX_UNAUTHENTICATED", 2)
 

@@ -9,9 +9,9 @@ import pytest
 from cryptography import x509
 
 from edriver.common.join_config import JoinConfig
-from edriver.driver.rpc.certificate_authority import Authority, end_of
 from edriver.rendezvous.address import CREDENTIALS_FILE
 from edriver.rendezvous.server.identity import AUTHORITY_FILE, SERVER_FILE, Identity, identity, write_private
+from edriver.wire.certificate_authority import Authority, end_of
 
 START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.worker.group.unauthenticated import UnauthenticatedCallers
+from edriver.wire.unauthenticated import UnauthenticatedCallers
 
 
 @pytest.fixture
@@ -51,6 +51,27 @@ def test_one_that_came_or_began_a_moment_ago_is_spared(strangers: Unauthenticate
     strangers.note_data("a")
     assert strangers.dispensable(0.9) is None
     assert strangers.dispensable(1.0) == "a"
+
+
+def test_of_callers_that_are_looked_at_the_oldest_go_and_those_whose_time_is_over(
+    strangers: UnauthenticatedCallers[str],
+) -> None:
+    assert strangers.observe("ab", 0.0) == []
+    assert strangers.observe("abcd", 5.0) == ["a"]
+    assert strangers.crowded
+    assert strangers.observe("abcd", 6.0) == ["a"], "it counts until it is gone"
+    assert strangers.observe("bcd", 7.0) == []
+    assert not strangers.crowded
+    assert strangers.observe("bcd", 10.0) == ["b"]
+    assert strangers.observe("bcd", 15.0) == ["b", "c", "d"]
+
+
+def test_one_that_is_gone_and_comes_again_has_its_whole_time(strangers: UnauthenticatedCallers[str]) -> None:
+    strangers.observe("a", 0.0)
+    strangers.observe("", 5.0)
+    assert strangers.observe("a", 9.0) == []
+    assert strangers.observe("a", 18.9) == []
+    assert strangers.observe("a", 19.0) == ["a"]
 
 
 def test_one_that_was_discarded_is_of_no_account(strangers: UnauthenticatedCallers[str]) -> None:

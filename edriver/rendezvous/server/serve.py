@@ -16,8 +16,6 @@ import grpc
 import uvloop
 
 from edriver.common.join_config import JoinConfig, at_port
-from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
-from edriver.driver.rpc.tcp_endpoint import GuardedServer
 from edriver.rendezvous.address import CREDENTIALS_FILE
 from edriver.rendezvous.server.identity import AUTHORITY_FILE, SERVER_FILE, identity, write_private
 from edriver.rendezvous.server.journal import JOURNAL_FILES, CorruptJournalError, Journal
@@ -25,6 +23,8 @@ from edriver.rendezvous.server.runs import Runs
 from edriver.rendezvous.server.service import RENDEZVOUS_SERVICE, STORE_SERVICE, RendezvousService, StoreService
 from edriver.system.private_files import NotOwnError, OwnFolder, make_private
 from edriver.v1 import rendezvous_pb2_grpc
+from edriver.wire.guarded_server import GuardedServer
+from edriver.wire.introspection import INTROSPECTION_SERVICES, add_introspection
 
 _log = logging.getLogger("edriver.rendezvous")
 

@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from edriver.wire.unauthenticated import UnauthenticatedCallers
 from edriver.worker.group import store_protocol as protocol
 from edriver.worker.group.store_protocol import as_list, items_of
 from edriver.worker.group.store_transport import WOULD_BLOCK_ERRORS, StoreTransport, is_known
-from edriver.worker.group.unauthenticated import UnauthenticatedCallers
 
 logger = logging.getLogger("edriver.worker")
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import grpc
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
-from edriver.common.driver_channel import open_channel
 from edriver.common.join_config import JoinConfig
 from edriver.v1 import rendezvous_pb2_grpc
+from edriver.wire.driver_channel import open_channel
 
 ATTEMPT_TIMEOUT: Final = 10.0
 """Seconds that a server may take to answer a call that waits for nothing."""
