@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
 from edriver.wire.unauthenticated import UnauthenticatedCallers
@@ -81,3 +84,27 @@ def test_one_that_was_discarded_is_of_no_account(strangers: UnauthenticatedCalle
     strangers.note_data("a")
     assert strangers.dispensable(100.0) is None
     assert strangers.overdue(100.0) == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_however_they_come_and_go_there_are_never_too_many_for_long_and_members_stay(seed: int) -> None:
+    """As ports use it: callers come, authenticate and hang up, and what is to be closed is gone at the next look."""
+    draw = random.Random(seed)
+    most, timeout = draw.randrange(4), draw.choice([1.0, 5.0, math.inf])
+    limit: UnauthenticatedCallers[int] = UnauthenticatedCallers(most, timeout)
+    there: dict[int, float] = {}
+    members: set[int] = set()
+    for now in range(100):
+        for caller in draw.sample(sorted(there), draw.randint(0, len(there)) // 2):
+            draw.choice([members.add, there.pop])(caller)
+        there |= {1000 * now + number: float(now) for number in range(draw.randrange(5))}
+        unauthenticated = [caller for caller in there if caller not in members]
+        closed = limit.observe(unauthenticated, now)
+        assert set(closed) <= set(unauthenticated)
+        stay = [caller for caller in unauthenticated if caller not in closed]
+        assert len(stay) <= most
+        assert stay == unauthenticated[len(closed) :], "the oldest go"
+        assert all(now - there[caller] < timeout for caller in stay)
+        assert len(stay) == most or all(now - there[caller] >= timeout for caller in closed), "none goes without need"
+        for caller in closed:
+            del there[caller]
