@@ -96,7 +96,10 @@ def test_however_they_come_and_go_there_are_never_too_many_for_long_and_members_
     members: set[int] = set()
     for now in range(100):
         for caller in draw.sample(sorted(there), draw.randint(0, len(there)) // 2):
-            draw.choice([members.add, there.pop])(caller)
+            if draw.random() < 0.5:
+                members.add(caller)
+            else:
+                del there[caller]
         there |= {1000 * now + number: float(now) for number in range(draw.randrange(5))}
         unauthenticated = [caller for caller in there if caller not in members]
         closed = limit.observe(unauthenticated, now)

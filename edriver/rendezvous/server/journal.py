@@ -40,6 +40,10 @@ CREATE TABLE starts (incarnation INTEGER NOT NULL);
 CREATE TABLE records (n INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, record BLOB NOT NULL);
 """
 
+_CHECKPOINT_PAGES: Final = 4096
+"""Pages of 4 KiB after which SQLite moves its log into the database and syncs, while no call is answered. Its default
+is 1,000."""
+
 MIN_APPENDED_BYTES: Final = 8 * 1024 * 1024
 """Bytes that are appended at least before the records are written anew."""
 
@@ -78,6 +82,7 @@ class Journal:
             folder.check_opened(JOURNAL_FILES)
             with self._errors():
                 self._check()
+                self._database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
             self.incarnation = 1 + self._last_incarnation()
         except BaseException:
             self._database.close()
