@@ -21,8 +21,6 @@ from edriver.wire.call_faults import AroundCalls, CallFaults
 from edriver.wire.grpc_streams import SERVER_OPTIONS, address_of
 from edriver.wire.port_watch import AcceptedSocket, PortLimit, close_surplus, plain_address
 
-_log = logging.getLogger("edriver.wire")
-
 ALL_ADDRESSES: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token protect it; the first is IPv4's, too
 
 HANDSHAKE_TIMEOUT: Final = 10.0
@@ -62,6 +60,7 @@ class GuardedServer:
     Args:
         tokens: the full names of the services that each token opens.
         credentials: the server's own; None: there are neither TLS nor tokens.
+        log: where callers that are refused are named.
         options: the server's, in place of the usual ones of the same name.
         opened_by: what opens a service, for people whose token does not.
 
@@ -73,6 +72,7 @@ class GuardedServer:
         self,
         tokens: Mapping[str, set[str]],
         credentials: grpc.ServerCredentials | None,
+        log: logging.Logger,
         options: Mapping[str, int] = MappingProxyType({}),
         opened_by: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -81,11 +81,14 @@ class GuardedServer:
         self._limit = PortLimit(min(MAX_UNAUTHENTICATED, most // 2), AUTHENTICATION_TIMEOUT)
         noted = AroundCalls(self._noted)  # behind the one that refuses others
         self._credentials = credentials
+        self._log = log
         self._watching: asyncio.Task[None] | None = None
         usual = dict[str, int](_TCP_SERVER_OPTIONS)
         self.grpc = grpc.aio.server(
             options=tuple({**usual, "grpc.max_allowed_incoming_connections": most, **options}.items()),
-            interceptors=(CallFaults(), TokenCheck(tokens, opened_by), noted) if credentials else (CallFaults(), noted),
+            interceptors=(CallFaults(), TokenCheck(tokens, opened_by, log), noted)
+            if credentials
+            else (CallFaults(), noted),
         )
 
     async def open(self, address: str, port: int) -> int:
@@ -103,13 +106,13 @@ class GuardedServer:
         port = self._add_port([at_port(host, port) for host in ([address] if address else ALL_ADDRESSES)])
         await self.grpc.start()
 
-        def log(surplus: AcceptedSocket) -> None:
-            _log.warning(
+        def name(surplus: AcceptedSocket) -> None:
+            self._log.warning(
                 "callers at port %s from %s, and perhaps others, have no token: their connections are closed",
                 *(port, surplus.where[0]),
             )
 
-        self._watching = asyncio.create_task(close_surplus(port, self._limit, log))
+        self._watching = asyncio.create_task(close_surplus(port, self._limit, name))
         return port
 
     async def close(self, grace: float) -> None:
@@ -160,9 +163,11 @@ class TokenCheck(grpc.aio.ServerInterceptor):
     Args:
         tokens: the full names of the services that each token opens; the metadata's `authorization` gives it as bearer.
         opened_by: what opens a service, for people whose token does not.
+        log: where callers that are refused are named.
     """
 
-    def __init__(self, tokens: Mapping[str, set[str]], opened_by: Mapping[str, str]) -> None:
+    def __init__(self, tokens: Mapping[str, set[str]], opened_by: Mapping[str, str], log: logging.Logger) -> None:
+        self._log = log
         self._opened_by = opened_by
         self._services = {f"Bearer {token}".encode(): services for token, services in tokens.items()}
         self._named: set[str] = set()
@@ -201,7 +206,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         address = context.peer().rpartition(":")[0]
         if address and address not in self._named and len(self._named) < MAX_LOGGED_ADDRESSES:
             self._named.add(address)
-            _log.warning("refused a call from %s: %s", address, why)
+            self._log.warning("refused a call from %s: %s", address, why)
 
 
 def _service(details: grpc.HandlerCallDetails) -> str:

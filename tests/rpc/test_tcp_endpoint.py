@@ -112,7 +112,7 @@ async def shake_hands(endpoint: TcpEndpoint) -> tuple[asyncio.StreamReader, asyn
 
 def driver_log(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the driver has logged. gRPC's poller logs a BlockingIOError now and then, which it survives."""
-    return [record.getMessage() for record in caplog.records if record.name in ("edriver.driver", "edriver.wire")]
+    return [record.getMessage() for record in caplog.records if record.name == "edriver.driver"]
 
 
 async def refusal(stream: Stream) -> grpc.StatusCode:

@@ -112,6 +112,7 @@ class TcpEndpoint:
                 self.control_token: {CONTROL_SERVICE, STATUS_SERVICE, *INTROSPECTION_SERVICES},
             },
             server_credentials,
+            _log,
             opened_by=_OPENED_BY,
         )
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server.grpc)

@@ -95,6 +95,7 @@ async def _serve_from(journal: Journal, own: OwnFolder, folder: Path, address: s
         server = GuardedServer(
             {known_by.token: {RENDEZVOUS_SERVICE, STORE_SERVICE, *INTROSPECTION_SERVICES}},
             server_credentials,
+            _log,
             {"grpc.max_concurrent_streams": MAX_CALLS},
         )
         service = RendezvousService(runs, time.monotonic, fatal)
