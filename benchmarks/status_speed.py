@@ -31,7 +31,6 @@ from typing import Any
 
 import grpc.aio
 import uvloop
-from edriver.common.wire import duration, timestamp
 
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
@@ -47,6 +46,7 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2, status_pb2_grpc
+from edriver.wire.conversion import duration, timestamp
 from edriver.wire.grpc_streams import SERVER_OPTIONS
 
 QUERIES = 50

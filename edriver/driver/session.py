@@ -21,7 +21,6 @@ from edriver.calls import PROGRAM
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
-from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.journal.draws import new_key
 from edriver.driver.journal.held_clock import HeldClock
@@ -47,6 +46,7 @@ from edriver.system.record_folder import RUN_FILE, remove_old
 from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 from edriver.wire.call_faults import CallFaults
+from edriver.wire.conversion import timestamp
 from edriver.wire.grpc_streams import SERVER_OPTIONS
 from edriver.wire.introspection import add_introspection
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from edriver.common.wire import duration
 from edriver.discovery.slot_counts import SlotCounts
 from edriver.discovery.sources import FixedHosts
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
@@ -54,6 +53,7 @@ from edriver.driver.shutdown import Shutdown
 from edriver.driver.stop_requests import StopRequests
 from edriver.system.runs import SOCKET_NAME
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import duration
 from edriver.wire.health_port import HealthPort
 
 if TYPE_CHECKING:

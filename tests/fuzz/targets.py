@@ -22,7 +22,6 @@ from google.protobuf.message_factory import GetMessageClass
 from edriver.common import limits
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import VERSION
-from edriver.common.wire import duration
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
@@ -53,6 +52,7 @@ from edriver.v1 import (
     status_pb2,
     status_pb2_grpc,
 )
+from edriver.wire.conversion import duration
 from edriver.worker.rounds.notification import NotificationServer
 from edriver.worker.rounds.participant import Participant
 from tests.fuzz.messages import Fuzzer

@@ -17,7 +17,6 @@ import pytest
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message
 from edriver.dashboard import callers as callers_module
 from edriver.dashboard import feed as feed_module
 from edriver.dashboard import server as server_module
@@ -35,6 +34,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2_grpc
+from edriver.wire.conversion import round_id_message
 from tests.told_events import told
 
 SECRET = "hush"

@@ -21,7 +21,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from edriver.client import Address, AsyncClient, RunError
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import VERSION
-from edriver.common.wire import duration
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
@@ -37,6 +36,7 @@ from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc,
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
 from edriver.wire import guarded_server, port_watch
 from edriver.wire.certificate_authority import Authority
+from edriver.wire.conversion import duration
 from edriver.wire.grpc_streams import MAX_MESSAGE_BYTES
 from edriver.wire.port_watch import AcceptedSocket, PortSockets
 

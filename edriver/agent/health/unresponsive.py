@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import duration
 from edriver.v1 import notification_pb2, rounds_pb2
+from edriver.wire.conversion import duration
 
 
 class UnresponsiveWatch:

@@ -11,7 +11,6 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from edriver.common.limits import OutOfBoundsError
-from edriver.common.wire import timestamp
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
 from edriver.driver.rpc.agents.agent_messages import AgentMessages, progress_of
 from edriver.driver.rpc.agents.fault_log import FaultLog
@@ -21,6 +20,7 @@ from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.wire import message_limits
+from edriver.wire.conversion import timestamp
 from edriver.wire.grpc_streams import address_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from edriver.common.wire import (
+from edriver.driver.core import actions, events
+from edriver.driver.core.cause import CauseKind
+from edriver.driver.core.mode import CheckpointWay
+from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.observe.cause_message import cause_with_text
+from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from edriver.wire.conversion import (
     RANK_FIELDS,
     duration,
     epoch_seconds,
@@ -18,13 +25,6 @@ from edriver.common.wire import (
     timestamp,
     version_of,
 )
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import CauseKind
-from edriver.driver.core.mode import CheckpointWay
-from edriver.driver.core.rounds.ranks import RoundPlan
-from edriver.driver.observe.cause_message import cause_with_text
-from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
 
 _CHECKPOINT_WAYS: Final = {
     notification_pb2.CHECKPOINT_WAY_SIGNAL: CheckpointWay.SIGNAL,
