@@ -11,7 +11,7 @@ import torch.distributed as dist
 from edriver.horovod import basics, devices, distributed_samplers, variables
 from edriver.horovod.collectives import handles
 from edriver.horovod.process_sets import ProcessSet, add_process_set, forget_all, global_process_set
-from edriver.worker import topology
+from edriver.worker import context
 
 
 def init(comm: Any = None, process_sets: object = None) -> None:
@@ -43,18 +43,19 @@ def shutdown() -> None:
     The group of a world that never changes is destroyed: members that are in a collective with this one raise
     HorovodInternalError. The group of a round is the run's, and stays.
     """
-    if not basics.world.initialized:
+    world = basics.world()
+    if not world.initialized:
         return
     handles.forget_all()
     forget_all()
-    if basics.world.made_group and dist.is_initialized():
+    if world.made_group and dist.is_initialized():
         dist.destroy_process_group()
-    elif basics.world.own_group is not None and dist.is_initialized():
-        dist.destroy_process_group(basics.world.own_group)
-    if basics.world.fixed:
-        topology.leave()
-    basics.world.own_group = None
-    basics.world.initialized = basics.world.fixed = basics.world.made_group = False
+    elif world.own_group is not None and dist.is_initialized():
+        dist.destroy_process_group(world.own_group)
+    if world.fixed:
+        context.current.place.leave()
+    world.own_group = None
+    world.initialized = world.fixed = world.made_group = False
 
 
 def _register(given: object) -> None:

@@ -10,19 +10,14 @@ import os
 from collections.abc import Mapping, MutableMapping
 
 from edriver.horovod import basics
-from edriver.worker import topology
-
-_following = False
+from edriver.worker import context
 
 
 def follow_rounds(environ: Mapping[str, str]) -> None:
     """In a worker of a run, have os.environ say now, and in each later round, what rank() and the like answer."""
-    global _following
     if "EDRIVER_WORKER_ID" not in environ:
         return
-    if not _following:
-        topology.listen(_show)
-        _following = True
+    context.current.place.listen(_show)
     _show()
 
 

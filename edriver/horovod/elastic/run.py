@@ -42,7 +42,7 @@ def run(func: Callable[..., R]) -> Callable[..., R | None]:
             finally:
                 process_sets.stop_all()  # what nobody waits for must not reach into the next round
 
-        if basics.world.fixed and isinstance(own, StateOfRounds):
+        if basics.world().fixed and isinstance(own, StateOfRounds):
             fresh_start.say_no_state_is_kept("hvd.elastic.run")
             own.sync()
             return in_round(own, *args, **kwargs)

@@ -10,8 +10,8 @@ from typing import Any, NoReturn, TypeVar
 from edriver.checkpoints.ownership import release_at_exit
 from edriver.common.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker import topology, training_phase
-from edriver.worker.assignment import Assignment
+from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
+from edriver.worker.context import WorkerContext
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError, UnprovenPeerError
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.agent_silence import AgentSilence
@@ -38,6 +38,7 @@ class TrainingThread:
     """Drives the loop, in the thread that calls it.
 
     Args:
+        context: of this process.
         worker_id: this worker's id, for people.
         participant: what decides,
         changed: and its lock, which is notified of every notice that it has taken.
@@ -51,6 +52,7 @@ class TrainingThread:
 
     def __init__(
         self,
+        context: WorkerContext,
         worker_id: str,
         participant: Participant,
         changed: threading.Condition,
@@ -61,6 +63,7 @@ class TrainingThread:
         watch: ProgressWatch,
         looks_like_peer_loss: Callable[[BaseException], bool],
     ) -> None:
+        self._context = context
         self._worker_id = worker_id
         self._participant = participant
         self._changed = changed
@@ -88,9 +91,9 @@ class TrainingThread:
             if end is End.LEFT:
                 raise SystemExit(0)
             if end is End.SKIPPED:
-                topology.enter(topology.NO_ASSIGNMENT)
+                self._context.place.enter(NO_ASSIGNMENT)
                 return None
-            training_phase.current.show(None)
+            self._context.phase.show(None)
             release_at_exit()
             return call.result
         except BaseException as error:  # also Ctrl-C and sys.exit: the others need not wait until this process ends
@@ -184,7 +187,7 @@ class TrainingThread:
                 assert error is not None, "it has been raised"
                 return str(error) if isinstance(error, UnprovenPeerError) else traceback_text(error)
             case effects.FirstBoundary():
-                training_phase.current.change(Phase.STEP)
+                self._context.phase.change(Phase.STEP)
                 assert self._watch.state is not None, "a boundary of a state that is bound"
                 state = self._watch.state
                 state.first_boundary()
@@ -195,11 +198,11 @@ class TrainingThread:
         return None
 
     def _build(self, assignment: Assignment) -> None:
-        training_phase.current.change(Phase.INIT)
+        self._context.phase.change(Phase.INIT)
         self._group.teardown()
         self._group.build(assignment, self._collective_timeout)
         self._times.mark("built")
-        topology.enter(assignment)
+        self._context.place.enter(assignment)
 
     def _kind_of(self, error: Exception) -> Raised:
         """What an exception is to the loop."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from edriver.common.ids import NO_ROUND
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.backend import torch_groups
 
 _PREFIX: Final = "edriver/stream"
-
-_exchanges = (NO_ROUND, 0)
 
 
 class Exchange:
@@ -24,11 +21,10 @@ class Exchange:
     """
 
     def __init__(self, text: str) -> None:
-        global _exchanges
-        self._place = topology.current()
+        process = context.current
+        self._place = process.place.assignment
         self._own = text
-        self._number = _exchanges[1] + 1 if _exchanges[0] == self._place.round_id else 1
-        _exchanges = (self._place.round_id, self._number)
+        self._number = process.counters.next(_PREFIX, self._place.round_id)
         if self._place.size > 1:
             torch_groups.default_store().set(self._key(self._number, self._place.rank), text)
 
