@@ -132,6 +132,7 @@ class WorkerContext:
         phase: what its training thread does.
         counters: of what the members of a round do through its store.
         rounds: of this process; None: the script has not called `run` yet.
+        checkpoint_requested: answers `edriver.checkpoint_requested`: in restart mode alone one is ever requested.
     """
 
     def __init__(self) -> None:
@@ -139,6 +140,7 @@ class WorkerContext:
         self.phase = TrainingPhase()
         self.counters = RoundCounters()
         self.rounds: Rounds | None = None
+        self.checkpoint_requested: Callable[[], bool] = lambda: False
         self._parts: dict[type, object] = {}
 
     def part(self, kind: type[T]) -> T:

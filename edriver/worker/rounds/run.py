@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from edriver.calls import worker_process
+from edriver.checkpoints.ownership import release_at_exit
 from edriver.worker import context
 from edriver.worker.context import Rounds, WorkerContext
-from edriver.worker.rounds.alone import Alone
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import holds_nothing
 from edriver.worker.state.state import State
-from edriver.worker.watch.not_called import refuse_function
+from edriver.worker.watch.not_called import refuse_function, refuse_result
+from edriver.worker.watch.script_location import nested_run
 
 logger = logging.getLogger("edriver.worker")
 
@@ -34,6 +35,37 @@ def end_process_group() -> None:
     os._exit(1)  # it is the first process of its namespace, which no signal of its own ends
 
 
+class StandaloneRounds:
+    """The rounds of a script that no driver has started: one, of one worker, in which nothing happens."""
+
+    def __init__(self) -> None:
+        from edriver.worker.group.round_group import RoundGroup
+
+        self._group = RoundGroup(None)
+        self._entered = False
+        self._running = False
+
+    def run(self, function: Callable[..., R], state: State, args: Any, kwargs: Any) -> R | None:
+        """Call the function once."""
+        if self._running:
+            raise nested_run(function)
+        if not self._entered:
+            self._group.build_alone()
+            self._entered = True
+        if state.newest_checkpoint(look=True):
+            state.load_checkpoint()
+        state.sync()
+        self._running = True
+        try:
+            result = function(state, *args, **kwargs)
+            refuse_result(function, result)
+            state.function_returned()
+        finally:
+            self._running = False
+        release_at_exit()
+        return result
+
+
 def rounds_of(process: WorkerContext) -> Rounds:
     """The rounds of this process: of a worker if a driver has started it, else of a script on its own."""
     if process.rounds is None:
@@ -43,7 +75,7 @@ def rounds_of(process: WorkerContext) -> Rounds:
 
 def _rounds_of(process: WorkerContext) -> Rounds:
     if "EDRIVER_WORKER_ID" not in os.environ:
-        return Alone()
+        return StandaloneRounds()
     if os.environ.get("EDRIVER_MODE") == "restart":
         raise RuntimeError(
             "edriver.run was called in restart mode, in which a script is run anew in every round: give --mode "

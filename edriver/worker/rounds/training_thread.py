@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from edriver.checkpoints.ownership import release_at_exit
+from edriver.common.lease import Lease
 from edriver.common.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
 from edriver.worker.context import WorkerContext
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError, UnprovenPeerError
 from edriver.worker.rounds import effects
-from edriver.worker.rounds.agent_silence import AgentSilence
 from edriver.worker.rounds.effects import Answer, Complaint, Effect, OfScript, OfWorker, Raised
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.loop import End, RoundLoop
@@ -32,6 +33,9 @@ logger = logging.getLogger("edriver.worker")
 
 R = TypeVar("R")
 E = TypeVar("E", bound=End | Verdict | None)
+
+SILENCE_BOUND: Final = 30.0
+"""Seconds without a word from the agent (it speaks every 4 s at least) after which a waiting worker gives up."""
 
 
 class TrainingThread:
@@ -240,3 +244,29 @@ class TrainingThread:
         """Report, with how far this worker is: the next sign of life may come too late to tell of it, or never."""
         report.progress.CopyFrom(self._watch.progress())
         self._server.report(report)
+
+
+class AgentSilence:
+    """Looks again and again whether the agent that this worker waits for still speaks: it may be gone without a trace.
+
+    Args:
+        last_word: when its last word came.
+    """
+
+    def __init__(self, last_word: Callable[[], float]) -> None:
+        self._last_word = last_word
+        self._heard = last_word()
+        self._lease = Lease(SILENCE_BOUND, time.monotonic)
+
+    def look(self) -> None:
+        """Look once. It is looks that count: a word may lie unread if this process itself was stopped.
+
+        Raises:
+            SystemExit: the agent has been silent for too long; nothing would ever come.
+        """
+        if self._heard != self._last_word():
+            self._heard = self._last_word()
+            self._lease.renew()
+        if self._lease.tick():
+            logger.error("no message from the agent for %g s: this worker ends", SILENCE_BOUND)
+            raise SystemExit(1)
