@@ -518,6 +518,17 @@ def test_resets_are_told_from_the_second_round_on(placed: Any) -> None:
     assert told == [1]
 
 
+def test_a_function_that_runs_nothing_is_refused_in_a_world_that_never_changes_too(placed: Any) -> None:
+    basics.world().fixed = True
+
+    def hidden(state: Any) -> Any:
+        return (yield state)
+
+    train = hvd.elastic.run(lambda state: hidden(state))
+    with pytest.raises(TypeError, match=r"hvd\.elastic\.run has called .*, and nothing was run: .* a generator"):
+        train(hvd.elastic.ObjectState(epoch=0))
+
+
 def test_a_late_worker_is_neither_first_nor_alone(placed: Any) -> None:
     context.current.place.enter(NO_ASSIGNMENT)
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (1, 2, 0, 1)
