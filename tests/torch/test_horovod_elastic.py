@@ -518,7 +518,7 @@ def test_resets_are_told_from_the_second_round_on(placed: Any) -> None:
     assert told == [1]
 
 
-def test_a_function_that_runs_nothing_is_refused_in_a_world_that_never_changes_too(placed: Any) -> None:
+def test_a_function_that_runs_nothing_is_refused_in_a_world_that_never_changes_too(group: None, placed: Any) -> None:
     basics.world().fixed = True
 
     def hidden(state: Any) -> Any:
