@@ -14,7 +14,7 @@ import pytest
 from edriver.driver.launch.agents import MAX_CONCURRENT_STARTS, MIXED_ADDRESSES_ERROR, UNKNOWN_NAME_ERROR, Agents
 from edriver.driver.launch.choice import always, by_host
 from edriver.driver.launch.dial_in import DialInLauncher
-from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
+from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, Launcher
 from edriver.driver.launch.local import LocalLauncher, OwnNames, address_among, address_here
 from edriver.driver.launch.ssh import SshLauncher
 from edriver.system.child import Child
@@ -390,7 +390,9 @@ class FakeLauncher:
 @pytest.mark.parametrize(
     ("launcher", "reason"),
     [
-        pytest.param(FakeLauncher(LaunchError("the queue is full: wait")), "the queue is full: wait", id="why-not"),
+        pytest.param(
+            FakeLauncher(AgentLaunchError("the queue is full: wait")), "the queue is full: wait", id="why-not"
+        ),
         pytest.param(FakeLauncher(ValueError("oops")), "a fault of its launcher: ValueError('oops')", id="a-bug"),
         pytest.param(FakeLauncher(says="the job was cancelled"), "the job was cancelled", id="over-at-once"),
         pytest.param(DialInLauncher(lambda _host, _agent_id: False), "it has not dialled in again", id="not-at-door"),
@@ -434,7 +436,7 @@ def test_an_agent_whose_launcher_cannot_stop_it_is_given_up() -> None:
         every = agents.agents(launcher)
         every.start(ELSEWHERE, 3)
         await until(lambda: every.running == (3,))
-        launcher.error = LaunchError("the scheduler does not answer")
+        launcher.error = AgentLaunchError("the scheduler does not answer")
         every.kill(3)
         await agents.exited.wait()
         assert launcher.stopped == [3]
