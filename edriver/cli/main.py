@@ -19,6 +19,7 @@ from edriver.cli.resuming.resume_flags import add_resume_flags
 from edriver.cli.subcommands import EXIT_FAILED, EXIT_USAGE, GROUPS, SUBCOMMANDS
 from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_command_flags, add_torchrun_flags, take_variables
 from edriver.common import defaults
+from edriver.common.extras import missing_extra
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.discovery.hosts import Devices, Slots
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
@@ -478,6 +479,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.version:
         return _print_version()
     if flags.print_completion:
+        if missing := missing_extra("--print-completion", "shtab", "completion"):
+            top.error(missing)
         return _print_completion(flags.print_completion)
     if unknown:
         top.error(refusal_of(unknown[0]))

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from edriver.client import Run, RunError
-from edriver.commands.top import MAX_SHOWN_WORKERS, Top, Watch, head, worker_rows
+from edriver.commands.top_screen import MAX_SHOWN_WORKERS, Top, Watch, head, worker_rows
 from edriver.common.wire import timestamp
 from edriver.text.printable import printable
 from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
@@ -225,7 +225,7 @@ def test_it_ends_with_the_run() -> None:
 def test_a_driver_that_does_not_answer_is_an_error_unless_the_run_has_ended(
     monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
-    monkeypatch.setattr("edriver.commands.top.REFRESH_INTERVAL", 0.01)
+    monkeypatch.setattr("edriver.commands.top_screen.REFRESH_INTERVAL", 0.01)
     happened = Events()
     if ended:
         happened.ended.set()
