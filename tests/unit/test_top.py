@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
-from edriver.client import Run, RunError
+from edriver.client import Event, Run, RunError
 from edriver.commands.top_screen import MAX_SHOWN_WORKERS, Top, Watch, head, worker_rows
 from edriver.common.wire import timestamp
 from edriver.text.printable import printable
@@ -202,14 +202,25 @@ def test_q_ends_it() -> None:
 
 
 def test_an_answer_that_comes_after_q_is_dropped() -> None:
-    top = Top(run_of, Events())
+    asked: list[int] = []
+
+    class Asked(Events):
+        def newer(self, count: int) -> list[Event]:
+            asked.append(count)
+            return super().newer(count)
+
+    top = Top(run_of, Asked())
 
     async def leave() -> None:
         async with top.run_test() as pilot:
+            top.show(run_of())
             await pilot.press("q")
+        assert asked
+        asked.clear()
         top.show(run_of())
 
     asyncio.run(leave())
+    assert asked == []
 
 
 def test_it_ends_with_the_run() -> None:
