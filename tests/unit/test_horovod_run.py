@@ -11,7 +11,7 @@ import pytest
 
 import edriver
 from edriver.calls.launch import HOST_FLAGS
-from edriver.cli.main import flags_parser
+from edriver.cli.run_flags import flags_parser
 from edriver.driver.flags import engine_flags
 
 

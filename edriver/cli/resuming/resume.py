@@ -118,7 +118,7 @@ def go_on_with(
     """
     head = journal.head
 
-    from edriver.cli.main import parser as run_parser
+    from edriver.cli.run_flags import parser as run_parser
     from edriver.driver.engines.slurm import last_allocation
     from edriver.driver.engines.slurm.commands import run_command
     from edriver.driver.flags.usage_error import UsageError
