@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import edriver
+from tests.waiting import BOUND
 
 ROOT = Path(edriver.__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -37,7 +38,7 @@ EDRIVER = "from edriver.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 def ended(missing: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", WITHOUT.format(missing=missing) + program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,18 @@ def test_a_plain_install_has_nothing_of_an_extra(extra: str) -> None:
         return {re.split(r"[<>=!\[]", each)[0] for each in requirements}
 
     assert not names(PROJECT["dependencies"]) & names(PROJECT["optional-dependencies"][extra]) - {"edriver"}
+
+
+def test_the_generated_code_runs_with_the_oldest_and_the_newest_that_are_allowed() -> None:
+    """grpcio may not be older than the code; protobuf's is good for its own major version and the next one."""
+    allowed = {re.split(r"[<>=]", each)[0]: re.findall(r"[\d.]+", each) for each in PROJECT["dependencies"]}
+    ends = {name: [tuple(map(int, end.split("."))) for end in found if end != "."] for name, found in allowed.items()}
+    for path in sorted((ROOT / "edriver" / "v1").glob("*_pb2.py")):
+        (written,) = re.findall(r"# Protobuf Python Version: ([\d.]+)", path.read_text())
+        version = tuple(map(int, written.split(".")))
+        assert version <= ends["protobuf"][0], f"{path.name} was generated for protobuf {written}"
+        assert ends["protobuf"][1] <= (version[0] + 2,)
+        (grpc_written,) = re.findall(
+            r"GENERATED_VERSION = '([\d.]+)'", path.with_name(f"{path.stem}_grpc.py").read_text()
+        )
+        assert tuple(map(int, grpc_written.split("."))) <= ends["grpcio"][0], f"for grpcio {grpc_written}"
