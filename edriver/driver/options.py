@@ -152,7 +152,7 @@ class RunOptions:
         if settings.min_np < settings.max_np:
             most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
             workers += f" (at least {settings.min_np}, {most})"
-        return f"{workers} of {' '.join(self.command)}"
+        return f"{workers} of {shlex.join(self.command)}"
 
     @property
     def worker_command(self) -> tuple[str, ...]:

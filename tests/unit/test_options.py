@@ -145,7 +145,7 @@ def test_what_a_worker_runs(
     monkeypatch.chdir(tmp_path)
     options = read(f"-np 1 {line}".format(python=shlex.quote(sys.executable)))
     assert options.mode.mode is mode
-    assert " ".join(options.worker_command) == worker.format(python=shlex.quote(sys.executable))
+    assert " ".join(options.worker_command) == worker.format(python=sys.executable)
 
 
 def test_a_script_without_its_interpreter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +345,7 @@ def test_what_cannot_work_is_refused_with_a_sentence(line: str, message: str) ->
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        pytest.param("-np 1 sh -c x", "1 worker of sh -c x", id="one"),
+        pytest.param("-np 1 sh -c 'x y'", "1 worker of sh -c 'x y'", id="one"),
         pytest.param("-np 2 --min-np 1 --max-np 4 sh", "2 workers (at least 1, at most 4) of sh", id="elastic"),
         pytest.param(
             "-np 2 --host-discovery-script sh sh", "2 workers (at least 2, as many as there are) of sh", id="unbounded"
