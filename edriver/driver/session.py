@@ -297,7 +297,7 @@ class Session:
                 asking = tasks.create_task(parts.broker.run()) if parts.broker else None
                 telling = tasks.create_task(
                     tell_progress(
-                        *(parts.event_history, parts.membership, parts.usage, parts.recorder),
+                        *(parts.event_history, parts.usage, parts.recorder),
                         self._output,
                         self._clock,
                     )
@@ -395,12 +395,12 @@ class Session:
             spent = self._parts.membership.state.budgets
             spent_time = self._parts.event_history.ledger.time_spent(self._wall_clock())
             tally = Tally(
-                self._parts.event_history.round_count,
+                self._parts.event_history.view.rounds,
                 failures=spent.failures.total,
                 preemptions=spent.preemptions.total,
                 resizes=spent.resizes.total,
                 unproven=spent.unproven.total,
-                steps_lost=self._parts.tracker.steps_lost,
+                steps_lost=self._parts.event_history.view.steps_lost,
                 seconds=self._real_clock() - self._began,
                 goodput=spent_time.goodput if spent_time.HasField("goodput") else None,
                 # A function that edriver.launch calls need not be elastic.

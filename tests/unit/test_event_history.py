@@ -19,7 +19,7 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.text.cause_names import INTERRUPTION_NAMES
 from edriver.text.time_spent import seconds_by_kind
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, status_pb2
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, pace_pb2, status_pb2
 from tests.told_events import told
 
 
@@ -328,6 +328,35 @@ def test_a_resize_and_the_next_call_of_run_are_causes_of_their_own() -> None:
         reported = story.take(events.WorkerWaiting(worker, 2, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""))
     begun = next(event.round for event in reported if event.WhichOneof("kind") == "round")
     assert (begun.round_id.n, begun.kind) == (3, status_pb2.ROUND_KIND_START)
+
+
+def test_a_loss_after_a_round_was_stopped_for_a_resize_is_told() -> None:
+    story = Story()
+    story.begun()
+    story.waits(story.take(events.HostsObserved(HostSet((Host("a", 3),))))[-1].worker.worker_id)
+    for worker in (1, 2):
+        story.take(events.BoundaryReached(worker, RoundId(1, 1), 1, 4))
+    reported = story.take(events.WorkerEnding(2, seen=109.0))
+    assert [event.text for event in reported if event.text] == ["round 1.1 ended: worker 2 (rank 1, a:1) has ended"]
+    assert reported[-1].cause.kind == cause_pb2.CAUSE_KIND_ENDED
+
+
+def test_nobody_waits_for_a_member_whose_training_function_has_returned() -> None:
+    story = Story()
+    story.begun()
+    for worker in (1, 2):
+        progress = notification_pb2.WorkerProgress(round_id=round_id_message(RoundId(1, 1)))
+        progress.standing.activity = pace_pb2.WORKER_ACTIVITY_COMPUTING
+        story.event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=worker, progress=progress))
+
+    def waited_for() -> list[int]:
+        hold_up = story.event_history.pace.hold_up()
+        assert hold_up is not None
+        return [each.worker_id for each in hold_up.waited_for]
+
+    assert waited_for() == [1, 2]
+    story.take(events.WorkerDone(2, RoundId(1, 1), 9))
+    assert waited_for() == [1]
 
 
 def test_a_strangers_connection_is_a_cause_of_its_own() -> None:

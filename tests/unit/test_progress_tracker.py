@@ -167,7 +167,6 @@ def test_steps_of_a_run_add_up_over_its_rounds() -> None:
     assert story.progress().steps == 31
     story.says(1, 2, 4)
     assert story.progress().steps == 35
-    assert story.tracker.steps_lost == 0
 
 
 def test_steps_that_no_worker_holds_any_more_are_lost() -> None:
@@ -180,7 +179,6 @@ def test_steps_that_no_worker_holds_any_more_are_lost() -> None:
     assert story.round(3, Version(RoundId(1, 1), 20), 1) == 5
     story.says(1, 3, 1)
     assert story.progress().steps == 21
-    assert story.tracker.steps_lost == 12
 
 
 def test_invalid_reports_are_refused() -> None:

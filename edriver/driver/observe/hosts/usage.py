@@ -8,7 +8,7 @@ from typing import Final
 from edriver.common.downsample import Downsampled
 from edriver.common.wire import timestamp
 from edriver.driver.core.roster import Roster
-from edriver.history.usage_sum import sum_of
+from edriver.runview.usage_sum import sum_of
 from edriver.v1 import agent_pb2, resources_pb2, status_pb2
 
 SAMPLE_INTERVAL: Final = 2.0

@@ -24,7 +24,6 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics.families import counter, counters, gauge, gauges
 from edriver.driver.observe.metrics.time_metrics import TimeMetrics
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
-from edriver.driver.observe.snapshots import size_of
 from edriver.v1 import pace_pb2
 
 MAX_REPORTED_NAMES: Final = 20
@@ -86,7 +85,7 @@ class RunGauges(Collector):
         yield gauge(
             "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._event_history.began
         )
-        yield gauge("size", "Workers in the current round; 0 between two rounds.", size_of(membership))
+        yield gauge("size", "Workers in the current round; 0 between two rounds.", self._event_history.view.size)
         yield gauge("np", "Workers that the run was to begin with: -np.", settings.np)
         yield gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
         yield gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
@@ -145,7 +144,7 @@ class RunGauges(Collector):
         yield slow
 
     def _of_progress(self) -> Iterator[Metric]:
-        tracker = self._event_history.tracker
+        tracker, steps_lost = self._event_history.tracker, self._event_history.view.steps_lost
         progress = tracker.progress()
         steps = progress.steps if progress else 0
         if self._event_history.ledger.counts_steps:
@@ -157,9 +156,9 @@ class RunGauges(Collector):
             yield counter(
                 "steps",
                 "Steps made, including those that had to be made again; absent in restart mode.",
-                steps + tracker.steps_lost,
+                steps + steps_lost,
             )
-            yield counter("steps_lost", "Steps that had to be made again; absent in restart mode.", tracker.steps_lost)
+            yield counter("steps_lost", "Steps that had to be made again; absent in restart mode.", steps_lost)
         yield counter(
             "samples",
             "Samples that all workers together have trained on, by the ElasticSampler; those made again count again.",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from edriver.common.downsample import Downsampled
 from edriver.common.wire import epoch_seconds
-from edriver.history.usage_sum import sum_of
+from edriver.runview.usage_sum import sum_of
 from edriver.v1 import resources_pb2, status_pb2
 
 MAX_POINTS: Final = 1000

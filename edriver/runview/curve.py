@@ -7,7 +7,7 @@ from typing import Any
 
 from edriver.common.downsample import Downsampled
 from edriver.common.limits import MAX_REPORTED_NAMES
-from edriver.history.samples import place_of
+from edriver.runview.progress_rows import position_of
 from edriver.v1 import status_pb2
 
 Point = tuple[float, int, float, dict[str, float | None], int | None, float]
@@ -51,7 +51,7 @@ class Curve:
                 self.names[name] = None
         reported = {name: _finite(progress.reported[name]) for name in self.names if name in progress.reported}
         rates = _finite(progress.step_rate) or 0.0, _finite(progress.sample_rate) or 0.0
-        step, samples = place_of(progress)
+        step, samples = position_of(progress)
         point = (time, step, rates[0], reported, samples, rates[1])
         if self._points.add(time, (revision, point), due=last):
             self._whole = revision

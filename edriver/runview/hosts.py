@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from edriver.common.wire import epoch_seconds
-from edriver.history.changes import Changes
+from edriver.runview.changes import Changes
 from edriver.text.host_text import TROUBLED, host_words
 from edriver.v1 import cause_pb2, status_pb2
 
