@@ -14,13 +14,12 @@ from edriver.common.wire import timestamp
 from edriver.dashboard.report import facts, recorded_run
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core.roster import Roster, Worker, WorkerState
-from edriver.driver.observe.hosts.usage import MAX_SAMPLED_HOSTS, SAMPLE_INTERVAL, UsageTracker
+from edriver.driver.observe.hosts.usage import MAX_SAMPLED_HOSTS, UsageTracker
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import Recorder, UsageWriter
 from edriver.history.records import records_of
 from edriver.runview.history import History
-from edriver.runview.usage import MAX_DRAWN_HOSTS, MAX_POINTS, UsageHistory
-from edriver.runview.usage_sum import sum_of
+from edriver.runview.usage import MAX_DRAWN_HOSTS, MAX_POINTS, SAMPLE_INTERVAL, UsageHistory, sum_of
 from edriver.text.event_lines import event_line, usage_line
 from edriver.text.usage_text import host_usage_text, worker_usage_text
 from edriver.v1 import agent_pb2, resources_pb2, status_pb2

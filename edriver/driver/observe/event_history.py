@@ -19,8 +19,7 @@ from edriver.driver.observe.cause_text import Line, cause_text, doing_text
 from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
 from edriver.driver.observe.hosts.host_history import HostHistory
 from edriver.driver.observe.pace.members import PaceMonitor
-from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.observe.progress_history import ProgressHistory
+from edriver.driver.observe.progress import ProgressHistory, ProgressTracker
 from edriver.driver.observe.snapshots import run_ended, worker_status
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
