@@ -313,7 +313,9 @@ def _command_of(flags: argparse.Namespace) -> tuple[str, ...]:
         if os.sep not in program:
             if program.endswith(".py") and Path(program).is_file():  # as torchrun takes it
                 raise UsageError(f"{program!r} is a script: put its interpreter before it, as in python {program}")
-            raise UsageError(f"there is no command {program!r} on PATH")
+            # Debian has no `python` outside of a virtual environment.
+            way_out = f": give its path, for example {sys.executable}" if program.startswith("python") else ""
+            raise UsageError(f"there is no command {program!r} on PATH{way_out}")
         if not Path(program).exists():
             raise UsageError(f"there is no file {program!r} to run")
         raise UsageError(f"{program!r} is not an executable file: chmod +x it, or put its interpreter before it")
