@@ -19,12 +19,12 @@ class Distribution:
     """
 
     bounds: tuple[float, ...]
-    counts: list[int] = field(init=False)
+    counts: list[int] = field(default_factory=list)
     sum: float = 0.0
 
     def __post_init__(self) -> None:
-        """No length has been counted."""
-        self.counts = [0] * (len(self.bounds) + 1)
+        """Unless they are given, no length has been counted."""
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def add(self, seconds: float) -> None:
         """Count a length; one that clocks make negative counts as 0."""

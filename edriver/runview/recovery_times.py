@@ -24,9 +24,13 @@ class RecoveryTimes:
         count: how many there were.
     """
 
-    latest: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERIES))
+    latest: deque[float] = field(default_factory=deque)
     longest: float = 0.0
     count: int = 0
+
+    def __post_init__(self) -> None:
+        """Bound them, also those that a journal has held."""
+        self.latest = deque(self.latest, maxlen=MAX_RECOVERIES)
 
     def add(self, interruption: status_pb2.Interruption) -> None:
         """An interruption is over: if a failure had begun it, and it led to a round, that was a recovery."""
