@@ -146,7 +146,7 @@ class RunView:
     failure: status_pb2.WorkerFailure | None = None
     ended: status_pb2.Event | None = None
     _ends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDS, 0))
-    _end_counted: bool = False  # that of the latest round
+    _end: str = ""  # of the latest round, as it was counted last
     _steps_lost: int = 0
     _recovery_times: RecoveryTimes = field(default_factory=RecoveryTimes)
     _told: Told = field(default_factory=Told)
@@ -187,9 +187,9 @@ class RunView:
         new = round_id > self.round_id
         cause = CAUSE_NAMES.get(message.kind, "start")
         if new:
-            if not self._end_counted and (end := _END_OF.get(message.kind)):
-                self._ends[end] += 1
-            self._end_counted = False
+            if not self._end:  # an earlier release says of aborts alone why a round ends
+                self._count(message.kind)
+            self._end = ""
             self.round_id, self.last_size, self.goes_on = round_id, len(message.members), True
             self.round_counts[cause] += 1
             self._steps_lost += message.steps_lost
@@ -198,11 +198,9 @@ class RunView:
                 for phase, distribution in self.phases[cause].items():
                     distribution.add(span_seconds(getattr(message.phases, phase)))
                 self.syncs.add(message.members)
-        elif self.goes_on:
+        else:
             self.goes_on = False
-            if message.HasField("abort_kind") and (end := _END_OF.get(message.abort_kind)):
-                self._end_counted = True
-                self._ends[end] += 1
+            self._count(message.end_kind or message.abort_kind)
         return new
 
     def sample(self, time: float, progress: status_pb2.Progress) -> None:
@@ -229,6 +227,13 @@ class RunView:
         if (self.progress is None or self.time_spent is None) and run.HasField("time_spent"):
             self.time_spent = run.time_spent
         self.slowdowns.look(run)
+
+    def _count(self, kind: status_pb2.RoundKind.ValueType) -> None:
+        """The latest round has ended for a cause of this kind; once for each kind that is told of it."""
+        end = _END_OF.get(kind, "")
+        if end and end != self._end:
+            self._end = end
+            self._ends[end] += 1
 
     def _interruption(self, interruption: status_pb2.Interruption) -> None:
         self.slowdowns.hold_up = None

@@ -336,9 +336,11 @@ def test_a_loss_after_a_round_was_stopped_for_a_resize_is_told() -> None:
     story.waits(story.take(events.HostsObserved(HostSet((Host("a", 3),))))[-1].worker.worker_id)
     for worker in (1, 2):
         story.take(events.BoundaryReached(worker, RoundId(1, 1), 1, 4))
+    assert story.event_history.rounds[-1].end_kind == status_pb2.ROUND_KIND_RESIZE
     reported = story.take(events.WorkerEnding(2, seen=109.0))
     assert [event.text for event in reported if event.text] == ["round 1.1 ended: worker 2 (rank 1, a:1) has ended"]
-    assert reported[-1].cause.kind == cause_pb2.CAUSE_KIND_ENDED
+    (ended,) = [event for event in reported if event.HasField("round")]
+    assert (ended.round.abort_kind, ended.cause.kind) == (status_pb2.ROUND_KIND_FAILURE, cause_pb2.CAUSE_KIND_ENDED)
 
 
 def test_nobody_waits_for_a_member_whose_training_function_has_returned() -> None:

@@ -49,7 +49,7 @@ def remade(value: Any) -> Any:
     """The same, made anew from its fields, as by a journal, which holds numbers, texts, collections and messages."""
     if value is None or isinstance(value, bool | int | float | str | Message):
         return value
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {each.name: remade(getattr(value, each.name)) for each in dataclasses.fields(value) if each.init}
         return type(value)(**fields)
     if isinstance(value, dict):
@@ -94,6 +94,20 @@ def test_rounds_are_counted_by_what_ended_them_before_the_next_one_is_there() ->
     story.ended(130.0)
     story.assigned(130.0, 3, RESIZE, {1: 0, 3: 1})
     assert (view.count("failures"), view.count("resizes"), view.rounds) == (1, 1, 3)
+
+
+def test_a_round_that_is_aborted_after_it_was_stopped_counts_as_both() -> None:
+    story = Story()
+    view = story.history.view
+    story.assigned(110.0, 1, START, {1: 0, 2: 1})
+    story.reported.end_kind = RESIZE
+    story.ended(120.0)
+    assert (view.count("failures"), view.count("resizes")) == (0, 1)
+    story.reported.end_kind = story.reported.abort_kind = FAILURE
+    story.ended(121.0, "round 1.1 ended: worker 2 has ended")
+    story.assigned(122.0, 2, FAILURE, {1: 0})
+    assert (view.count("failures"), view.count("resizes"), view.rounds) == (1, 1, 2)
+    assert story.history.log[1].kind == "loss"
 
 
 def test_a_warning_is_not_what_a_run_does() -> None:

@@ -155,7 +155,7 @@ class EventHistory:
             new_events += self._of_action(action, now)
         current = self._membership.state.round
         abort_cause = current.abort_cause if current else None
-        if abort_cause is not None and self._timeline.rounds.goes_on:  # its only member has died: no worker is notified
+        if abort_cause is not None and not self._timeline.rounds.aborted:  # by no order: no member is left
             new_events += self._timeline.round_ended(abort_cause, now, "")
         for line in lines:
             if not any(line.cause.same_as(announced) for announced in self._announced):
@@ -170,7 +170,7 @@ class EventHistory:
         now = self._clock()
         self.over = True
         new_events = self._added(self._timeline.run_ended(finish.cause, now), now)
-        ended = run_ended(finish, self._membership.state.budgets, self.view, self.ledger.time_spent(now))
+        ended = run_ended(finish, self.view, self.ledger.time_spent(now))
         if (progress := self.progress_now()) is not None:
             ended.progress.CopyFrom(progress)
         return [*new_events, *self._added([self._caused(status_pb2.Event(run_ended=ended), finish.cause)], now)]
@@ -237,7 +237,7 @@ class EventHistory:
                     yield from self._worker(worker_id)
             case actions.Abort(_, round_id, cause):
                 for entry in self._timeline.round_ended(cause, now, Line(cause, round_id).text):
-                    if entry.HasField("round"):  # else it had ended at a boundary, and the line is a remark
+                    if entry.HasField("round"):
                         self._announced.append(cause)
                     yield entry
             case actions.StopAt(cause=cause):

@@ -114,18 +114,42 @@ class RoundEvents:
         latest.phases.CopyFrom(status_pb2.RecoveryPhases(**{name: duration(span) for name, span in phases.items()}))
         yield _event(latest)
 
+    @property
+    def aborted(self) -> bool:
+        """Whether the latest round was aborted."""
+        return bool(self.latest) and self.latest[-1].HasField("abort_kind")
+
     def ended(self, cause: Cause, now: float, abort: str | None = None) -> Iterator[status_pb2.Event]:
-        """The round has ended; `abort` describes its abort, and None: it was not aborted."""
-        self._cause, self._previous_end = cause, now
+        """The round has ended; `abort` describes its abort, and None: it was not aborted.
+
+        One that was ended in good order may be aborted afterwards.
+        """
+        goes_on = self.goes_on
+        self._close(cause, now)
+        if not goes_on and (abort is None or not self.latest or self.aborted):
+            return
+        latest = self.latest[-1]
+        if cause.round_end is not RoundEnd.DONE:
+            latest.end_kind = _KINDS[cause.round_end]
+        if abort is not None:
+            latest.abort_kind = _KINDS[cause.round_end]
+        entry = _event(latest, abort or "")
+        if abort is not None:
+            entry.cause.CopyFrom(cause_message(cause))
+        yield entry
+
+    def run_ended(self, cause: Cause, now: float) -> Iterator[status_pb2.Event]:
+        """The run has ended, and with it the round that was on."""
+        goes_on = self.goes_on
+        self._close(cause, now)
+        if goes_on:
+            yield _event(self.latest[-1])
+
+    def _close(self, cause: Cause, now: float) -> None:
         if self.goes_on:
             self.latest[-1].end_time.CopyFrom(timestamp(now))
-            if abort is not None:
-                self.latest[-1].abort_kind = _KINDS[cause.round_end]
             self._unfinished = None
-            entry = _event(self.latest[-1], abort or "")
-            if abort is not None:
-                entry.cause.CopyFrom(cause_message(cause))
-            yield entry
+        self._cause, self._previous_end = cause, now
 
 
 def _timestamp(seconds: float | None) -> Timestamp | None:

@@ -8,7 +8,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.common.wire import timestamp
 from edriver.driver.core.actions import Failure, FinishRun, RunEnd
-from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.host_state import HostStanding, HostState
 from edriver.driver.core.roster import HostRecord, Worker, WorkerState
 from edriver.driver.observe.cause_message import cause_with_text, obstacle_messages
@@ -94,14 +93,11 @@ def worker_status(worker: Worker, started: Timestamp) -> status_pb2.WorkerStatus
     )
 
 
-def run_ended(
-    action: FinishRun, budgets: Budgets, view: RunView, time_spent: status_pb2.TimeSpent
-) -> status_pb2.RunEnded:
+def run_ended(action: FinishRun, view: RunView, time_spent: status_pb2.TimeSpent) -> status_pb2.RunEnded:
     """How the run has ended, and what became of its time.
 
     Args:
         action: the core's last one.
-        budgets: how many rounds have ended before training was done, by their cause.
         view: the run, after all events before.
         time_spent: how it has spent its time.
     """
@@ -110,10 +106,10 @@ def run_ended(
         time_spent=time_spent,
         recoveries=view.recoveries,
         worker_failures=map(failure_message, action.failures[:MAX_REPORTED_FAILURES]),
-        failures=budgets.failures.total,
-        preemptions=budgets.preemptions.total,
-        resizes=budgets.resizes.total,
-        unproven=budgets.unproven.total,
+        failures=view.count("failures"),
+        preemptions=view.count("preemptions"),
+        resizes=view.count("resizes"),
+        unproven=view.count("unproven"),
         rounds=view.rounds,
         size=view.last_size,
     )

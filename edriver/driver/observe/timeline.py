@@ -62,7 +62,7 @@ class Timeline:
     def run_ended(self, cause: Cause, now: float) -> Iterator[status_pb2.Event]:
         """The run has ended, and with it the round that was on."""
         yield from self._pace.ended()
-        yield from self.rounds.ended(cause, now)
+        yield from self.rounds.run_ended(cause, now)
         yield from self._interrupted(self.ledger.run_ended(now))
 
     def _interrupted(self, interruptions: Iterable[status_pb2.Interruption]) -> Iterator[status_pb2.Event]:

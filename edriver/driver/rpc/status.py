@@ -255,7 +255,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     def _run(self, now: float) -> status_pb2.Run:
         membership, event_history = self._membership, self._event_history
-        roster, current, budgets = membership.roster, membership.state.round, membership.state.budgets
+        roster, current, view = membership.roster, membership.state.round, event_history.view
         standings, ahead = host_standings(membership.state), now - membership.state.now
         run = status_pb2.Run(
             run_id=self._run_id,
@@ -263,7 +263,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             start_time=timestamp(event_history.began),
             now=timestamp(now),
             activity=activity_message(membership.state.doing.cause),
-            size=event_history.view.size,
+            size=view.size,
             np=membership.settings.np,
             min_np=membership.settings.min_np,
             max_np=membership.settings.max_np,
@@ -272,19 +272,19 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 for name, record in roster.hosts.items()
             ],
             workers=event_history.workers.values(),
-            rounds=event_history.view.rounds,
-            failures=budgets.failures.total,
-            preemptions=budgets.preemptions.total,
-            resizes=budgets.resizes.total,
-            unproven=budgets.unproven.total,
+            rounds=view.rounds,
+            failures=view.count("failures"),
+            preemptions=view.count("preemptions"),
+            resizes=view.count("resizes"),
+            unproven=view.count("unproven"),
             progress=event_history.progress_now(),
-            steps_lost=event_history.view.steps_lost,
+            steps_lost=view.steps_lost,
             command=self._command,
             mode=_MODES[membership.settings.mode],
             uptime=None if self._steady is None else duration(self._steady() - self._started),
             time_spent=event_history.ledger.time_spent(now),
             interruption=event_history.ledger.interruption(now),
-            recoveries=event_history.view.recoveries,
+            recoveries=view.recoveries,
             size_limit=membership.state.sizes.limit,
             name=self._labels[0],
             tags=self._labels[1],

@@ -76,7 +76,7 @@ class RunGauges(Collector):
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
-        settings, budgets = membership.settings, membership.state.budgets
+        settings, view = membership.settings, self._event_history.view
         yield InfoMetricFamily(
             "edriver_run",
             "Always 1; joins the id of the run to everything from the same target.",
@@ -85,7 +85,7 @@ class RunGauges(Collector):
         yield gauge(
             "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._event_history.began
         )
-        yield gauge("size", "Workers in the current round; 0 between two rounds.", self._event_history.view.size)
+        yield gauge("size", "Workers in the current round; 0 between two rounds.", view.size)
         yield gauge("np", "Workers that the run was to begin with: -np.", settings.np)
         yield gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
         yield gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
@@ -95,10 +95,10 @@ class RunGauges(Collector):
             membership.state.sizes.limit,
         )
         ends = {
-            "failure": budgets.failures.total,
-            "preemption": budgets.preemptions.total,
-            "resize": budgets.resizes.total,
-            "unproven": budgets.unproven.total,
+            "failure": view.count("failures"),
+            "preemption": view.count("preemptions"),
+            "resize": view.count("resizes"),
+            "unproven": view.count("unproven"),
         }
         yield counters(
             "interruptions",
