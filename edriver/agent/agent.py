@@ -25,9 +25,9 @@ from edriver.agent.terms import Terms
 from edriver.agent.worker import TERMINATION_GRACE
 from edriver.agent.workers.ready_socket import READY_SOCKET, ReadySocket
 from edriver.common.release import VERSION
-from edriver.common.wire import span_seconds
 from edriver.system.guard import Guard
 from edriver.v1 import agent_pb2, agent_pb2_grpc, cause_pb2
+from edriver.wire.conversion import span_seconds
 
 logger = logging.getLogger("edriver.agent")
 

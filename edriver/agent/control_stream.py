@@ -11,11 +11,11 @@ import grpc
 import grpc.aio
 import tenacity
 
-from edriver.common.grpc_streams import StreamBrokenError, stream_errors
 from edriver.common.lease import Lease
-from edriver.common.link import Link, LinkOverflowError
-from edriver.common.wire import span_seconds
 from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.wire.conversion import span_seconds
+from edriver.wire.grpc_streams import StreamBrokenError, stream_errors
+from edriver.wire.link import Link, LinkOverflowError
 
 logger = logging.getLogger("edriver.agent")
 

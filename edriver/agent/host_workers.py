@@ -22,11 +22,11 @@ from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.standbys import STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.lease import Lease
-from edriver.common.wire import span_seconds, timestamp
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
 from edriver.text.wire_text import wire_text
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2, stacks_pb2
+from edriver.wire.conversion import span_seconds, timestamp
 
 logger = logging.getLogger("edriver.agent")
 

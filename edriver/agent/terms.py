@@ -20,10 +20,10 @@ from edriver.agent.workers.worker_environment import (
 )
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.clocks.run_clock import RunClock
-from edriver.common.tls_files import write_tls_files
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
+from edriver.wire.tls_files import write_tls_files
 
 logger = logging.getLogger("edriver.agent")
 

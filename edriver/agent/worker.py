@@ -25,10 +25,10 @@ from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.agent.workers.worker_link import WorkerLink
 from edriver.common.lease import Lease
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import duration, timestamp
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from edriver.wire.conversion import duration, timestamp
 
 logger = logging.getLogger("edriver.agent")
 
@@ -235,10 +235,10 @@ class Worker:
         if self._standstill is None or self.link.ending:
             return
         if (seconds := self._standstill.look()) is not None:
-            stalled = notification_pb2.Stalled(
-                round_id=self.unresponsive.round_id, phase=Phase.STEP, duration=duration(seconds)
-            )
-            self._report(notification_pb2.Report(stalled=stalled))
+            idle = notification_pb2.Idle(round_id=self.unresponsive.round_id)
+            if seconds:
+                idle.duration.CopyFrom(duration(seconds))
+            self._report(notification_pb2.Report(idle=idle))
 
     def _printed(self) -> None:
         self.link.show_life()

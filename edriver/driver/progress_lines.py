@@ -8,13 +8,13 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from edriver.common.wire import epoch_seconds
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.records.recorder import Recorder
 from edriver.text.pace_text import hold_up_text
 from edriver.text.progress_text import progress_text
+from edriver.wire.conversion import epoch_seconds
 
 _log = logging.getLogger("edriver.driver")
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edriver.common.ids import NO_ROUND, RoundId
-from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
 from edriver.runview.distribution import Distribution
 from edriver.runview.recovery_times import RecoveryTimes
 from edriver.runview.slowdowns import Slowdowns
 from edriver.text.cause_names import CAUSE_NAMES, INTERRUPTION_NAMES, RECOVERY_PHASES
 from edriver.text.progress_text import knows_steps
 from edriver.v1 import cause_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
 
 PHASE_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Seconds: of a local abort, of a sync of many gigabytes, and what lies between."""

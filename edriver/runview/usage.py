@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from edriver.common.limits import MAX_AMOUNT
-from edriver.common.wire import epoch_seconds
 from edriver.runview.points import Points
 from edriver.v1 import resources_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds
 
 MAX_POINTS: Final = 1000
 """Times that are remembered: more than a chart is wide."""

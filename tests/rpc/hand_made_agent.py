@@ -12,10 +12,10 @@ import grpc
 
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc, rounds_pb2
+from edriver.wire.conversion import round_id_message
 from edriver.worker.assignment import Assignment
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import ObjectState

@@ -18,7 +18,6 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
 from edriver.common.ids import RoundId
-from edriver.common.wire import round_id_message
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
@@ -28,6 +27,7 @@ from edriver.driver.observe.metrics.bounded_server import MAX_CONCURRENT_REQUEST
 from edriver.driver.observe.metrics.server import MetricsServer
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import round_id_message
 from tests import needs
 
 BOUND = 60.0

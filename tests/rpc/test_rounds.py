@@ -18,9 +18,9 @@ import grpc
 import pytest
 
 from edriver.common.ids import RoundId, Version
-from edriver.common.wire import timestamp, version_of
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import timestamp, version_of
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError

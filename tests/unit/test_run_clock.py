@@ -9,8 +9,8 @@ import pytest
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
 from edriver.common.clocks.run_clock import CLOCK_VARIABLE, RunClock
-from edriver.common.wire import timestamp
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import timestamp
 
 
 class Machine:

@@ -11,12 +11,12 @@ import pytest
 from google.protobuf.message import Message
 
 from edriver.common.ids import RoundId
-from edriver.common.wire import duration, timestamp
 from edriver.runview.history import History
 from edriver.runview.progress_rows import progress_rows
 from edriver.runview.recovery_times import MAX_RECOVERIES
 from edriver.runview.run_view import RunView
 from edriver.v1 import cause_pb2, pace_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import duration, timestamp
 from tests.unit.history_story import (
     BOOT,
     FAILURE,

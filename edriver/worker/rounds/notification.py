@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import grpc
 
-from edriver.common.grpc_streams import NO_BANDWIDTH_PROBE
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
+from edriver.wire.grpc_streams import NO_BANDWIDTH_PROBE
 from edriver.worker.watch.forked import Owner, keep_in_children
 from edriver.worker.watch.stall import stacks
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import duration, round_id_message
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import duration, round_id_message
 from edriver.worker import topology, training_phase
 from edriver.worker.reports import SamplesDone, checkpoints, commits
 from edriver.worker.rounds.participant import Participant, Stage

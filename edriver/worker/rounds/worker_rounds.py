@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.stall_limits import Phase, collective_timeout, limits_of
-from edriver.common.wire import epoch_seconds
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import epoch_seconds
 from edriver.worker import training_phase
 from edriver.worker.errors import PeerLostError
 from edriver.worker.rounds.group import Group
