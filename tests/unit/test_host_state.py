@@ -9,7 +9,7 @@ import pytest
 
 from edriver.client import Run
 from edriver.commands.status import lines
-from edriver.commands.top import host_rows
+from edriver.commands.top_screen import host_rows
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots

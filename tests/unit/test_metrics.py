@@ -244,6 +244,7 @@ def test_no_counter_falls() -> None:
 
     story.take = take_and_look  # type: ignore[method-assign]
     recover(story)
+    assert known["edriver_rounds_total", "('cause', 'start')"] == 1.0
 
 
 def test_a_round_that_ends_before_it_is_under_way_is_counted_once() -> None:

@@ -21,18 +21,16 @@ from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
-from edriver.driver.observe.metrics.bounded_server import IDLE_TIMEOUT, REQUEST_TIMEOUT, BoundedServer
+from edriver.driver.observe.metrics.bounded_server import BoundedServer
 from edriver.driver.observe.metrics.counters import EventCounters
 from edriver.driver.observe.metrics.gauges import RunGauges
+from edriver.driver.observe.metrics.limits import ANSWER_TIMEOUT, IDLE_TIMEOUT, REQUEST_TIMEOUT
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 _log = logging.getLogger("edriver.driver")
-
-ANSWER_TIMEOUT: Final = 5.0
-"""Seconds that the driver has to provide the values."""
 
 LAST_SCRAPE_TIMEOUT: Final = 30.0
 """Most seconds that a run whose metrics are read waits at its end until they are read once more."""
