@@ -247,7 +247,6 @@ class Wiring:
             self.event_history,
             self.status,
             self.recorder,
-            self.metrics,
             journal,
             draws,
             clock,

@@ -1,8 +1,9 @@
-"""Who holds a run up, as its page shows it."""
+"""Who holds a run up, as was heard last; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from edriver.text.pace_text import straggler_text, waited_for_text
@@ -13,28 +14,29 @@ MAX_SHOWN_WORKERS: Final = 16
 """Workers whose steps are shown: those whose own part of a step takes longest."""
 
 
-class Pace:
-    """What was heard last of it.
+@dataclass(slots=True)
+class Slowdowns:
+    """What slows a run down.
 
     Attributes:
         hold_up: who is waited for; None: steps are being made.
         stragglers: those that are slower than the others, by worker_id.
+        timed: the workers whose steps take longest, the slowest first,
+        timed_count: and of how many there are times.
     """
 
-    def __init__(self) -> None:
-        """Nothing holds it up."""
-        self.hold_up: pace_pb2.HoldUp | None = None
-        self.stragglers: dict[int, pace_pb2.Straggler] = {}
-        self._steps: list[dict[str, Any]] = []
-        self._count = 0
+    hold_up: pace_pb2.HoldUp | None = None
+    stragglers: dict[int, pace_pb2.Straggler] = field(default_factory=dict)
+    timed: list[status_pb2.WorkerStatus] = field(default_factory=list)
+    timed_count: int = 0
 
     def look(self, run: status_pb2.Run) -> None:
         """How the run stands."""
         self.hold_up = run.hold_up if run.HasField("hold_up") else None
         self.stragglers = {each.worker_id: each for each in run.stragglers}
         timed = [worker for worker in run.workers if worker.HasField("step_times")]
-        self._count = len(timed)
-        self._steps = [_step(worker) for worker in sorted(timed, key=_own_seconds, reverse=True)[:MAX_SHOWN_WORKERS]]
+        self.timed_count = len(timed)
+        self.timed = sorted(timed, key=_own_seconds, reverse=True)[:MAX_SHOWN_WORKERS]
 
     def straggler(self, message: pace_pb2.Straggler) -> None:
         """One has become slow, or is no longer."""
@@ -45,7 +47,7 @@ class Pace:
 
     def ended(self) -> None:
         """The round, or the run, has ended."""
-        self.hold_up, self.stragglers, self._steps, self._count = None, {}, [], 0
+        self.hold_up, self.stragglers, self.timed, self.timed_count = None, {}, [], 0
 
     def plain(self, now: float) -> dict[str, Any]:
         """As it goes to the page."""
@@ -55,8 +57,8 @@ class Pace:
             if hold_up is None
             else {"since": epoch_seconds(hold_up.start_time), "text": waited_for_text(hold_up)},
             "stragglers": [straggler_text(each, now) for each in _slowest_first(self.stragglers.values())],
-            "steps": self._steps,
-            "workers": self._count,
+            "steps": [_step(worker) for worker in self.timed],
+            "workers": self.timed_count,
         }
 
 

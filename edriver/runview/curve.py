@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from edriver.common.downsample import Downsampled
 from edriver.common.limits import MAX_REPORTED_NAMES
-from edriver.history.samples import place_of
+from edriver.runview.points import Points
+from edriver.runview.progress_rows import position_of
 from edriver.v1 import status_pb2
 
 Point = tuple[float, int, float, dict[str, float | None], int | None, float]
@@ -22,9 +22,7 @@ class Curve:
     """
 
     def __init__(self) -> None:
-        self._points: Downsampled[tuple[int, Point]] = Downsampled()
-        self._whole = 0
-        self._revision = 0
+        self._points: Points[Point] = Points()
         self.latest: status_pb2.Progress | None = None
         self.names: dict[str, None] = {}
 
@@ -34,7 +32,7 @@ class Curve:
 
         A value that is no number is None, and so are the samples of a run without an ElasticSampler.
         """
-        return [point for _, (_, point) in self._points.samples]
+        return self._points.all
 
     def add(self, revision: int, time: float, progress: status_pb2.Progress, last: bool = False) -> None:
         """Training was so far at this time.
@@ -45,28 +43,20 @@ class Curve:
             progress: how far it was.
             last: nothing comes after it, so it is kept, however close it is to the one before.
         """
-        self.latest, self._revision = progress, revision
+        self.latest = progress
         for name in sorted(progress.reported):
             if name not in self.names and len(self.names) < MAX_REPORTED_NAMES:
                 self.names[name] = None
         reported = {name: _finite(progress.reported[name]) for name in self.names if name in progress.reported}
         rates = _finite(progress.step_rate) or 0.0, _finite(progress.sample_rate) or 0.0
-        step, samples = place_of(progress)
-        point = (time, step, rates[0], reported, samples, rates[1])
-        if self._points.add(time, (revision, point), due=last):
-            self._whole = revision
+        step, samples = position_of(progress)
+        self._points.add(revision, time, (time, step, rates[0], reported, samples, rates[1]), last)
 
     def since(self, revision: int) -> dict[str, Any]:
         """What has changed since then, as it goes to the page."""
-        if self._revision <= revision or self.latest is None:
+        points, latest = self._points.since(revision), self.latest
+        if not points or latest is None:
             return {}
-        whole = self._whole > revision
-        changes: list[Point] = []
-        for _, (of, point) in reversed(self._points.samples):
-            if not whole and of <= revision:
-                break
-            changes.append(point)
-        latest = self.latest
         progress: dict[str, Any] = {
             "steps": latest.steps,
             "step_rate": _finite(latest.step_rate),
@@ -75,7 +65,7 @@ class Curve:
         }
         if latest.HasField("epoch"):
             progress |= {"epoch": latest.epoch, "samples_done": latest.samples_done, "samples": latest.samples}
-        return {"progress": progress, "whole": whole, "points": changes[::-1]}
+        return {"progress": progress, **points}
 
 
 def _finite(value: float) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from enum import IntEnum
 from typing import Any, Final
 
-from edriver.history.changes import Changes
+from edriver.runview.changes import Changes
 from edriver.v1 import status_pb2
 
 MAX_LANES: Final = 10_000

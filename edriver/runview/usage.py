@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from edriver.common.downsample import Downsampled
-from edriver.history.usage_sum import sum_of
+from edriver.common.limits import MAX_AMOUNT
+from edriver.runview.points import Points
 from edriver.v1 import resources_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds
 
@@ -23,7 +23,24 @@ ALL_HOSTS: Final = ""
 """Under what name all hosts together are."""
 
 SAMPLE_INTERVAL: Final = 2.0
-"""Seconds between two samples, at first."""
+"""Seconds between two samples, at first: as agents take them."""
+
+_SUMMED: Final = (
+    "cpu_seconds",
+    "cpu_limit_cores",
+    "memory_bytes",
+    "memory_limit_bytes",
+    "received_bytes",
+    "sent_bytes",
+    "memory_kills",
+)
+_SUMMED_IF_KNOWN: Final = (
+    "cpu_cores",
+    "received_bytes_per_second",
+    "sent_bytes_per_second",
+    "gpu_memory_bytes",
+    "gpu_memory_limit_bytes",
+)
 
 Used = tuple[float | None, int, float | None, float | None, float | None, int | None]
 """Cores, bytes of memory, bytes a second received and sent, how busy the GPUs are, bytes on them; None: unknown."""
@@ -40,18 +57,16 @@ class UsageHistory:
     """
 
     def __init__(self) -> None:
-        self._points: Downsampled[tuple[int, Point]] = Downsampled(MAX_POINTS, SAMPLE_INTERVAL)
+        self._points: Points[Point] = Points(MAX_POINTS, SAMPLE_INTERVAL)
         self._drawn: dict[str, None] = {}
         self._workers: list[status_pb2.WorkerStatus] = []
-        self._whole = 0
-        self._revision = 0
         self.hosts: dict[str, resources_pb2.HostUsage] = {}
         self.most_memory: dict[str, int] = {}
 
     @property
     def points(self) -> list[Point]:
         """What is remembered: a time, and what each host that has a curve used then."""
-        return [point for _, (_, point) in self._points.samples]
+        return self._points.all
 
     def add(self, revision: int, sample: resources_pb2.UsageSample) -> None:
         """Hosts used so much at a time."""
@@ -73,7 +88,6 @@ class UsageHistory:
         total: resources_pb2.HostUsage,
         count: int,
     ) -> None:
-        self._revision = revision
         self.hosts = dict(hosts)
         for name, usage in hosts.items():
             if name in self.most_memory or len(self.most_memory) < MAX_ROWS:
@@ -83,20 +97,12 @@ class UsageHistory:
         used = {name: _used(hosts[name]) for name in self._drawn if name in hosts}
         if count > 1:
             used[ALL_HOSTS] = _used(total)
-        if self._points.add(time, (revision, (time, used))):
-            self._whole = revision
+        self._points.add(revision, time, (time, used))
 
     def since(self, revision: int) -> dict[str, Any]:
         """What has changed since then, as it goes to the page."""
-        if self._revision <= revision:
-            return {}
-        whole = self._whole > revision
-        changes: list[Point] = []
-        for _, (of, point) in reversed(self._points.samples):
-            if not whole and of <= revision:
-                break
-            changes.append(point)
-        return {"whole": whole, "points": changes[::-1], "rows": self._rows()}
+        points = self._points.since(revision)
+        return {**points, "rows": self._rows()} if points else {}
 
     def _rows(self) -> list[dict[str, Any]]:
         """The table: each host, and its workers."""
@@ -114,6 +120,24 @@ class UsageHistory:
                 used = _used_by_worker(worker.usage)
                 rows.append({"host": name, "slot": worker.slot, "rank": rank, "used": used, "limits": None})
         return rows[:MAX_ROWS]
+
+
+def sum_of(hosts: Iterable[resources_pb2.HostUsage]) -> resources_pb2.HostUsage:
+    """What hosts use together; how busy their GPUs are is the mean over the hosts that have some."""
+    total = resources_pb2.HostUsage()
+    busy = []
+    for usage in hosts:
+        for name in _SUMMED:
+            setattr(total, name, min(MAX_AMOUNT, getattr(total, name) + getattr(usage, name)))
+        known = {field.name for field, _ in usage.ListFields()}
+        for name in _SUMMED_IF_KNOWN:
+            if name in known:
+                setattr(total, name, min(MAX_AMOUNT, getattr(total, name) + getattr(usage, name)))
+        if usage.HasField("gpu_utilization"):
+            busy.append(usage.gpu_utilization)
+    if busy:
+        total.gpu_utilization = sum(busy) / len(busy)
+    return total
 
 
 def _used(usage: resources_pb2.HostUsage) -> Used:

@@ -1,4 +1,4 @@
-"""The rounds of a run: when each was assigned, under way and over, and why. They become events of status.proto."""
+"""Makes the events of rounds: when each was assigned, under way and over, and why."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, RoundEnd
 from edriver.driver.core.rounds.ranks import RoundPlan
-from edriver.driver.observe.cause_message import cause_with_text
-from edriver.driver.observe.interruptions import Opening
+from edriver.driver.observe.cause_message import cause_message, cause_with_text
+from edriver.driver.observe.open_interruption import Opening
 from edriver.driver.observe.recovery_phases import recovery_phases
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_times_message, timestamp
@@ -30,20 +30,17 @@ _KINDS: Final = {
 """What kind of cause the end of a round is for the next one."""
 
 
-class RoundHistory:
-    """The latest rounds.
+class RoundEvents:
+    """Follows the round that is on.
 
     Attributes:
-        latest: the latest rounds, oldest first.
-        count: number of rounds so far.
-        size: the members of the latest one.
+        latest: the latest rounds, oldest first, as they were told.
         synced: when the last member of the latest round held the state, once that is under way.
     """
 
     def __init__(self) -> None:
         """No round has been assigned."""
         self.latest: deque[status_pb2.Round] = deque(maxlen=ROUNDS_REMEMBERED)
-        self.count = self.size = 0
         self.synced = 0.0
         self._cause = Cause(CauseKind.RUN_BEGAN)
         self._detected: float | None = None
@@ -84,7 +81,6 @@ class RoundHistory:
         self._unfinished, self._detected, self._times = latest, None, {}
         self._members = {member.worker_id: member for member in latest.members}
         self.latest.append(latest)
-        self.count, self.size = self.count + 1, len(latest.members)
         return _event(latest, text)
 
     def _noticed(self) -> float | None:
@@ -118,15 +114,42 @@ class RoundHistory:
         latest.phases.CopyFrom(status_pb2.RecoveryPhases(**{name: duration(span) for name, span in phases.items()}))
         yield _event(latest)
 
-    def ended(self, cause: Cause, now: float, text: str = "") -> Iterator[status_pb2.Event]:
-        """The round has ended; `text` describes its abort, if it was aborted."""
-        self._cause, self._previous_end = cause, now
+    @property
+    def aborted(self) -> bool:
+        """Whether the latest round was aborted."""
+        return bool(self.latest) and self.latest[-1].HasField("abort_kind")
+
+    def ended(self, cause: Cause, now: float, abort: str | None = None) -> Iterator[status_pb2.Event]:
+        """The round has ended; `abort` describes its abort, and None: it was not aborted.
+
+        One that was ended in good order may be aborted afterwards.
+        """
+        goes_on = self.goes_on
+        self._close(cause, now)
+        if not goes_on and (abort is None or not self.latest or self.aborted):
+            return
+        latest = self.latest[-1]
+        if cause.round_end is not RoundEnd.DONE:
+            latest.end_kind = _KINDS[cause.round_end]
+        if abort is not None:
+            latest.abort_kind = _KINDS[cause.round_end]
+        entry = _event(latest, abort or "")
+        if abort is not None:
+            entry.cause.CopyFrom(cause_message(cause))
+        yield entry
+
+    def run_ended(self, cause: Cause, now: float) -> Iterator[status_pb2.Event]:
+        """The run has ended, and with it the round that was on."""
+        goes_on = self.goes_on
+        self._close(cause, now)
+        if goes_on:
+            yield _event(self.latest[-1])
+
+    def _close(self, cause: Cause, now: float) -> None:
         if self.goes_on:
             self.latest[-1].end_time.CopyFrom(timestamp(now))
-            if text:
-                self.latest[-1].abort_kind = _KINDS[cause.round_end]
             self._unfinished = None
-            yield _event(self.latest[-1], text)
+        self._cause, self._previous_end = cause, now
 
 
 def _timestamp(seconds: float | None) -> Timestamp | None:

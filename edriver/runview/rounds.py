@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edriver.history.changes import Changes
-from edriver.history.interruptions import seconds_of
+from edriver.runview.changes import Changes
+from edriver.runview.interruptions import seconds_of
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
@@ -21,12 +21,12 @@ class RoundRecord:
 
     Attributes:
         name: its id.
-        kind: the kind of its cause, as in CAUSES,
+        kind: the kind of its cause, as in CAUSE_NAMES,
         cause: and the cause in words.
         size: its members.
         assigned: when it began, in seconds since the epoch.
         ended: when it ended; None: it goes on.
-        phases: seconds, in the order of PHASES; None: it was never under way.
+        phases: seconds, in the order of RECOVERY_PHASES; None: it was never under way.
         steps_lost: steps of earlier rounds that had to be made again.
     """
 
@@ -53,20 +53,14 @@ class RoundRecord:
         }
 
 
-class RoundHistory:
-    """The rounds of a run.
-
-    Attributes:
-        counts: rounds by the kind of their cause.
-        steps_lost: steps that had to be made again.
-    """
+class Rounds:
+    """The rounds of a run."""
 
     def __init__(self) -> None:
+        """There was none."""
         self._rounds: dict[str, RoundRecord] = {}
         self._whole = 0
         self._changed: Changes[str] = Changes()
-        self.counts = dict.fromkeys(CAUSE_NAMES.values(), 0)
-        self.steps_lost = 0
 
     @property
     def latest(self) -> RoundRecord | None:
@@ -78,13 +72,7 @@ class RoundHistory:
         """All that are remembered, oldest first."""
         return list(self._rounds.values())
 
-    @property
-    def size(self) -> int:
-        """How many train now."""
-        latest = self.latest
-        return latest.size if latest and latest.ended is None else 0
-
-    def feed(self, revision: int, message: status_pb2.Round) -> bool:
+    def add(self, revision: int, message: status_pb2.Round) -> bool:
         """A round, as far as it has got; returns whether it is a new one."""
         name = str(round_id_of(message.round_id))
         part = self._rounds.get(name)
@@ -96,8 +84,6 @@ class RoundHistory:
             )
             part.steps_lost = message.steps_lost
             self._rounds[name] = part
-            self.counts[part.kind] += 1
-            self.steps_lost += message.steps_lost
         if message.HasField("phases"):
             part.phases = [seconds_of(span_seconds(getattr(message.phases, phase))) for phase in RECOVERY_PHASES]
         if message.HasField("end_time") and part.ended is None:

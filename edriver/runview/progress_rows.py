@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edriver.history.records import UnreadableLine
+from edriver.runview.run_view import RunView
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds
 
 
 @dataclass(slots=True)
-class Sample:
+class ProgressRow:
     """How far training was at a time.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sample:
     reported: dict[str, float] = field(default_factory=dict)
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where what rank 0 has reported stands.
 
     Attributes:
@@ -54,54 +54,47 @@ class Place(NamedTuple):
     samples: int | None
 
 
-def place_of(progress: status_pb2.Progress) -> Place:
+def position_of(progress: status_pb2.Progress) -> Position:
     """Where this progress stands."""
-    return Place(
+    return Position(
         progress.rank_0_steps if progress.HasField("rank_0_steps") else progress.steps,
         progress.epoch * progress.samples + progress.samples_done if progress.HasField("epoch") else None,
     )
 
 
-def samples_of(entries: Iterable[status_pb2.Event | status_pb2.ProgressSample | UnreadableLine]) -> list[Sample]:
-    """The samples in an event log, oldest first. Where it has several runs, one after the other, they are the last's.
+def progress_rows(entries: Iterable[status_pb2.Event | status_pb2.ProgressSample]) -> list[ProgressRow]:
+    """The progress in an event log, oldest first. Where it has several runs, one after the other, it is the last's.
 
     Args:
-        entries: see edriver.history.records.read.
+        entries: what the log tells, in its order.
     """
-    found: list[Sample] = []
-    began, seq, workers, calls = 0.0, 0, 0, 0
+    rows: list[ProgressRow] = []
+    view = RunView()
     for entry in entries:
-        if isinstance(entry, UnreadableLine):
-            continue
         time = epoch_seconds(entry.time)
         if isinstance(entry, status_pb2.ProgressSample):
-            began = began or time
-            found.append(_sample(entry.progress, time, time - began, workers, max(0, calls - 1)))
+            view.sample(time, entry.progress)
+            rows.append(_row(view, time, entry.progress, view.size))
             continue
-        if entry.seq <= seq:
-            found, began, workers, calls = [], 0.0, 0, 0
-        seq, began = entry.seq, began or time
-        if entry.HasField("round"):
-            if entry.round.HasField("end_time"):
-                workers = 0
-            elif not entry.round.HasField("first_step_time"):
-                calls += entry.round.kind == status_pb2.ROUND_KIND_START
-                workers = len(entry.round.members)
-        elif entry.HasField("run_ended") and entry.run_ended.HasField("progress"):
-            size = workers or entry.run_ended.size
-            found.append(_sample(entry.run_ended.progress, time, time - began, size, max(0, calls - 1)))
-    _mark_undone(found)
-    return found
+        if entry.seq <= view.seq:
+            rows, view = [], RunView()
+        view.fold(entry)
+        if entry.HasField("run_ended") and entry.run_ended.HasField("progress"):
+            rows.append(_row(view, time, entry.run_ended.progress, view.last_size or entry.run_ended.size))
+    for row in rows:
+        row.seconds = row.time - view.began  # which an event tells that comes after the first of them
+    _mark_undone(rows)
+    return rows
 
 
-def _sample(progress: status_pb2.Progress, time: float, seconds: float, workers: int, call: int) -> Sample:
-    spent, place = progress.time_spent, place_of(progress)
-    return Sample(
+def _row(view: RunView, time: float, progress: status_pb2.Progress, workers: int) -> ProgressRow:
+    spent, position = progress.time_spent, position_of(progress)
+    return ProgressRow(
         time,
-        seconds,
-        place.step,
-        call,
-        place.samples,
+        0.0,
+        position.step,
+        max(0, view.round_counts["start"] - 1),
+        position.samples,
         workers,
         progress.step_rate,
         progress.sample_rate,
@@ -110,9 +103,9 @@ def _sample(progress: status_pb2.Progress, time: float, seconds: float, workers:
     )
 
 
-def _mark_undone(samples: list[Sample]) -> None:
-    """A sample is undone if a later one of the same call has made fewer steps."""
+def _mark_undone(rows: list[ProgressRow]) -> None:
+    """A row is undone if a later one of the same call has fewer steps."""
     fewest: dict[int, int] = {}
-    for sample in reversed(samples):
-        sample.undone = sample.step > fewest.get(sample.call, sample.step)
-        fewest[sample.call] = min(sample.step, fewest.get(sample.call, sample.step))
+    for row in reversed(rows):
+        row.undone = row.step > fewest.get(row.call, row.step)
+        fewest[row.call] = min(row.step, fewest.get(row.call, row.step))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from edriver.history.changes import Changes
+from edriver.runview.changes import Changes
 from edriver.text.host_text import TROUBLED, host_words
 from edriver.v1 import cause_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds
