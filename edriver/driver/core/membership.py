@@ -89,7 +89,8 @@ class Membership:
             self._judge_suspects()
         if not run.ended:
             self._decide()
-        return run.actions
+        ordered, run.actions = run.actions, []
+        return ordered
 
     @property
     def next_deadline(self) -> float | None:

@@ -93,21 +93,21 @@ class UnprovenConnectionWatch:
 
     def __init__(self) -> None:
         """No unproven connection has been found yet."""
-        self._last: Round | None = None
+        self._last = NO_ROUND
+        self._since: float | None = None
         self._in_a_row = 0
 
     def record(self, ended: Round, now: float) -> None:
         """A round that has not ended yet ends for this reason; records in it when the next round may begin."""
         if not ended.running:
             return
-        before = self._last
-        again = before is not None and before.plan.round_id.n + 1 == ended.plan.round_id.n and not ended.under_way
+        again = self._last != NO_ROUND and self._last.n + 1 == ended.plan.round_id.n and not ended.under_way
         self._in_a_row = self._in_a_row + 1 if again else 1
-        ended.unproven_since = before.unproven_since if before is not None and again else now
+        self._since = ended.unproven_since = self._since if again else now
         doublings = self._in_a_row - self.ROUNDS_WITHOUT_PAUSE - 1
         pause = min(self.MIN_PAUSE * 2.0 ** min(doublings, 10), self.MAX_PAUSE) if doublings >= 0 else 0.0
         ended.resume_at = now + pause
-        self._last = ended
+        self._last = ended.plan.round_id
 
 
 class ErrorWatch:
