@@ -51,7 +51,8 @@ class NotificationServiceServicer(object):
     def Attach(self, request_iterator, context):
         """Attach opens the stream. The agent attaches once, when the worker has announced that it listens. The first notice is
         Attached. The stream ends when either process ends.
-        ALREADY_EXISTS: another stream is open. FAILED_PRECONDITION: the run_id or worker_id in Attached is not this worker's.
+        ALREADY_EXISTS: another stream is open. FAILED_PRECONDITION: the run_id, the worker_id or the protocol in Attached is
+        not this worker's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
