@@ -6,37 +6,29 @@ import json
 import pickle
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.link import Link
 from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
+from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
-from edriver.driver.core.settings import Settings
-from edriver.driver.driver_state import DriverState, state_codec
+from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.codec import CodecError
-from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.journal.state import StateCodec
-from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_buffer import EventBuffer
-from edriver.driver.observe.event_history import EventHistory
-from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.agents.registry import AgentRegistry
-from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.rpc.translate import orders_of
 from edriver.v1 import agent_pb2, status_pb2
+from tests.journal_story import Driver, story
 from tests.sim.random_events import RandomEvents
 from tests.sim.scanning import check_indexes
 
@@ -228,78 +220,27 @@ def test_a_core_goes_on_from_data_as_if_nothing_had_happened(seed: int) -> None:
     assert json.dumps(state_codec().save(core=core)) == state
 
 
-class Driver:
-    """The parts of a driver that a snapshot holds."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        clock = lambda: self.now  # noqa: E731
-        self.draws = Draws(b"k" * 32)
-        self.core = Membership(Settings(np=2, min_np=1, max_np=4), now=0.0, draw=self.draws.number)
-        self.history = EventHistory(self.core, ProgressTracker(clock), clock)
-        self.announcements = Announcements()
-        self.registry = AgentRegistry(Mailbox(100), clock, draw_secret=self.draws.secret)
-
-    @property
-    def state(self) -> DriverState:
-        """See DriverState."""
-        return DriverState(self.core, self.history, self.announcements, self.registry, self.draws)
-
-    def take(self, event: events.Event, now: float) -> list[bytes]:
-        """One turn; returns what observers are told."""
-        self.now = 100.0 + now
-        loss = self.announcements.loss(event, self.core.roster)
-        step = self.core.step(event, now)
-        host_of = {worker.worker_id: worker.host for worker in self.core.roster.workers.values()}
-        for action in step:
-            if isinstance(action, actions.StartAgent):
-                self.registry.expect(action.host, action.agent_id)
-            for host, message in orders_of(action, host_of, self.now, self.draws.secret):
-                self.registry.send(host, message)
-        lines = [*self.announcements.lines(loss, step)]
-        return [told.SerializeToString(deterministic=True) for told in self.history.take(event, step, loss, lines)]
-
-
-def test_a_driver_goes_on_from_data_as_if_nothing_had_happened() -> None:
+@pytest.mark.parametrize("at", range(1, len([*story()])))
+def test_a_driver_goes_on_from_data_as_if_nothing_had_happened(at: int) -> None:
     """Also what observers are told afterwards is the same, whenever the snapshot is taken."""
-    story = list(events_of_a_run())
-    for at in range(1, len(story)):
-        first, second = Driver(), Driver()
-        for now, event in story[:at]:
-            first.take(event, now)
-        ended = actions.FinishRun(actions.RunEnd.DONE, Cause(CauseKind.SUCCESS)) if at == 5 else None
-        state = first.state.to_bytes(ended)
-        second.now = first.now
-        assert second.state.restore(json.loads(state)) == ended
-        assert second.state.to_bytes(ended) == state
-        assert second.core.next_deadline == first.core.next_deadline
-        for now, event in story[at:]:
-            assert second.take(event, now) == first.take(event, now)
-        assert second.state.to_bytes(None) == first.state.to_bytes(None)
-
-
-def events_of_a_run() -> Iterator[tuple[float, events.Event]]:
-    """Two hosts; a round; a worker dies, and another round is formed."""
-
-    def waiting(worker_id: int, version: Version) -> events.WorkerWaiting:
-        return events.WorkerWaiting(worker_id, 1, version, StoreAddress("a", 4000 + worker_id), "digest")
-
-    first = RoundId(1, 1)
-    yield 1.0, events.HostsObserved(HostSet((Host("a", 1), Host("b", 1))))
-    yield 1.1, events.AgentConnected("a", 1)
-    yield 1.2, events.AgentConnected("b", 2)
-    yield 5.0, waiting(1, NO_VERSION)
-    yield 5.1, waiting(2, NO_VERSION)
-    yield 5.2, events.FirstBoundaryPassed(1, first, {"notified": 1.0, "synced": 2.0}, "same")
-    yield 5.3, events.FirstBoundaryPassed(2, first, {"notified": 1.0, "synced": 2.5}, "same")
-    yield 9.0, events.WorkerEnding(2, 109.0)
-    yield 9.1, events.CollectiveRaised(1, first, "Traceback")
-    yield 9.2, events.WorkerExited(2, -9, "last words", 109.1)
-    yield 9.3, waiting(1, Version(first, 7))
-    yield 9.4, events.Ticked()
-    yield 20.0, events.AgentSilent("b", 2, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
-    yield 21.0, events.AgentConnected("b", 2)
-    yield 30.0, events.DrainRequested("b", None, "enough", "me")
+    first, second = Driver(), Driver()
+    events_of_a_run = [*story()]
+    for now, event, progress in events_of_a_run[:at]:
+        if progress:
+            first.hear(progress, now)
+        first.take(event, now)
+    ended = actions.FinishRun(actions.RunEnd.DONE, Cause(CauseKind.SUCCESS)) if at == 5 else None
+    state = first.state.to_bytes(ended)
+    second.now = first.now
+    assert second.state.restore(json.loads(state)) == ended
+    assert second.state.to_bytes(ended) == state
+    assert second.core.next_deadline == first.core.next_deadline
+    for now, event, progress in events_of_a_run[at:]:
+        if progress:
+            assert second.hear(progress, now) == first.hear(progress, now)
+        assert second.take(event, now) == first.take(event, now)
+        assert second.ordered == first.ordered
+    assert second.state.to_bytes(None) == first.state.to_bytes(None)
 
 
 def test_a_message_that_was_not_safe_comes_again() -> None:
