@@ -53,7 +53,7 @@ def cores() -> list[object]:
     for seed in SEEDS:
         run = RandomEvents(seed)
         run.run(random.Random(seed).randint(30, 120))
-        found.append(state_codec().save(core=run.core)["core"])
+        found.append(state_codec().save(core=run.core))
     return found
 
 

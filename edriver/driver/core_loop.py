@@ -41,8 +41,8 @@ SNAPSHOT_DELAY: Final = 1.0
 """Seconds after an order within which a snapshot follows, if nothing else happens: what comes after it another release
 can take over, whatever it would have ordered."""
 
-SNAPSHOT_SHARE: Final = 20
-"""Such a snapshot takes one part in so many of the driver's time at most."""
+SNAPSHOT_PAUSE: Final = 20
+"""How many times as long as the last snapshot has taken none follows for such a reason."""
 
 
 class Decision(NamedTuple):
@@ -275,7 +275,7 @@ class CoreLoop:
             wall_clock, state = self._wall_clock(), self.state
             await self._write(journal, lambda journal: journal.keep_snapshot(began, wall_clock, state))
             now = self._clock()
-            self._snapshot_at, self._no_snapshot_before = None, now + SNAPSHOT_SHARE * (now - began)
+            self._snapshot_at, self._no_snapshot_before = None, now + SNAPSHOT_PAUSE * (now - began)
 
     async def _write(self, journal: Journal, write: Callable[[Journal], None]) -> None:
         try:

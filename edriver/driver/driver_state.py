@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
@@ -17,7 +16,7 @@ from edriver.driver.core import failures, rounds
 from edriver.driver.core.actions import FinishRun
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
-from edriver.driver.journal.codec import CodecError, Json, is_data
+from edriver.driver.journal.codec import CodecError, Json, is_data, to_json
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.state import StateCodec
 from edriver.driver.observe import pace
@@ -59,7 +58,7 @@ class DriverState(NamedTuple):
             draws=self.draws.count,
             ended=ended,
         )
-        return json.dumps(state, separators=(",", ":")).encode()
+        return to_json(state).encode()
 
     def restore(self, state: Json) -> FinishRun | None:
         """Take over what another driver of this run knew: these parts were made as its parts were, and know nothing.
@@ -73,13 +72,11 @@ class DriverState(NamedTuple):
         Raises:
             ValueError: it is no such state.
         """
-        if not isinstance(state, dict):
-            raise CodecError("it is no state of a driver")
         codec = state_codec()
-        codec.load(self.membership, state.get("core"))
-        codec.load(self.event_history, state.get("history"))
-        codec.load(self.announcements, state.get("announcements"))
-        agents, draws, ended = (codec.decode(state.get(name)) for name in ("agents", "draws", "ended"))
+        codec.load(self.membership, state, "core")
+        codec.load(self.event_history, state, "history")
+        codec.load(self.announcements, state, "announcements")
+        agents, draws, ended = (codec.read(state, name) for name in ("agents", "draws", "ended"))
         if not isinstance(agents, registry.KnownAgents):
             raise CodecError("it has no agents")
         if type(draws) is not int or not isinstance(ended, FinishRun | None):

@@ -55,7 +55,7 @@ class SimJournal:
         self.draws = random.Random()
         self.draws.setstate(drawn)
         core = Membership(self.settings, now=0.0, draw=self.draws.random)
-        state_codec(strict=True).load(core, json.loads(state)["core"])
+        state_codec(strict=True).load(core, json.loads(state), "core")
         check_indexes(core)
         return core
 

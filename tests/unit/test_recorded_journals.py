@@ -76,8 +76,7 @@ def test_a_driver_goes_on_from_a_recorded_journal(number: int, tmp_path: Path) -
 def test_all_that_a_core_knew_is_taken_over(number: int) -> None:
     for data in json.loads((FOLDER / f"format-{number}-cores.json").read_text()):
         core = Membership(Settings(np=1, min_np=1, max_np=9), now=0.0)
-        state = upgraded(Part.SNAPSHOT, {"core": data}, number)
-        driver_state.state_codec().load(core, state["core"])
+        driver_state.state_codec().load(core, upgraded(Part.SNAPSHOT, data, number), "core")
         check_indexes(core)
         if number == FORMAT:
-            assert json.loads(json.dumps(driver_state.state_codec().save(core=core)["core"])) == data
+            assert json.loads(json.dumps(driver_state.state_codec().save(core=core))) == data

@@ -1,9 +1,9 @@
 """Model types as JSON and back: the form in which a journal holds events and snapshots.
 
-Scalars are what they are in JSON, and a tuple is an array. All else is an object that names its type under "", so that
-what is read needs no knowledge of where it stands:
+Scalars are what they are in JSON, and a tuple is an array. All else is an object with one key, which names its type, as
+Rust's serde does it ("externally tagged"), so that what is read needs no knowledge of where it stands:
 
-    {"": "AgentLost", "host": "a", "agent_id": 1, "fault": {"": "AgentFault", "kind": ...}}
+    {"AgentLost": {"host": "a", "agent_id": 1, "fault": {"AgentFault": {"kind": {"AgentFaultKind": "ended"}, ...}}}}
 
 A type is known by its name, not by its module, and only types that the codec was given can be made: frozen or not,
 dataclasses and named tuples of data, enumerations, and messages of edriver's own protocol. What is read is compared
@@ -22,6 +22,7 @@ import base64
 import collections
 import dataclasses
 import enum
+import json
 import types
 import typing
 from collections import Counter, deque
@@ -38,13 +39,13 @@ import edriver.v1
 Json: TypeAlias = Any
 """What the module `json` reads and writes."""
 
-TYPE: Final = ""
-"""The key under which an object names its type: no field is called so."""
+to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+"""Data as text: `json.dumps` would make an encoder for each call."""
 
 MESSAGES: Final = f"{edriver.v1.__name__}."
 """What the full names of messages begin with."""
 
-_SCALARS: Final = frozenset({type(None), bool, int, float, str})
+SCALARS: Final = frozenset({type(None), bool, int, float, str})
 
 _SEQUENCES: Final[Mapping[str, Callable[[Iterable[Any]], Any]]] = {
     "list": list,
@@ -140,34 +141,29 @@ class Codec:
             CodecError: it is of a type that this codec does not know.
         """
         kind = type(value)
-        if kind in _SCALARS:
+        if kind in SCALARS:
             return value
+        if kind is tuple:
+            return [item if type(item) in SCALARS else self.encode(item) for item in value]
         if kind in self._known:
             if isinstance(value, enum.Enum):
-                return {TYPE: kind.__name__, "value": value.value}
-            return self._encode_record(value, self._records[kind.__name__])
+                return {kind.__name__: value.value}
+            return {kind.__name__: self._encode_fields(value, self._records[kind.__name__])}
         match value:
             case bytes():
-                return {TYPE: "bytes", "base64": _text(value)}
+                return {"bytes": _text(value)}
             case Message():
-                return {TYPE: value.DESCRIPTOR.full_name, "base64": _text(value.SerializeToString())}
-            case tuple() if kind is tuple:
-                return [self.encode(item) for item in value]
+                return {value.DESCRIPTOR.full_name: _text(value.SerializeToString())}
             case list() | deque():
-                return {TYPE: kind.__name__, "items": [self.encode(item) for item in value]}
+                return {kind.__name__: [self.encode(item) for item in value]}
             case set() | frozenset():
-                return {TYPE: kind.__name__, "items": [self.encode(item) for item in _in_order(value)]}
+                return {kind.__name__: [self.encode(item) for item in _in_order(value)]}
             case Mapping() if kind.__name__ in _MAPPINGS:
-                pairs = [[self.encode(key), self.encode(item)] for key, item in value.items()]
-                return {TYPE: kind.__name__, "items": pairs}
+                return {kind.__name__: [[self.encode(key), self.encode(item)] for key, item in value.items()]}
         return self._encode_other(value)
 
-    def _encode_record(self, value: object, record: Record) -> Json:
-        data: dict[str, Json] = {TYPE: record.kind.__name__}
-        for name in record.names:
-            item = getattr(value, name)
-            data[name] = item if type(item) in _SCALARS else self.encode(item)
-        return data
+    def _encode_fields(self, value: object, record: Record) -> Json:
+        return {name: self.encode(getattr(value, name)) for name in record.names}
 
     def _encode_other(self, value: object) -> Json:
         raise CodecError(f"a {type(value).__qualname__} does not belong in a journal")
@@ -184,30 +180,46 @@ class Codec:
             return tuple([self.decode(item) for item in data])
         if not isinstance(data, dict):
             return data
-        name = data.get(TYPE)
-        if not isinstance(name, str):
-            raise CodecError("an object does not name its type")
+        name, content = tagged(data)
         if (record := self._records.get(name)) is not None:
-            return record.make({key: self.decode(item) for key, item in data.items() if key in record.fields})
+            fields = self._fields_of(name, content)
+            return record.make({key: self.decode(item) for key, item in fields.items() if key in record.fields})
         try:
             if (kind := self._enums.get(name)) is not None:
-                return kind(data["value"])
+                return kind(content)
             if (sequence := _SEQUENCES.get(name)) is not None:
-                return sequence([self.decode(item) for item in _array(data)])
+                return sequence([self.decode(item) for item in _array(content)])
             if (mapping := _MAPPINGS.get(name)) is not None:
-                return mapping([(self.decode(key), self.decode(item)) for key, item in _array(data)])
+                return mapping([(self.decode(key), self.decode(item)) for key, item in _array(content)])
             if name == "bytes":
-                return base64.b64decode(data["base64"], validate=True)
+                return base64.b64decode(content, validate=True)
             if name.startswith(MESSAGES):
-                return _message(name).FromString(base64.b64decode(data["base64"], validate=True))
+                return _message(name).FromString(base64.b64decode(content, validate=True))
         except CodecError:
             raise
         except Exception as error:  # noqa: BLE001  what is damaged raises nearly everything
             raise CodecError(f"{name[:100]}: {str(error) or type(error).__name__:.200}") from None
-        return self._decode_other(name, data)
+        return self._decode_other(name, content)
 
-    def _decode_other(self, name: str, _data: dict[str, Json]) -> Any:
+    def _fields_of(self, name: str, content: Json) -> dict[str, Json]:
+        if not isinstance(content, dict):
+            raise CodecError(f"{name} has no fields")
+        return content
+
+    def _decode_other(self, name: str, _content: Json) -> Any:
         raise CodecError(f"{name[:100]!a} is no type that belongs here")
+
+
+def tagged(data: Json) -> tuple[str, Json]:
+    """The name of a type, and what is there of a value of it.
+
+    Raises:
+        CodecError: it is something else.
+    """
+    if not isinstance(data, dict) or len(data) != 1:
+        raise CodecError(f"{data!a:.100} is no object of one type")
+    ((name, content),) = data.items()
+    return name, content
 
 
 def _in_order(items: Collection[Any]) -> Collection[Any]:
@@ -222,11 +234,10 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _array(data: dict[str, Json]) -> list[Json]:
-    items = data["items"]
-    if not isinstance(items, list):
+def _array(content: Json) -> list[Json]:
+    if not isinstance(content, list):
         raise CodecError("its items are no array")
-    return items
+    return content
 
 
 def _message(name: str) -> type[Message]:
@@ -271,7 +282,7 @@ def check_of(hint: Any) -> Check:
         hint = type(None)
     if hint is float:
         return lambda value: type(value) in (float, int)
-    if hint in _SCALARS:
+    if hint in SCALARS:
         return lambda value: type(value) is hint
     if origin is None:
         return lambda value: isinstance(value, hint)

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from edriver.driver.core import events
-from edriver.driver.journal.codec import Codec, kinds_in
+from edriver.driver.journal.codec import Codec, kinds_in, to_json
 from edriver.driver.journal.formats import FORMAT, Part, upgraded
 
 
@@ -35,7 +35,7 @@ def _codec() -> Codec:
 
 def event_to_bytes(event: events.Event) -> bytes:
     """The event as the journal holds it: JSON, see codec.py."""
-    return json.dumps(_codec().encode(event), separators=(",", ":")).encode()
+    return to_json(_codec().encode(event)).encode()
 
 
 def event_from_bytes(data: bytes, written_in: int = FORMAT) -> events.Event:
