@@ -138,7 +138,7 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_COLLECTIVES_BROKEN: _CauseKind.ValueType  # 26
     """Collectives failed in two consecutive rounds although no worker was lost."""
     CAUSE_KIND_SAME_ERROR: _CauseKind.ValueType  # 27
-    """The script raised the same error in consecutive rounds."""
+    """The script raised the same error in several rounds without progress between them."""
     CAUSE_KIND_SAME_STALL: _CauseKind.ValueType  # 113
     """Members have stalled at one place of the script in consecutive rounds, without a step: `error` has the place."""
     CAUSE_KIND_BUDGET_SPENT: _CauseKind.ValueType  # 28
@@ -317,7 +317,7 @@ CAUSE_KIND_STATES_DIFFER: CauseKind.ValueType  # 25
 CAUSE_KIND_COLLECTIVES_BROKEN: CauseKind.ValueType  # 26
 """Collectives failed in two consecutive rounds although no worker was lost."""
 CAUSE_KIND_SAME_ERROR: CauseKind.ValueType  # 27
-"""The script raised the same error in consecutive rounds."""
+"""The script raised the same error in several rounds without progress between them."""
 CAUSE_KIND_SAME_STALL: CauseKind.ValueType  # 113
 """Members have stalled at one place of the script in consecutive rounds, without a step: `error` has the place."""
 CAUSE_KIND_BUDGET_SPENT: CauseKind.ValueType  # 28

@@ -67,10 +67,10 @@ async def test_a_driver_that_has_given_the_agent_up_ends_it() -> None:
             await end_of(end)
 
 
-def test_an_agent_whose_driver_is_gone_before_it_could_dial(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_agent_whose_driver_is_gone_before_it_could_dial(capfd: pytest.CaptureFixture[str]) -> None:
     """It need not wait as long as for an answer: a driver that has started it was there."""
     folder = Path(tempfile.mkdtemp(prefix="ed"))  # short: sockets lie in it
-    agent = AgentProcess(tmp_path / "driver.sock", folder)
+    agent = AgentProcess(folder / "driver.sock", folder)
     try:
         assert asyncio.run(asyncio.wait_for(agent.exit_code(), AMPLE)) == 1
     finally:

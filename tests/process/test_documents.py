@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 
 from edriver.cli.main import parser
 from edriver.driver.options import options_of
-from tests.process.running import BOUND, ROOT
+from tests.process.running import BOUND, ROOT, edriver, running
 
 DOCUMENTS = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "build", "out"} & set(p.relative_to(ROOT).parts))
 
@@ -53,6 +55,7 @@ def test_a_command_line_is_one_that_edriver_takes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # as in an active environment
     script = "import edriver\n" if document != "from-torchrun.md" else ""
     (tmp_path / "train.py").write_text(script)
     for name in ("discover_hosts.sh", "hosts.sh"):
@@ -64,3 +67,42 @@ def test_a_command_line_is_one_that_edriver_takes(
     options = options_of(flags)
     assert options.command[0].endswith("python")
     assert (options.mode.mode.value == "restart") == (document == "from-torchrun.md" or "--mode restart" in line)
+
+
+def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
+    """Its commands as they are printed, with a hosts file and a copy of the example that belong to this test."""
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    blocks = [block.replace("\n    ", "\n") for block in re.findall(r"^    (.+(?:\n    .+)*)", tutorial, re.MULTILINE)]
+    install, start, kill, add, look, stop, report = blocks
+    assert "'.[examples,dashboard]'" in install
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    hosts = tmp_path / "hosts.txt"
+    enter, write, name, run_line = re.sub(r"\\\n\s*", " ", start).replace("/tmp/hosts.txt", str(hosts)).split("\n")
+    assert (enter, name) == ("cd examples/digits", f"export EDRIVER_HOSTS={hosts}")
+    subprocess.run(write, shell=True, check=True)
+    program, *flags = shlex.split(run_line)
+    assert program == "edriver"
+    flags[flags.index("python")] = sys.executable
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    environ = {**state, "EDRIVER_HOSTS": str(hosts)}
+    with running(flags, tmp_path / "examples" / "digits", environ) as run:
+        victim = run.line(r"^\[3\]<stdout>:rank 3 of 4 is process (\d+)$")[1]
+        run.line(r"edriver: \S+ and \S+ are both this machine")
+        run.line(r"^\[0\]<stdout>:epoch 0 loss")
+        assert kill.splitlines()[1] == "kill -9 PID"
+        os.kill(int(victim), signal.SIGKILL)
+        going_on = run.line(r"rank 0 of 3 is process (\d+)$")
+        assert going_on[1] == run.line(r"rank 0 of 4 is process (\d+)$")[1], "the same process"
+        subprocess.run(add.replace("/tmp/hosts.txt", str(hosts)), shell=True, check=True)
+        run.line(r"rank 5 of 6 is process")
+        hosts.write_text(hosts.read_text().replace("127.0.0.3:2\n", ""))
+        at = next(place for place, line in enumerate(run.lines) if "of 6 is process" in line)
+        run.line(r"rank 3 of 4 is process", after=at)
+        assert [line.split("#")[0].strip() for line in look.splitlines()] == ["edriver status", "edriver top"]
+        assert "elastic mode: round" in edriver("status", "--run", run.id, environ=state).stdout
+        assert (stop, report) == ("edriver stop", "edriver report RUN_ID")
+        assert edriver("stop", "--run", run.id, environ=state).returncode == 0
+        assert run.end() == 128 + signal.SIGTERM, run.text
+        written = edriver("report", run.id, "--output", str(tmp_path / "page.html"), environ=state)
+        assert written.stdout.splitlines()[-1] == str(tmp_path / "page.html")
+        assert run.gone()

@@ -89,6 +89,7 @@ class Invariants:
         self._models: dict[int, Model] = {}
         self._rounds = 0
         self._struck: set[RoundId] = set()
+        self._failed_alone: set[int] = set()
         self._sizes = FailedSizes()
 
     # ---- as it goes -------------------------------------------------------------------------------------------
@@ -151,6 +152,10 @@ class Invariants:
         check(model.chain == chain, f"worker {worker} has offered {rounds.offered}, and holds another state")
         message = rounds.digest or (str(model.cursor) if rounds.offered == NO_VERSION else "")
         check(message == str(model.cursor), f"worker {worker} says {rounds.digest!r} of {model.cursor}")
+
+    def failed_by_itself(self, worker_id: int) -> None:
+        """A worker has had an accident, or met a bug or a bad host: nothing that its round's size is to blame for."""
+        self._failed_alone.add(worker_id)
 
     def bug_met(self, round_id: RoundId) -> None:
         """A run does not retry one bug again and again."""
@@ -313,10 +318,12 @@ class Invariants:
             case CauseKind.RESIZE_FAILED:
                 detail, bad = end.cause.detail, self._world.job.bad_size
                 assert isinstance(detail, FailedResize)
-                alone = (
-                    detail.size == 1
-                )  # all of its members have failed then, as of a size: an accident looks the same
-                check(alone or detail.size == bad, f"a run ends of a size that its script can train with: {end.cause}")
+                # Where each member fails by itself before the first step of a size, it looks as if the size were to
+                # blame, also if the errors differ: ranks may well run out of memory at different lines.
+                assert self._plan is not None
+                each_alone = self._failed_alone.issuperset(self._plan.workers)
+                blamed = each_alone or detail.size == bad
+                check(blamed, f"a run ends of a size that its script can train with: {end.cause}")
                 check(detail.size < detail.before, f"a run ends of a size from which there is a way back: {end.cause}")
             case kind:
                 check(kind is CauseKind.FAILED_LATE, f"the run failed: {end.cause}")

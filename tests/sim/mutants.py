@@ -252,6 +252,19 @@ def bugs_are_retried_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ErrorWatch, "repeated_failure", lambda self, *judged: None)
 
 
+def bugs_that_take_turns_are_retried_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """An error is forgotten once a round has ended of another one."""
+    original = ErrorWatch._judge
+
+    def judge(self: ErrorWatch, ended: Round, version: Version, checkpoint: int) -> None:
+        original(self, ended, version, checkpoint)
+        if ended.errors:
+            latest = ended.errors.values()
+            self._recent_errors = {error: rounds for error, rounds in self._recent_errors.items() if error in latest}
+
+    patch.setattr(ErrorWatch, "_judge", judge)
+
+
 def every_error_is_the_same(patch: pytest.MonkeyPatch) -> None:
     """Two workers that raise at different places are taken for one bug."""
     patch.setattr(membership, "script_error", lambda traceback: ScriptError("ValueError", "", 0, ""))
@@ -374,6 +387,18 @@ def checkpoints_are_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_look_again", lambda self: None)
 
 
+def a_late_offer_has_seen_every_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """What a worker found on disk while others trained counts if its offer comes when they are lost."""
+    original = EventNotes._note_waiting
+
+    def note_waiting(self: EventNotes, event: events.WorkerWaiting) -> None:
+        if worker := self._run.roster.workers.get(event.worker_id):
+            worker.looks_after = self._run.completed_round
+        original(self, event)
+
+    patch.setattr(EventNotes, "_note_waiting", note_waiting)
+
+
 def checkpoints_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Where all that held the state are lost, the run ends although it has checkpoints."""
     original = Waiting._after
@@ -415,6 +440,7 @@ def the_second_stall_at_a_place_ends_the_run(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS: tuple[Patch, ...] = (
     checkpoints_are_not_looked_for_again,
+    a_late_offer_has_seen_every_checkpoint,
     checkpoints_are_forgotten,
     suspects_are_killed_at_once,
     newcomers_can_take_over,
@@ -441,6 +467,7 @@ MUTANTS: tuple[Patch, ...] = (
     survivors_are_not_notified,
     cursor_forgets_the_last_row,
     bugs_are_retried_for_ever,
+    bugs_that_take_turns_are_retried_for_ever,
     every_error_is_the_same,
     one_accident_is_a_bug,
     quarantine_stops_the_run,

@@ -17,7 +17,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Stage
 from tests.sim.sim_hosts import Process, SimHost
 from tests.sim.sim_rounds import Exploded, Meet, Sleep, WaitChange
-from tests.sim.trainee import BUG_LINE, Trainee
+from tests.sim.trainee import BUG_LINE, SIZE_LINE, Trainee
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -159,6 +159,8 @@ class SimWorkers:
     def _report_explosion(self, process: Process, error: Exploded) -> None:
         if error.line == BUG_LINE:
             self._world.invariants.bug_met(process.trainee.participant.round_id)
+        if error.line != SIZE_LINE:
+            self._world.invariants.failed_by_itself(process.worker_id)
         report = pb.Report(failed=pb.Failed(traceback=error.traceback(process.worker_id)))
         self._report(process, report)
         self._clockwork.after(self._rng.uniform(0.05, 0.5), lambda: self._exit(process, 1))
@@ -213,6 +215,7 @@ class SimWorkers:
     def _break(self, process: Process) -> None:
         """A bad host ends what runs on it, as long as it is one."""
         if process.host.name in self.bad_hosts:
+            self._world.invariants.failed_by_itself(process.worker_id)
             self._exit(process, 1)
 
     def freeze(self, process: Process, seconds: float) -> None:

@@ -244,7 +244,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.SAME_ERROR,
         why.RepeatedError(ERROR, 2, (("a", 0), ("b", 1))),
         (
-            "the script raised ValueError at train.py:17, in train in 2 rounds in a row (in a:0, b:1) without progress between "
+            "the script raised ValueError at train.py:17, in train in 2 rounds (in a:0, b:1) without progress between "
             "them: another round would meet the same error"
         ),
     ),

@@ -33,7 +33,7 @@ class Site:
 
     def start(self, now: float = 0.0) -> list[str]:
         """The slots in which workers are started, as host:slot."""
-        orders = list(self.staffing.start_workers(now, background=False))
+        orders = list(self.staffing.start_workers(now, background=False, looks_after=None))
         assert all(isinstance(order, StartWorker) for order in orders)
         return [f"{order.host}:{order.slot}" for order in orders if isinstance(order, StartWorker)]
 

@@ -314,7 +314,7 @@ class RaisedByAll:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedError:
-    """An error, the number of consecutive rounds in which it was raised, and the slots."""
+    """An error, the number of rounds without progress between them in which it was raised, and the slots."""
 
     error: ScriptError
     rounds: int

@@ -117,7 +117,7 @@ class Membership:
             if refused := run.sizes.judge(run.round, run.failures):
                 run.actions.append(Explain(refused))
             if not run.settings.mode.members_survive:  # no survivor is in need of the processor
-                run.actions += run.staffing.start_workers(run.now, background=False)
+                run.actions += run.staffing.start_workers(run.now, background=False, looks_after=run.completed_round)
             self._form()
         if run.round and run.round.running:  # also one that has just been formed: it may have a state keeper
             self._rounds.running(run.round)
@@ -127,7 +127,9 @@ class Membership:
             return
         if self._forming or (run.round and run.round.running and run.round.is_under_way(run.now)):
             # Not while members rejoin: the survivors have the processor until they are under way in the next one.
-            run.actions += run.staffing.start_workers(run.now, background=not self._forming)
+            run.actions += run.staffing.start_workers(
+                run.now, background=not self._forming, looks_after=run.completed_round
+            )
         run.actions += run.doing.news(run.suspects.standstill(run.now) or self._rounds.standstill, run.round)
 
     def _judge_suspects(self) -> None:
@@ -238,7 +240,7 @@ class Membership:
         if before:
             run.actions.append(LookAgain(tuple(w.worker_id for w in before)))
             for worker in before:
-                roster.look_again(worker)
+                roster.look_again(worker, run.completed_round)
 
     def _assign(self, chosen: Selection) -> None:
         run = self.state
@@ -253,8 +255,9 @@ class Membership:
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded, fallback = run.budgets.unproven.total > 0, run.sizes.fallback_of(len(plan.seats))
         plan = replace(self._with_what_is_lost(plan), guarded=guarded, fallback_size=fallback)
+        looks_after = plan.round_id if run.completed_round is not None else None
         for seat in plan.seats:
-            run.roster.seat(run.roster.workers[seat.worker_id], seat.rank)
+            run.roster.seat(run.roster.workers[seat.worker_id], seat.rank, looks_after)
         settings = run.settings
         run.round = Round(plan, set(plan.workers), run.now + settings.newcomer_delay, run.now + settings.resize_pause)
         run.idle_since = None
@@ -418,7 +421,7 @@ class EventNotes:
             event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn, event.checkpoint
         )
         run.roster.take_offer(worker, offer, run.now)
-        offer.latest = not run.holds_state and not run.awaits_checkpoint
+        offer.latest = run.completed_round is not None and run.completed_round == worker.looks_after
         run.roster.worker_changed(worker)
         if event.ordinal == run.ordinal:
             run.best = max(run.best, event.version)

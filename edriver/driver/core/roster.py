@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeVar
 
-from edriver.common.ids import NO_VERSION, Version
+from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
 from edriver.driver.core.actions import Failure
@@ -78,6 +78,8 @@ class Worker:
         trainer_gone: whether its training process has ended; its command may go on.
         started: when it was started.
         unexplained: whether it was lost by its own end, and what that counts as is known once its process is reaped.
+        looks_after: the last round, if no worker could write a checkpoint of it any more when this one was started,
+            seated or ordered to look again: it sees them all when it looks. None: one could.
     """
 
     worker_id: int
@@ -93,6 +95,7 @@ class Worker:
     trainer_gone: bool = False
     started: float = 0.0
     unexplained: bool = False
+    looks_after: RoundId | None = None
 
     @property
     def live(self) -> bool:
@@ -450,14 +453,14 @@ class Roster:
         heappush(self._waits, (now, worker.worker_id))
         self.move(worker, WorkerState.WAITING)
 
-    def seat(self, worker: Worker, rank: int) -> None:
-        """A worker is a member of a round."""
-        worker.rank = rank
+    def seat(self, worker: Worker, rank: int, looks_after: RoundId | None) -> None:
+        """A worker is a member of a round. If it comes back unsynced, it looks for a checkpoint again."""
+        worker.rank, worker.looks_after = rank, looks_after
         self.move(worker, WorkerState.TRAINING)
 
-    def look_again(self, worker: Worker) -> None:
+    def look_again(self, worker: Worker, looks_after: RoundId | None) -> None:
         """A worker looks for the newest checkpoint once more, and is not ready until it answers."""
-        worker.offer = None
+        worker.offer, worker.looks_after = None, looks_after
         self.move(worker, WorkerState.BOOTING)
 
     def stop_at(self, worker: Worker, at: float | None) -> None:

@@ -95,6 +95,17 @@ class RunState:
         """Whether a worker that is ending may still write a checkpoint."""
         return self.checkpoints and bool(self.roster.may_write)
 
+    @property
+    def completed_round(self) -> RoundId | None:
+        """The last round, once no worker may hold its state or write it to disk; None: one may.
+
+        Only a worker that was ordered to look after that sees every checkpoint: the messages in which others offer what
+        they have found may be on their way for longer than the last holder lives.
+        """
+        if self.holds_state or self.awaits_checkpoint:
+            return None
+        return self.round.plan.round_id if self.round else NO_ROUND
+
     def unequal(self, version: Version) -> bool:
         """Whether holders of this version may differ: it is older than this `run` call, whose first sync is to come."""
         return version.round_id <= self.previous_call

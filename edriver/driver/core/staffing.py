@@ -10,6 +10,7 @@ from heapq import nlargest
 from itertools import chain, islice
 from typing import Final
 
+from edriver.common.ids import RoundId
 from edriver.driver.core import events
 from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
@@ -183,11 +184,16 @@ class Staffing:
                 roster.stop_at(worker, None)
             yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
 
-    def start_workers(self, now: float, background: bool) -> Iterator[Action]:
+    def start_workers(self, now: float, background: bool, looks_after: RoundId | None) -> Iterator[Action]:
         """Fill free slots, oldest host first, up to the largest number of workers that the run may use now.
 
         At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
         there are more slots than that, does not depend on whose agent was the quickest.
+
+        Args:
+            now: the time.
+            background: whether they boot at a lower priority.
+            looks_after: see Worker.
         """
         roster = self._roster
         room = self.sizes.most - len(roster.fitting)
@@ -197,7 +203,7 @@ class Staffing:
         free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
         for record, slot in list(islice(((r, s) for r, s in free if r.name not in excluded), room)):
             self._workers += 1
-            roster.add(Worker(self._workers, record.name, slot, started=now))
+            roster.add(Worker(self._workers, record.name, slot, started=now, looks_after=looks_after))
             yield StartWorker(self._workers, record.name, slot, background)
 
     def _in_turn(self, now: float) -> Iterable[HostRecord]:

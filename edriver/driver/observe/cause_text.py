@@ -262,7 +262,7 @@ def _end_of_run(cause: Cause) -> str:
         case CauseKind.SAME_ERROR, why.RepeatedError(error, rounds, places):
             where = ", ".join(f"{host}:{slot}" for host, slot in places)
             return (
-                f"the script raised {error} in {rounds} rounds in a row (in {where}) without progress between them: "
+                f"the script raised {error} in {rounds} rounds (in {where}) without progress between them: "
                 "another round would meet the same error"
             )
         case CauseKind.RESIZE_FAILED, why.FailedResize(size, before, failure):

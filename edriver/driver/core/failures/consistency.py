@@ -12,7 +12,7 @@ from edriver.driver.core.roster import Roster, Worker
 from edriver.driver.core.rounds.round import Round
 
 MAX_ERROR_ROUNDS: Final = 2
-"""Number of consecutive rounds without progress after which the same error of the script ends the run."""
+"""Number of rounds without progress between them after which the same error of the script ends the run."""
 
 MAX_LOCAL_ERROR_ROUNDS: Final = 3
 """The same while only one slot or host raises it: by then it has been quarantined, if there are others."""
@@ -111,10 +111,12 @@ class UnprovenConnectionWatch:
 
 
 class ErrorWatch:
-    """Detects an error that the script raises at the same place in consecutive rounds, without a step between.
+    """Detects an error that the script raises at the same place in several rounds, without a step between.
 
     That is a bug, or a sample that cannot be read, or a disk that is full: it hits every worker that reaches that
     place, and each new round costs the worker that does. One worker alone is no proof: its device may be broken.
+    Rounds that end in another way in between prove nothing: two bugs may take turns, one of them of the smaller round
+    that the other one leaves.
     """
 
     def __init__(self) -> None:
@@ -128,7 +130,7 @@ class ErrorWatch:
         """A round has ended without a failure."""
         self._recent_errors: dict[
             ScriptError, list[set[tuple[str, int]]]
-        ] = {}  # in which slots, for each round in a row
+        ] = {}  # in which slots, for each round since the last progress
 
     def repeated_failure(self, ended: Round | None, version: Version, checkpoint: int = 0) -> Cause | None:
         """Why the next round would meet the same error; None: it may not.
@@ -168,13 +170,9 @@ class ErrorWatch:
         of_resize = ended.abort_cause is not None and ended.abort_cause.kind is CauseKind.RESIZE_FAILED
         if ended.errors and not of_resize:  # another size may well not meet them
             slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
-            self._recent_errors = {
-                error: [
-                    *self._recent_errors.get(error, []),
-                    {slots[w] for w, other in ended.errors.items() if other == error},
-                ]
-                for error in ended.errors.values()
-            }
+            for error in dict.fromkeys(ended.errors.values()):
+                places = {slots[w] for w, other in ended.errors.items() if other == error}
+                self._recent_errors.setdefault(error, []).append(places)
 
     def _steps(self, version: Version, checkpoint: int) -> int:
         """How many steps a state has made that is loaded from this checkpoint, or else is of this version."""
