@@ -107,13 +107,20 @@ def measured(hosts: int, folder: Path) -> dict[str, Any]:
     encode_s = timed(encode)
     journal = SqliteJournal.create(folder / f"{hosts}.sqlite3", Head("5d2f01aa", (), "/", {}, b"k" * 32, ""))
     turn = [Turn(Entry(1.0, 2.0, events.WorkerWaiting(1, 1, NO_VERSION, StoreAddress("host", 1), "digest")), (1, 2, 3))]
+
+    def write_events() -> None:
+        for _ in range(TURNS):
+            journal.append(turn)
+
+    def write_orders() -> None:
+        for _ in range(TURNS):
+            journal.note_orders(["Abort 0123456789abcdef"])
+
     figures = {
         "hosts": hosts,
         "workers": hosts * SLOTS,
-        "event_us": round(timed(lambda: [journal.append(turn) for _ in range(TURNS)]) / TURNS * 1e6, 1),
-        "orders_us": round(
-            timed(lambda: [journal.note_orders(["Abort 0123456789abcdef"]) for _ in range(TURNS)]) / TURNS * 1e6, 1
-        ),
+        "event_us": round(timed(write_events) / TURNS * 1e6, 1),
+        "orders_us": round(timed(write_orders) / TURNS * 1e6, 1),
         "snapshot_ms": round(encode_s * 1e3, 1),
         "write_ms": round(timed(lambda: journal.keep_snapshot(1.0, 2.0, snapshot)) * 1e3, 1),
         "snapshot_kib": len(snapshot) // 1024,

@@ -12,7 +12,7 @@ import random
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.entries import Entry
@@ -47,7 +47,7 @@ def record(path: Path) -> None:
         journal._database.execute("VACUUM")
 
 
-def cores() -> list[object]:
+def cores() -> list[dict[str, Any]]:
     """States of cores, as JSON."""
     found = []
     for seed in SEEDS:

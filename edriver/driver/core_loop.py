@@ -343,7 +343,8 @@ class CoreLoop:
         first; nothing when a snapshot is due.
         """
         deadline = self._membership.next_deadline
-        wakes = [at for at in (deadline, self._snapshot_at) if at is not None]
+        snapshot_at = self._snapshot_at if self._journal is not None and self._inbox.empty else None
+        wakes = [at for at in (deadline, snapshot_at) if at is not None]
         try:
             async with asyncio.timeout(max(0.0, min(wakes) - self._clock()) if wakes else None):
                 event = await self._inbox.get()

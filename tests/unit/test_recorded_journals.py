@@ -78,5 +78,11 @@ def test_all_that_a_core_knew_is_taken_over(number: int) -> None:
         core = Membership(Settings(np=1, min_np=1, max_np=9), now=0.0)
         driver_state.state_codec().load(core, upgraded(Part.SNAPSHOT, data, number), "core")
         check_indexes(core)
+        again = Membership(Settings(np=1, min_np=1, max_np=9), now=0.0)
+        state = driver_state.state_codec().save(core=core)
+        driver_state.state_codec().load(again, json.loads(json.dumps(state)), "core")
+        assert driver_state.state_codec().save(core=again) == state
         if number == FORMAT:
-            assert json.loads(json.dumps(driver_state.state_codec().save(core=core))) == data
+            roster = data["core"]["Membership"]["state"]["RunState"]["roster"]["Roster"]
+            assert [*core.roster.workers] == [worker_id for worker_id, _ in roster["workers"]["dict"]]
+            assert [*core.roster.hosts] == [name for name, _ in roster["hosts"]["dict"]]

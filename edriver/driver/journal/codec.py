@@ -143,7 +143,7 @@ class Codec:
         kind = type(value)
         if kind in SCALARS:
             return value
-        if kind is tuple:
+        if isinstance(value, tuple) and kind is tuple:
             return [item if type(item) in SCALARS else self.encode(item) for item in value]
         if kind in self._known:
             if isinstance(value, enum.Enum):
