@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind, MemoryKill, ReportedText
@@ -30,9 +30,6 @@ from edriver.driver.rpc.translate import orders_of
 from edriver.driver.shutdown import Shutdown
 from edriver.text.phrases import count_text
 from edriver.v1 import agent_pb2, status_pb2
-
-if TYPE_CHECKING:
-    from edriver.driver.observe.metrics.server import MetricsServer
 
 _log = logging.getLogger("edriver.driver")
 
@@ -74,8 +71,7 @@ class CoreLoop:
         shutdown: ends them.
         event_history: what has happened, for those who watch:
         status: observers,
-        recorder: the records,
-        metrics: Prometheus; None: there are no metrics.
+        recorder: the records.
         journal: what another driver could go on from; None: there is none.
         draws: draws the secrets of rounds.
         clock: seconds, monotonic.
@@ -93,7 +89,6 @@ class CoreLoop:
         event_history: EventHistory,
         status: StatusServer,
         recorder: Recorder,
-        metrics: MetricsServer | None,
         journal: Journal | None,
         draws: Draws,
         clock: Callable[[], float],
@@ -109,7 +104,6 @@ class CoreLoop:
         self._event_history = event_history
         self._status = status
         self._recorder = recorder
-        self._metrics = metrics
         self._journal = journal
         self._draws = draws
         self._state = DriverState(membership, event_history, self._announcements, registry, draws)
@@ -156,9 +150,7 @@ class CoreLoop:
         for entry in entries:
             if entry.progress:
                 beat = agent_pb2.WorkerHeartbeat.FromString(entry.progress)
-                new_events = self._event_history.record_progress(beat)
-                if self._metrics:
-                    self._metrics.observe(new_events)
+                self._event_history.record_progress(beat)
             decision = self._decide(entry)
             given.compare(decision.orders)
             if finish := self._act(decision, replayed=True):
@@ -210,12 +202,10 @@ class CoreLoop:
             self._perform(action, messages)
         # Act first, then print: workers that wait for their next round must not wait for output.
         lines = [*self._announcements.lines(loss, step)]
-        tracker = self._event_history.tracker
-        round_before, lost_before = tracker.round_id, tracker.steps_lost
+        view = self._event_history.view
+        round_before, lost_before = view.round_id, view.steps_lost
         new_events = self._event_history.take(event, step, loss, lines)
         if replayed:
-            if self._metrics:
-                self._metrics.observe(new_events)
             return finish
         for line in lines:
             _log.info("%s", line.text)
@@ -223,7 +213,7 @@ class CoreLoop:
         for plan in [action for action in step if isinstance(action, RoundPlan) and action.checkpoint]:
             # The last steps before a driver died were reported to that one alone.
             bound = "at least " if 0 < round_before.incarnation < plan.round_id.incarnation else ""
-            lost = count_text(tracker.steps_lost - lost_before, "step")
+            lost = count_text(view.steps_lost - lost_before, "step")
             _log.info("no worker holds the state: it is loaded from disk; %s%s lost", bound, lost)
         if loss and isinstance(event, events.WorkerStalled):
             _log.info("its threads are at\n%s", event.stacks)
@@ -335,8 +325,6 @@ class CoreLoop:
         if new_events:
             self._status.announce()
             self._recorder.events(new_events)
-            if self._metrics:
-                self._metrics.observe(new_events)
 
     async def _next_events(self) -> list[Inbound]:
         """The next event, with as many of those behind it as the journal takes at once; Ticked when a deadline comes

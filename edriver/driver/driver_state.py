@@ -9,7 +9,7 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from edriver.common import ids, link, store_address
+from edriver.common import ids, store_address
 from edriver.discovery import hosts
 from edriver.driver import core, observe
 from edriver.driver.core import failures, rounds
@@ -23,8 +23,10 @@ from edriver.driver.observe import pace
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.pace.stragglers import Window
-from edriver.driver.observe.progress import Pace, WorkerProgress
+from edriver.driver.observe.progress import StepRate, WorkerProgress
 from edriver.driver.rpc.agents import agent_identity, registry
+from edriver.runview import distribution
+from edriver.wire import link
 
 
 class DriverState(NamedTuple):
@@ -93,7 +95,7 @@ def state_codec(*, strict: bool = False) -> StateCodec:
     Args:
         strict: see StateCodec.
     """
-    alone = [ids, link, store_address, hosts, agent_identity, registry]
+    alone = [ids, link, store_address, hosts, agent_identity, registry, distribution]
     # Not all of `observe`: its folder `metrics` has no data, and loads prometheus_client.
     modules = [*alone, *_modules(core), *_modules(failures), *_modules(rounds), *_modules(observe), *_modules(pace)]
     kinds = {
@@ -102,7 +104,7 @@ def state_codec(*, strict: bool = False) -> StateCodec:
         for kind in vars(module).values()
         if isinstance(kind, type) and kind.__module__ == module.__name__ and is_data(kind) and kind is not Settings
     }
-    return StateCodec(kinds, (WorkerProgress, Pace, Window), (Settings,), strict=strict)
+    return StateCodec(kinds, (WorkerProgress, StepRate, Window), (Settings,), strict=strict)
 
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:

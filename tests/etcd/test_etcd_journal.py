@@ -130,7 +130,7 @@ def test_a_journal_of_another_format_goes_on_in_the_present_one(
     assert third.head == replace(HEAD, folder="/tmp/6")
     assert third.format == newest
     monkeypatch.setattr(journal_module, "FORMAT", newest - 1)
-    with pytest.raises(JournalError, match=r"in format 6, and this is .*, which reads 5 to 5"):
+    with pytest.raises(JournalError, match=r"in format 7, and this is .*, which reads 6 to 6"):
         third.head  # noqa: B018
 
 

@@ -79,7 +79,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *, full: bool = False) -> tuple[list[st
         inbox = driver.registry._inbox
         loop = Looked(
             *(driver.core, inbox, driver.registry, agents, watchers, driver.history, watchers, watchers),
-            *(None, journal, driver.draws, lambda: driver.now, lambda: driver.now, leave),
+            *(journal, driver.draws, lambda: driver.now, lambda: driver.now, leave),
         )
 
         def end_when_it_waits(turns: int = 20) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from edriver.client import Run
 from edriver.commands.status import lines
-from edriver.commands.top import host_rows
+from edriver.commands.top_screen import host_rows
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots
@@ -17,7 +17,7 @@ from edriver.driver.core.host_state import HostStanding, HostState, host_standin
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.snapshots import host_status
 from edriver.driver.rpc.status import StatusServer
-from edriver.history.history import History
+from edriver.runview.history import History
 from edriver.text.host_text import host_text, host_words
 from edriver.v1 import status_pb2
 from tests.unit.test_event_history import Story
@@ -202,7 +202,7 @@ def test_a_hosts_state_is_the_same_in_every_place() -> None:
 
     page = History()
     for event in story.event_history.since(0, 1000):
-        page.feed(event)
+        page.fold(event)
     by_events = {name: host_words(host) for name, host in page.hosts.items()}
     assert {name: by_events[name] for name in "ceh"} == {name: texts[name] for name in "ceh"}, "events"
     page.look(run, story.event_history.last_seq)

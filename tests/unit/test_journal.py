@@ -360,8 +360,8 @@ def test_a_journal_of_another_release_is_read_and_goes_on_in_the_present_format(
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        (formats.FORMAT + 1, r"in format 6, and this is .*, which reads 5 to 5: .* \(pip install 'edriver>=0\.9\.0'\)"),
-        (4, r"in format 4, and this is .*, which reads 5 to 5: .* with that one \(pip install edriver==0\.9\.0\)"),
+        (formats.FORMAT + 1, r"in format 7, and this is .*, which reads 6 to 6: .* \(pip install 'edriver>=0\.9\.0'\)"),
+        (5, r"in format 5, and this is .*, which reads 6 to 6: .* with that one \(pip install edriver==0\.9\.0\)"),
     ],
     ids=["newer", "of-pickles"],
 )

@@ -12,11 +12,11 @@ import pytest
 
 from edriver.client import RunError
 from edriver.commands.report import report
-from edriver.common.wire import timestamp
 from edriver.dashboard import assets
 from edriver.dashboard.assets import INSTALL_COMMAND, PAGE_SCRIPTS, filled, plotly_script
 from edriver.dashboard.report import facts, html_report, recorded_run, script_safe, text_summary
 from edriver.history.records import Records
+from edriver.wire.conversion import timestamp
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b onclick=x>&amp;"
 T = 1700000000.0
@@ -253,6 +253,14 @@ def test_a_strangers_connection_is_no_failure(tmp_path: Path) -> None:
     message = dict(facts(recorded_run(Records(path))))
     assert message["rounds"] == "2: 0 failures, 0 preemptions, 0 resizes, 1 unproven connection"
     assert "recovery" not in message
+
+
+def test_a_last_round_that_an_unproven_connection_ended_is_counted_without_a_successor(tmp_path: Path) -> None:
+    records = one_kill().replace('"failures": 1', '"failures": 1, "unproven": 1')
+    path = tmp_path / "events.jsonl"
+    path.write_text(records)
+    found = dict(facts(recorded_run(Records(path))))
+    assert found["rounds"] == "2: 1 failure, 0 preemptions, 0 resizes, 1 unproven connection"
 
 
 def test_a_page_of_hostile_names_has_only_our_scripts(tmp_path: Path) -> None:

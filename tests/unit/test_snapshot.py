@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.link import Link
 from edriver.common.store_address import StoreAddress
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
@@ -28,6 +27,7 @@ from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.journal.state import StateCodec
 from edriver.driver.observe.event_buffer import EventBuffer
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.link import Link
 from tests.journal_story import Driver, story
 from tests.sim.random_events import RandomEvents
 from tests.sim.scanning import check_indexes

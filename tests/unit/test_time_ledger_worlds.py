@@ -10,11 +10,11 @@ import pytest
 
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.driver.core.cause import RoundEnd
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import notification_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 from edriver.worker.rounds.step_times import StepTimes
 from tests.unit.time_ledger_story import BEGAN, BOOT, FAILURE, KIND_OF, NEXT_RUN, NO_PHASES, STALL, Story, check
 
@@ -298,7 +298,7 @@ def test_what_is_told_is_what_was(seed: int) -> None:
         pytest.approx(stall, abs=1e-3) for stall in run.stalls
     ]
     failures = [length for kind, _, length, _, _ in run.gaps if kind == FAILURE]
-    summary = run.story.ledger.recoveries()
+    summary = run.story.recoveries()
     assert summary.count == len(failures)
     if failures:
         assert span_seconds(summary.median) == pytest.approx(statistics.median(failures), abs=1e-3)

@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 
 from edriver.driver.journal.codec import Json
 
-FORMAT: Final = 5
-"""In which a journal is written. Formats up to 4 were pickles of one release, and are not read."""
+FORMAT: Final = 6
+"""In which a journal is written. Formats up to 5 were pickles of one release, and are not read."""
 
-OLDEST_FORMAT: Final = 5
+OLDEST_FORMAT: Final = 6
 """The oldest that can be read."""
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from edriver.common.release import VERSION
-from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.host_state import host_standings
@@ -21,10 +20,11 @@ from edriver.driver.observe.cause_message import activity_message
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
-from edriver.driver.observe.snapshots import failure_message, host_status, size_of
+from edriver.driver.observe.snapshots import failure_message, host_status
 from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
 from edriver.driver.rpc.stack_questions import StackQuestions, is_meant, names_of, place_of, stacks_message
 from edriver.v1 import status_pb2, status_pb2_grpc
+from edriver.wire.conversion import duration, round_id_message, timestamp
 
 if TYPE_CHECKING:
     from edriver.v1.status_pb2_grpc import _ServicerContext
@@ -255,7 +255,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     def _run(self, now: float) -> status_pb2.Run:
         membership, event_history = self._membership, self._event_history
-        roster, current, budgets = membership.roster, membership.state.round, membership.state.budgets
+        roster, current, view = membership.roster, membership.state.round, event_history.view
         standings, ahead = host_standings(membership.state), now - membership.state.now
         run = status_pb2.Run(
             run_id=self._run_id,
@@ -263,7 +263,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             start_time=timestamp(event_history.began),
             now=timestamp(now),
             activity=activity_message(membership.state.doing.cause),
-            size=size_of(membership),
+            size=view.size,
             np=membership.settings.np,
             min_np=membership.settings.min_np,
             max_np=membership.settings.max_np,
@@ -272,19 +272,19 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 for name, record in roster.hosts.items()
             ],
             workers=event_history.workers.values(),
-            rounds=event_history.round_count,
-            failures=budgets.failures.total,
-            preemptions=budgets.preemptions.total,
-            resizes=budgets.resizes.total,
-            unproven=budgets.unproven.total,
+            rounds=view.rounds,
+            failures=view.count("failures"),
+            preemptions=view.count("preemptions"),
+            resizes=view.count("resizes"),
+            unproven=view.count("unproven"),
             progress=event_history.progress_now(),
-            steps_lost=self._event_history.tracker.steps_lost,
+            steps_lost=view.steps_lost,
             command=self._command,
             mode=_MODES[membership.settings.mode],
             uptime=None if self._steady is None else duration(self._steady() - self._started),
             time_spent=event_history.ledger.time_spent(now),
             interruption=event_history.ledger.interruption(now),
-            recoveries=event_history.ledger.recoveries(),
+            recoveries=view.recoveries,
             size_limit=membership.state.sizes.limit,
             name=self._labels[0],
             tags=self._labels[1],

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 import grpc
 
-from edriver.common.grpc_streams import NO_BANDWIDTH_PROBE
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
+from edriver.wire.grpc_streams import NO_BANDWIDTH_PROBE
 from edriver.worker.watch.forked import Owner, keep_in_children
 from edriver.worker.watch.stall import stacks
 
@@ -164,7 +164,6 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
     def Attach(  # noqa: N802  gRPC's name
         self, request_iterator: Iterator[pb.AttachRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.AttachResponse]:
-        """See notification.proto."""
         first = next(request_iterator, None)
         attached = pb.Attached() if first is None else first.notice.attached
         if (attached.run_id, attached.worker_id) != self._identity:

@@ -15,7 +15,6 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from edriver.common.release import VERSION
-from edriver.common.wire import epoch_seconds
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.host_state import HostState, host_standings
 from edriver.driver.core.membership import Membership
@@ -24,8 +23,8 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics.families import counter, counters, gauge, gauges
 from edriver.driver.observe.metrics.time_metrics import TimeMetrics
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
-from edriver.driver.observe.snapshots import size_of
 from edriver.v1 import pace_pb2
+from edriver.wire.conversion import epoch_seconds
 
 MAX_REPORTED_NAMES: Final = 20
 """Names of `state.report` that a run has series for: the first ones, should a script make up ever new ones."""
@@ -77,7 +76,7 @@ class RunGauges(Collector):
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
-        settings, budgets = membership.settings, membership.state.budgets
+        settings, view = membership.settings, self._event_history.view
         yield InfoMetricFamily(
             "edriver_run",
             "Always 1; joins the id of the run to everything from the same target.",
@@ -86,7 +85,7 @@ class RunGauges(Collector):
         yield gauge(
             "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._event_history.began
         )
-        yield gauge("size", "Workers in the current round; 0 between two rounds.", size_of(membership))
+        yield gauge("size", "Workers in the current round; 0 between two rounds.", view.size)
         yield gauge("np", "Workers that the run was to begin with: -np.", settings.np)
         yield gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
         yield gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
@@ -96,10 +95,10 @@ class RunGauges(Collector):
             membership.state.sizes.limit,
         )
         ends = {
-            "failure": budgets.failures.total,
-            "preemption": budgets.preemptions.total,
-            "resize": budgets.resizes.total,
-            "unproven": budgets.unproven.total,
+            "failure": view.count("failures"),
+            "preemption": view.count("preemptions"),
+            "resize": view.count("resizes"),
+            "unproven": view.count("unproven"),
         }
         yield counters(
             "interruptions",
@@ -145,7 +144,7 @@ class RunGauges(Collector):
         yield slow
 
     def _of_progress(self) -> Iterator[Metric]:
-        tracker = self._event_history.tracker
+        tracker, steps_lost = self._event_history.tracker, self._event_history.view.steps_lost
         progress = tracker.progress()
         steps = progress.steps if progress else 0
         if self._event_history.ledger.counts_steps:
@@ -157,9 +156,9 @@ class RunGauges(Collector):
             yield counter(
                 "steps",
                 "Steps made, including those that had to be made again; absent in restart mode.",
-                steps + tracker.steps_lost,
+                steps + steps_lost,
             )
-            yield counter("steps_lost", "Steps that had to be made again; absent in restart mode.", tracker.steps_lost)
+            yield counter("steps_lost", "Steps that had to be made again; absent in restart mode.", steps_lost)
         yield counter(
             "samples",
             "Samples that all workers together have trained on, by the ElasticSampler; those made again count again.",

@@ -1,0 +1,149 @@
+"""What the driver's Welcome settles for the workers of this host."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edriver.agent.settings import AgentSettings
+from edriver.agent.workers import network_variables
+from edriver.agent.workers.log_files import HELD_BACK, TO_DRIVER, Destination, LogFiles, worker_files
+from edriver.agent.workers.ready_socket import READY_SOCKET
+from edriver.agent.workers.worker_environment import (
+    ELASTIC_DEFAULTS,
+    cuda_devices,
+    restart_environment,
+    worker_environment,
+)
+from edriver.agent.workers.worker_files import WorkerFiles
+from edriver.common.clocks.run_clock import RunClock
+from edriver.system.own_addresses import is_loopback
+from edriver.v1 import agent_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
+from edriver.wire.tls_files import write_tls_files
+
+logger = logging.getLogger("edriver.agent")
+
+
+class WorkerSettings:
+    """What workers here are started with: the driver's command and limits, this host's address, the run's TLS
+    credentials.
+
+    Args:
+        settings: the agent's.
+        environment: the agent's own, which its workers inherit, except variables that name network interfaces that
+            this host does not have. Those of a command that may lead into another network are left alone.
+
+    Attributes:
+        command: what a worker runs.
+        worker_lease: seconds that a worker may be silent.
+        exit_timeout: seconds that its process may take to end after its script.
+        stall_limits: seconds that each phase may last; 0, or none: for ever.
+        restart_mode: what workers in restart mode have to know; None: the run is in another mode.
+        logs: where their output goes once they have a place; None: all of it to the driver.
+        clock: the run's, in seconds since the epoch.
+    """
+
+    def __init__(self, settings: AgentSettings, environment: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._address = settings.address
+        self._interface: str | None = None
+        self._tls_folder: Path | None = None
+        self._observed_address = ""
+        self._output_folder = ""
+        self.clock = RunClock()
+        self.command: Sequence[str] = ()
+        self.worker_lease = 0.0
+        self.exit_timeout = 0.0
+        self.stall_limits: Mapping[str, float] = {}
+        self.restart_mode: agent_pb2.RestartMode | None = None
+        self.logs: LogFiles | None = None
+
+    def take(self, welcome: agent_pb2.Welcome) -> None:
+        """Take a Welcome in; the first TLS credentials that come are kept in the agent's folder."""
+        self._observed_address = welcome.observed_address
+        self._output_folder = welcome.output_folder
+        if not self.command and network_variables.stay_valid(welcome.command):
+            self._environment = network_variables.usable(self._environment)
+        self.command = welcome.command
+        if welcome.HasField("now"):
+            self.clock.follow(epoch_seconds(welcome.now))
+        self.worker_lease = span_seconds(welcome.worker_lease)
+        self.exit_timeout = span_seconds(welcome.exit_timeout)
+        self.stall_limits = {phase: span_seconds(limit) for phase, limit in welcome.stall_limits.items()}
+        self.restart_mode = welcome.restart_mode if welcome.HasField("restart_mode") else None
+        if welcome.restart_mode.HasField("logs") and self.logs is None:
+            self.logs = self._log_files(welcome.restart_mode.logs)
+        if welcome.HasField("credentials") and self._tls_folder is None:
+            self._tls_folder = write_tls_files(welcome.credentials, self._settings.folder)
+
+    def find_address(self) -> None:
+        """Find where this host's workers are reached, unless that is by a loopback address.
+
+        Raises:
+            OSError: this host has no address of the kind.
+            ValueError: it has not the interface that it should have.
+        """
+        if is_loopback(self._address):
+            return
+        from edriver.agent.addresses import interface_of, own_address  # a run on one machine does without psutil
+
+        self._address = self._address or own_address(self._observed_address, self._settings.interface)
+        self._interface = interface_of(self._address)
+
+    def environment_of(self, order: agent_pb2.StartWorker) -> dict[str, str]:
+        """The environment of a worker to start."""
+        folder = self._settings.folder
+        files = WorkerFiles(folder, order.worker_id)
+        restart = self.restart_mode
+        environment = worker_environment(
+            self._environment,
+            run_id=self._settings.run_id,
+            worker_id=order.worker_id,
+            host=self._settings.host,
+            slot=order.slot,
+            address=self._address,
+            interface=self._interface,
+            socket_path=files.socket,
+            ready_path=folder / READY_SOCKET,
+            life_path=files.life,
+            store_path=files.store,
+            agent_pid=os.getpid(),
+            tls_folder=self._tls_folder,
+            # A script that torchrun runs sees all of its host's GPUs, and takes the one of its LOCAL_RANK.
+            devices=() if restart else cuda_devices(self._environment),
+            stall_limits=self.stall_limits,
+            clock_ahead=self.clock.ahead,
+            script_defaults={} if restart else ELASTIC_DEFAULTS,
+        )
+        if restart:
+            environment |= restart_environment(
+                address=self._address,
+                error_path=files.error,
+                imports_path=folder / f"imports.{order.slot}",
+                max_restarts=restart.max_restarts if restart.HasField("max_restarts") else None,
+            )
+        return environment
+
+    def destinations(self, order: agent_pb2.StartWorker) -> tuple[Destination, Destination]:
+        """Where the stdout and the stderr of a worker to start go."""
+        if self.logs is not None:
+            return HELD_BACK
+        if not self._output_folder:
+            return TO_DRIVER
+        return worker_files(Path(self._output_folder, f"{self._settings.host}.{order.slot}"), order.worker_id)
+
+    def _log_files(self, choice: agent_pb2.WorkerLogs) -> LogFiles | None:
+        run_id, host = self._settings.run_id, self._settings.host
+        try:
+            folder = choice.folder or tempfile.mkdtemp(prefix="edriver_logs_")
+        except OSError as error:
+            logger.warning("the workers' output is not kept: no folder can be made for it: %s", error)
+            return None
+        if not choice.folder:
+            logger.warning("the workers' output is kept in %s (--log-dir)", folder)
+        return LogFiles(Path(folder, f"{run_id}_{host}"), choice)
