@@ -24,7 +24,7 @@ from edriver.agent.settings import AgentSettings
 from edriver.agent.worker import TERMINATION_GRACE
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers.ready_socket import READY_SOCKET, ReadySocket
-from edriver.common.release import VERSION
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.system.guard import Guard
 from edriver.v1 import agent_pb2, agent_pb2_grpc, cause_pb2
 from edriver.wire.conversion import span_seconds
@@ -78,6 +78,7 @@ class Agent:
             agent_id=settings.agent_id,
             pid=os.getpid(),
             version=VERSION,
+            protocol=PROTOCOL,
             slots=settings.slots,
             secret=settings.secret,
         )

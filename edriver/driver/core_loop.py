@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, NoReturn
 
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind, MemoryKill, ReportedText
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.plan import RoundPlan
+from edriver.driver.driver_state import DriverState
+from edriver.driver.journal.codec import Json
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError, Turn
-from edriver.driver.journal.snapshot import brought_by, snapshot_to_bytes
+from edriver.driver.journal.orders import OrderCheck, order_text
 from edriver.driver.launch.agents import Agents
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
 from edriver.driver.rpc.agents.received import Inbound, Received
-from edriver.driver.rpc.agents.registry import AgentRegistry, KnownAgents
+from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.translate import orders_of
@@ -32,22 +34,30 @@ from edriver.v1 import agent_pb2, status_pb2
 _log = logging.getLogger("edriver.driver")
 
 
-class DriverState(NamedTuple):
-    """All that follows from the events that the core was given: what a snapshot holds.
+SNAPSHOT_DELAY: Final = 1.0
+"""Seconds after an order within which a snapshot follows, if nothing else happens: what comes after it another release
+can take over, whatever it would have ordered."""
+
+SNAPSHOT_PAUSE: Final = 20
+"""How many times as long as the last snapshot has taken none follows for such a reason."""
+
+
+class Decision(NamedTuple):
+    """What follows from an event, before any of it is done.
 
     Attributes:
-        membership: the core.
-        event_history: what has happened.
-        announcements: what has been announced.
-        agents: the agents, with the orders that they have not acknowledged.
-        draws: how many draws there were.
+        entry: the event.
+        loss: what it means to observers; None: nothing.
+        step: what the core does about it.
+        messages: of each action in it, the orders to agents, with their hosts.
+        orders: the same as the journal remembers them.
     """
 
-    membership: Membership
-    event_history: EventHistory
-    announcements: Announcements
-    agents: KnownAgents
-    draws: int
+    entry: Entry
+    loss: Cause | None
+    step: Sequence[actions.Action]
+    messages: Sequence[Sequence[tuple[str, agent_pb2.ConnectResponse]]]
+    orders: Sequence[str]
 
 
 class CoreLoop:
@@ -67,7 +77,6 @@ class CoreLoop:
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
         leave: ends this process at once, because another driver may have the journal.
-        announcements: what has been announced; None: nothing has.
     """
 
     def __init__(
@@ -85,62 +94,99 @@ class CoreLoop:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         leave: Callable[[JournalLostError], NoReturn],
-        announcements: Announcements | None = None,
     ) -> None:
         self._membership = membership
         self._inbox = inbox
         self._registry = registry
         self._agents = agents
         self._shutdown = shutdown
-        self._announcements = announcements or Announcements()
+        self._announcements = Announcements()
         self._event_history = event_history
         self._status = status
         self._recorder = recorder
         self._journal = journal
         self._draws = draws
+        self._state = DriverState(membership, event_history, self._announcements, registry, draws)
         self._clock = clock
         self._wall_clock = wall_clock
         self._leave = leave
+        self._ended: actions.FinishRun | None = None  # only of a driver before this one
+        self._snapshot_at: float | None = None  # when one is due, because something has been ordered
+        self._no_snapshot_before = 0.0
 
     async def run(self) -> actions.FinishRun:
         """Feed the core and do what it orders, until it ends the run."""
         try:
             while True:
-                found = await self._next_events()
+                await self._take_due_snapshot()
+                if not (found := await self._next_events()):
+                    continue
                 turns = [self._turn_of(one) for one in found]
                 await self._write_down(turns)
                 for n, (entry, link) in enumerate(turns):
                     if link is not None:
                         self._registry.keep_safe(*link[:2])
-                    if entry is not None and (finish := self._take(entry, replayed=False)):
+                    if entry is not None and (finish := await self._take(entry)):
                         for later in found[n + 1 :]:
                             self._inbox.put(later)
                         return finish
-                if self._journal is not None and self._journal.wants_snapshot and self._inbox.empty:
-                    await self._take_snapshot(self._journal, self._clock(), self._wall_clock())
         finally:
             self._registry.close()
 
-    def replay(self, entries: Iterable[Entry]) -> actions.FinishRun | None:
+    def replay(self, entries: Iterable[Entry], orders: Iterable[str]) -> actions.FinishRun | None:
         """Take in what another driver of this run was given, and launch and announce nothing.
 
         Args:
             entries: the events, oldest first.
+            orders: what that driver ordered, oldest first.
 
         Returns:
             the end of the run, if they led to that.
+
+        Raises:
+            OtherOrderError: this driver would have ordered something else.
         """
+        given = OrderCheck(orders)
         for entry in entries:
             if entry.progress:
                 beat = agent_pb2.WorkerHeartbeat.FromString(entry.progress)
                 self._event_history.record_progress(beat)
-            if finish := self._take(entry, replayed=True):
-                return finish
-        return None
+            decision = self._decide(entry)
+            given.compare(decision.orders)
+            if finish := self._act(decision, replayed=True):
+                self._ended = finish
+                break
+        given.finish()
+        return self._ended
 
-    def _take(self, entry: Entry, *, replayed: bool) -> actions.FinishRun | None:
+    def _decide(self, entry: Entry) -> Decision:
+        """Have the core take in an event."""
         event = entry.event
         _log.debug("event %s", event)
+        loss = self._announcements.loss(event, self._membership.roster)
+        step = self._membership.step(event, entry.clock)
+        workers = self._membership.roster.workers.values() if step else ()
+        host_of = {worker.worker_id: worker.host for worker in workers}
+        messages, orders = [], []
+        for action in step:
+            _log.debug("action %s", action)
+            if (order := order_text(action, self._draws.count)) is not None:
+                orders.append(order)
+            messages.append([*orders_of(action, host_of, entry.wall_clock, self._draws.secret)])
+        return Decision(entry, loss, step, messages, orders)
+
+    async def _take(self, entry: Entry) -> actions.FinishRun | None:
+        """Take in an event, and do what follows once the journal has that, too; returns the end of the run, if any."""
+        decision = self._decide(entry)
+        if decision.orders and self._journal is not None:
+            await self._write(self._journal, lambda journal: journal.note_orders(decision.orders))
+            if self._snapshot_at is None:
+                self._snapshot_at = max(self._clock() + SNAPSHOT_DELAY, self._no_snapshot_before)
+        return self._act(decision, replayed=False)
+
+    def _act(self, decision: Decision, *, replayed: bool) -> actions.FinishRun | None:
+        entry, loss, step = decision.entry, decision.loss, decision.step
+        event = entry.event
         if isinstance(event, events.AgentConnected):
             self._registry.note_connected(event.agent_id)
             self._agents.connected(event.agent_id)
@@ -148,17 +194,12 @@ class CoreLoop:
             self._shutdown.forget_agent(event.host, event.agent_id)
         if isinstance(event, events.SourcesLoaded):
             self._note_sources(event, replayed)
-        loss = self._announcements.loss(event, self._membership.roster)
-        step = self._membership.step(event, entry.clock)
-        workers = self._membership.roster.workers.values() if step else ()
-        host_of = {worker.worker_id: worker.host for worker in workers}
         finish = None
-        for action in step:
-            _log.debug("action %s", action)
+        for action, messages in zip(step, decision.messages, strict=True):
             if isinstance(action, actions.FinishRun):
                 finish = action
                 break
-            self._perform(action, host_of, entry.wall_clock)
+            self._perform(action, messages)
         # Act first, then print: workers that wait for their next round must not wait for output.
         lines = [*self._announcements.lines(loss, step)]
         view = self._event_history.view
@@ -195,13 +236,36 @@ class CoreLoop:
         if self._journal is not None:
             await self._write(self._journal, lambda journal: journal.update(head))
 
-    async def _take_snapshot(self, journal: Journal, clock: float, wall_clock: float) -> None:
-        """Have the journal hold what follows from its events in place of these."""
-        state = DriverState(
-            self._membership, self._event_history, self._announcements, self._registry.agents, self._draws.count
-        )
-        snapshot = snapshot_to_bytes(state, brought_by(self._clock, self._wall_clock, self._draws))
-        await self._write(journal, lambda journal: journal.keep_snapshot(clock, wall_clock, snapshot))
+    @property
+    def state(self) -> bytes:
+        """All that follows from the events that the core was given, for a snapshot."""
+        return self._state.to_bytes(self._ended)
+
+    def restore(self, state: Json) -> None:
+        """Stand where another driver of this run stood; nothing has happened here yet.
+
+        Args:
+            state: of the other one, as read from JSON.
+
+        Raises:
+            ValueError: it is no such state.
+        """
+        self._ended = self._state.restore(state)
+
+    async def _take_due_snapshot(self) -> None:
+        """Have the journal hold what follows from its events in place of these: when they are many, and soon after
+        each order.
+        """
+        journal = self._journal
+        if journal is None or not self._inbox.empty:
+            return
+        began = self._clock()
+        soon = self._snapshot_at is not None and began >= self._snapshot_at
+        if soon or journal.wants_snapshot:
+            wall_clock, state = self._wall_clock(), self.state
+            await self._write(journal, lambda journal: journal.keep_snapshot(began, wall_clock, state))
+            now = self._clock()
+            self._snapshot_at, self._no_snapshot_before = None, now + SNAPSHOT_PAUSE * (now - began)
 
     async def _write(self, journal: Journal, write: Callable[[Journal], None]) -> None:
         try:
@@ -264,19 +328,21 @@ class CoreLoop:
 
     async def _next_events(self) -> list[Inbound]:
         """The next event, with as many of those behind it as the journal takes at once; Ticked when a deadline comes
-        first.
+        first; nothing when a snapshot is due.
         """
         deadline = self._membership.next_deadline
+        snapshot_at = self._snapshot_at if self._journal is not None and self._inbox.empty else None
+        wakes = [at for at in (deadline, snapshot_at) if at is not None]
         try:
-            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
+            async with asyncio.timeout(max(0.0, min(wakes) - self._clock()) if wakes else None):
                 event = await self._inbox.get()
         except TimeoutError:
-            return [events.Ticked()]
+            return [events.Ticked()] if min(wakes) == deadline else []
         assert event is not None, "the inbox is never closed"
         at_once = self._journal.turns_at_once if self._journal is not None else 1
         return [event, *self._inbox.take(at_once - 1)]
 
-    def _perform(self, action: actions.Action, host_of: Mapping[int, str], wall_clock: float) -> None:
+    def _perform(self, action: actions.Action, messages: Iterable[tuple[str, agent_pb2.ConnectResponse]]) -> None:
         match action:
             case actions.StartAgent(host, agent_id):
                 self._registry.expect(host, agent_id)
@@ -285,5 +351,5 @@ class CoreLoop:
                 self._shutdown.stop_agent(agent_id)
             case actions.AbandonAgent(host, agent_id):
                 self._shutdown.forget_agent(host, agent_id)
-        for host, message in orders_of(action, host_of, wall_clock, self._draws.secret):
+        for host, message in messages:
             self._registry.send(host, message)

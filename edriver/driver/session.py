@@ -112,7 +112,7 @@ def resume(
         agents_gone: why none of the last driver's agents can live; empty: they may.
 
     Raises:
-        JournalError: what it holds is damaged; it is as it was.
+        JournalError: what it holds is damaged, or this release would have decided otherwise; it is as it was.
     """
     head = journal.head
     head = replace(head, incarnation=head.incarnation + 1, port=port or head.port, environment=environment)
@@ -225,11 +225,8 @@ class Session:
         self._output = output
         self._records = records
         self._journal = journal
-        clock_then, wall_clock_then, snapshot = (journal.snapshot() if journal else None) or (*head.began, None)
-        self._set_clocks(clock_then, wall_clock_then)
-        self._parts = Wiring(
-            options, head, output, records, self._clock, self._wall_clock, journal, self._leave, snapshot
-        )
+        self._set_clocks(*head.began)
+        self._parts = Wiring(options, head, output, records, self._clock, self._wall_clock, journal, self._leave)
         self._wall_clock.release()
         self._ended: actions.FinishRun | None = None
 
@@ -241,12 +238,15 @@ class Session:
             agents_gone: why none of its agents can live; empty: they may.
 
         Raises:
-            JournalError: it cannot be read.
+            JournalError: it cannot be read, or written, or this driver would have ordered something else.
         """
         self.resumes = True
         self._agents_gone = agents_gone
         self._ended = replay(self._parts, journal, self._records, self._set_clocks)
-        self._run_clock.go_on_after(self._wall_clock())  # another machine's clock may be behind
+        wall_clock = self._wall_clock()
+        # What comes next is written in this release's format, and has nothing before it that another would replay.
+        journal.keep_snapshot(self._clock(), wall_clock, self._parts.loop.state)
+        self._run_clock.go_on_after(wall_clock)  # another machine's clock may be behind
         self._wall_clock.release()
 
     async def run(self) -> int:

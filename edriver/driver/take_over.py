@@ -12,6 +12,7 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal
+from edriver.driver.journal.orders import OtherOrderError
 from edriver.driver.observe.records.log_end import LogEnd, log_end
 from edriver.driver.rpc.taken_port import await_port
 from edriver.driver.stop_requests import take_signals
@@ -36,10 +37,18 @@ def replay(
         how the other driver had decided to end the run, if it had.
 
     Raises:
-        JournalError: the journal cannot be read.
+        JournalError: the journal cannot be read, or this driver would have ordered something else.
+        ValueError: the snapshot in it is none.
     """
+    if (snapshot := journal.snapshot()) is not None:
+        clock, wall_clock, state = snapshot
+        set_clocks(clock, wall_clock)
+        parts.loop.restore(state)
     parts.agents.begin_replay()
-    ended = parts.loop.replay(_timed(journal.entries(), set_clocks))
+    try:
+        ended = parts.loop.replay(_timed(journal.entries(), set_clocks), journal.orders())
+    except OtherOrderError as error:
+        raise journal.decided_otherwise(error) from None
     for link in journal.links():
         parts.registry.resume(*link)
     # Events wait for a moment to be written, so the last ones were not.

@@ -18,11 +18,10 @@ from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count, ReportedText
 from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
-from edriver.driver.core_loop import CoreLoop, DriverState
+from edriver.driver.core_loop import CoreLoop
 from edriver.driver.discovery_feed import DiscoveryFeed
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.journal import Head, Journal, JournalLostError
-from edriver.driver.journal.snapshot import brought_by, snapshot_from_bytes
 from edriver.driver.launch.agents import Agents
 from edriver.driver.launch.broker import BrokerContext
 from edriver.driver.launch.choice import choice
@@ -83,7 +82,6 @@ class Wiring:
         wall_clock: seconds since the epoch, for users' listeners.
         journal: what another driver could take the run over from; None: there is none.
         leave: ends this process at once, because another driver may have the journal.
-        snapshot: of a driver's state that has been before; None: there was none.
 
     Attributes:
         inbox: the events that the core is still to be given.
@@ -121,21 +119,14 @@ class Wiring:
         wall_clock: Callable[[], float],
         journal: Journal | None,
         leave: Callable[[JournalLostError], NoReturn],
-        snapshot: bytes | None = None,
     ) -> None:
         self._head = head
         self._own_names = OwnNames()
         run_id, folder, draws = head.run_id, Path(head.folder), Draws(head.key)
         self.inbox: Mailbox[Inbound] = Mailbox(INBOX_LIMIT)
-        if snapshot is None:
-            self.membership = Membership(options.settings, head.began[0], draw=draws.number)
-            self.tracker = ProgressTracker(clock)
-            self.event_history = EventHistory(self.membership, self.tracker, wall_clock)
-            state = None
-        else:
-            state = DriverState(*snapshot_from_bytes(snapshot, brought_by(clock, wall_clock, draws)))
-            self.membership, self.event_history = state.membership, state.event_history
-            self.tracker, draws.count = self.event_history.tracker, state.draws
+        self.membership = Membership(options.settings, head.began[0], draw=draws.number)
+        self.tracker = ProgressTracker(clock)
+        self.event_history = EventHistory(self.membership, self.tracker, wall_clock)
         self.usage = UsageTracker(self.membership.roster)
         writers = [] if records is None else writers_of(records, run_id, self.event_history.began)
         if options.event_log is not None:
@@ -154,8 +145,6 @@ class Wiring:
         )
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended, draws.secret)
-        if state is not None:
-            self.registry.restore(state.agents)
         welcome = agent_pb2.Welcome(
             command=options.worker_command,
             restart_mode=_restart_mode(options),
@@ -252,7 +241,6 @@ class Wiring:
             clock,
             wall_clock,
             leave,
-            state.announcements if state else None,
         )
 
     def _known_slots(self, host: str) -> int:

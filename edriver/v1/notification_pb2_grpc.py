@@ -5,7 +5,7 @@ import warnings
 
 from edriver.v1 import notification_pb2 as edriver_dot_v1_dot_notification__pb2
 
-GRPC_GENERATED_VERSION = '1.72.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in edriver/v1/notification_pb2_grpc.py depends on'
+        + ' but the generated code in edriver/v1/notification_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -51,7 +51,8 @@ class NotificationServiceServicer(object):
     def Attach(self, request_iterator, context):
         """Attach opens the stream. The agent attaches once, when the worker has announced that it listens. The first notice is
         Attached. The stream ends when either process ends.
-        ALREADY_EXISTS: another stream is open. FAILED_PRECONDITION: the run_id or worker_id in Attached is not this worker's.
+        ALREADY_EXISTS: another stream is open. FAILED_PRECONDITION: the run_id, the worker_id or the protocol in Attached is
+        not this worker's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

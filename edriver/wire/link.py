@@ -6,7 +6,7 @@ Pure: it stamps and filters messages; sending them is up to its owner.
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 
 class Numbered(Protocol):
@@ -16,11 +16,25 @@ class Numbered(Protocol):
     ack: int
 
 
+M = TypeVar("M", bound=Numbered)
+
+
+class LinkState(NamedTuple):
+    """How far one side of a control stream is.
+
+    Attributes:
+        sent: the number of the last message that was sent.
+        safe: the number of the last received one that will be acted upon, whatever happens.
+        unacknowledged: the messages that the other side has not acknowledged.
+    """
+
+    sent: int
+    safe: int
+    unacknowledged: tuple[Any, ...]
+
+
 class LinkOverflowError(RuntimeError):
     """The number of messages that the other side has not acknowledged exceeds the limit."""
-
-
-M = TypeVar("M", bound=Numbered)
 
 
 class Link(Generic[M]):
@@ -61,9 +75,16 @@ class Link(Generic[M]):
         """All messages up to this one will be acted upon, whatever happens: they may be acknowledged."""
         self._safe = max(self._safe, seq)
 
-    def __getstate__(self) -> dict[str, object]:
+    @property
+    def state(self) -> LinkState:
         """What another process goes on from: it gets again what is not safe."""
-        return {**self.__dict__, "_received": self._safe}
+        return LinkState(self._sent, self._safe, tuple(self._unacknowledged))
+
+    def restore(self, state: LinkState) -> None:
+        """Go on from the state of another process."""
+        self._sent, self._safe = state.sent, state.safe
+        self._received = state.safe
+        self._unacknowledged = deque(state.unacknowledged)
 
     def safe_at_once(self) -> None:
         """From now on acknowledge each message as soon as it is received."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from edriver.driver.core import events
+from edriver.driver.journal import etcd_journal, formats
+from edriver.driver.journal import journal as journal_module
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient
-from edriver.driver.journal.etcd_journal import PART_BYTES, EtcdJournal
+from edriver.driver.journal.etcd_journal import ORDERS_AT_ONCE, PART_BYTES, EtcdJournal
 from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
 from tests.etcd.cluster import Cluster, TlsFiles, etcd_cluster
 
@@ -79,19 +83,55 @@ def test_a_snapshot_takes_the_place_of_the_events_before_it(drivers: Drivers) ->
     first, second = drivers(), drivers("second")
     assert first.acquire()
     first.begin(HEAD)
-    large = b"0123456789abcdef" * (PART_BYTES // 7)
+    large = "0123456789abcdef" * (PART_BYTES // 7)
     for state in (large, large[::-1]):
         first.append([tick(n) for n in range(60)])
-        first.keep_snapshot(1.0, 2.0, state)
+        first.note_orders(["StartAgent 1"])
+        first.keep_snapshot(1.0, 2.0, json.dumps(state).encode())
     first.append([tick(61)])
+    first.note_orders(["StartWorker 1", "StartWorker 2"])
+    first.note_orders(["Leave 3"] * (ORDERS_AT_ONCE + 1))
     expire(first)
     assert second.wait()
     assert second.snapshot() == (1.0, 2.0, large[::-1])
     assert list(second.entries()) == [tick(61).entry]
+    assert list(second.orders()) == ["StartWorker 1", "StartWorker 2", *["Leave 3"] * (ORDERS_AT_ONCE + 1)]
     second.append([tick(62)])
-    second.keep_snapshot(3.0, 4.0, b"small")
-    assert second.snapshot() == (3.0, 4.0, b"small")
+    second.note_orders(["Leave 4"])
+    assert list(second.orders())[-2:] == ["Leave 3", "Leave 4"]
+    second.keep_snapshot(3.0, 4.0, b'"small"')
+    assert second.snapshot() == (3.0, 4.0, "small")
     assert list(second.entries()) == []
+    assert list(second.orders()) == []
+
+
+def test_a_journal_of_another_format_goes_on_in_the_present_one(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = drivers(), drivers("second"), drivers("third")
+    assert first.acquire()
+    first.begin(HEAD)
+    first.append([tick(0)])
+    expire(first)
+    newest = formats.FORMAT + 1
+    for module in (formats, journal_module, etcd_journal):
+        monkeypatch.setattr(module, "FORMAT", newest)
+
+    def upgrade(part: formats.Part, data: Any) -> Any:
+        return {**data, "folder": "/tmp/6"} if part is formats.Part.HEAD else data
+
+    monkeypatch.setitem(formats.UPGRADES, newest - 1, upgrade)
+    assert second.wait()
+    assert second.head == replace(HEAD, folder="/tmp/6")
+    assert list(second.entries()) == [tick(0).entry]
+    second.keep_snapshot(1.0, 2.0, b"{}")
+    expire(second)
+    assert third.wait()
+    assert third.head == replace(HEAD, folder="/tmp/6")
+    assert third.format == newest
+    monkeypatch.setattr(journal_module, "FORMAT", newest - 1)
+    with pytest.raises(JournalError, match=r"in format 7, and this is .*, which reads 6 to 6"):
+        third.head  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -99,9 +139,10 @@ def test_a_snapshot_takes_the_place_of_the_events_before_it(drivers: Drivers) ->
     [
         lambda journal: journal.append([tick(1)]),
         lambda journal: journal.update(HEAD),
-        lambda journal: journal.keep_snapshot(1.0, 2.0, b"state"),
+        lambda journal: journal.keep_snapshot(1.0, 2.0, b"{}"),
+        lambda journal: journal.note_orders(["Leave 1"]),
     ],
-    ids=["append", "update", "keep_snapshot"],
+    ids=["append", "update", "keep_snapshot", "note_orders"],
 )
 def test_a_driver_that_was_replaced_writes_nothing(drivers: Drivers, write: object) -> None:
     first, second = drivers(), drivers("second")
@@ -164,7 +205,7 @@ def test_a_member_is_killed(cluster: Cluster, drivers: Drivers, killed: int) -> 
         cluster.start_member(killed)
 
 
-def test_another_version_and_damage_are_sentences(cluster: Cluster, drivers: Drivers) -> None:
+def test_another_format_and_damage_are_sentences(cluster: Cluster, drivers: Drivers) -> None:
     journal = drivers()
     assert journal.acquire()
     journal.begin(HEAD)
@@ -174,7 +215,7 @@ def test_another_version_and_damage_are_sentences(cluster: Cluster, drivers: Dri
         list(journal.entries())
     journal._write([journal._put(b"head", b'{"format": 1, "version": "0.0.1", "head": "{}"}')])
     with pytest.raises(
-        JournalError, match=r"was written by edriver 0\.0\.1, and this is .*: resume the run with that one"
+        JournalError, match=r"was written by edriver 0\.0\.1 in format 1, .*: resume the run with that one"
     ):
         journal.head  # noqa: B018
     journal._write([journal._put(b"head", b"{")])

@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from edriver.common import limits
 from edriver.common.join_config import SERVER_NAME
-from edriver.common.release import VERSION
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
@@ -437,7 +437,9 @@ class Notices(Target):
 
     async def _attach(self, channel: grpc.aio.Channel, inputs: int) -> None:
         attach: Any = channel.stream_stream(NOTIFICATION + "Attach")
-        attached = notification_pb2.Notice(attached=notification_pb2.Attached(run_id="run", worker_id=1))
+        attached = notification_pb2.Notice(
+            attached=notification_pb2.Attached(run_id="run", worker_id=1, protocol=PROTOCOL)
+        )
         for _ in range(inputs // 2):
             payload = self.fuzzer.payload(notification_pb2.AttachRequest)
             if not is_for_this_worker(payload):
@@ -476,7 +478,7 @@ def is_for_this_worker(payload: bytes) -> bool:
         first = notification_pb2.AttachRequest.FromString(payload).notice
     except DecodeError:
         return False
-    return (first.attached.run_id, first.attached.worker_id) == ("run", 1)
+    return (first.attached.run_id, first.attached.worker_id, first.attached.protocol) == ("run", 1, PROTOCOL)
 
 
 async def over(call: Any) -> grpc.StatusCode:

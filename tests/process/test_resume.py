@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from edriver.common.release import VERSION
 from edriver.system.record_folder import JOURNAL_FILE
 from tests.process.running import ROOT, SCRIPTS, Printing, Run, running, wait_for_exit
 from tests.process.sites import site
@@ -176,13 +177,11 @@ def test_another_machine_that_has_the_folder_takes_over(tmp_path: Path, lost: st
     assert_every_step_once(tmp_path / "reports")
 
 
-def _entry(path: Path, number: int, event: bytes | None = None) -> bytes:
-    """An event of a journal; another one takes its place if one is given."""
+def _harm(path: Path) -> None:
+    """Damage what a journal holds: its snapshot, or else its events."""
     with closing(sqlite3.connect(path)) as database, database:
-        (found,) = database.execute("SELECT event FROM entries WHERE n = ?", (number,)).fetchone()
-        if event is not None:
-            database.execute("UPDATE entries SET event = ? WHERE n = ?", (event, number))
-    return bytes(found)
+        if not database.execute("UPDATE snapshot SET state = x'00'").rowcount:
+            database.execute("UPDATE entries SET event = x'00' WHERE n = 2")
 
 
 def _dump(path: Path) -> list[str]:
@@ -190,27 +189,46 @@ def _dump(path: Path) -> list[str]:
         return [*database.iterdump()]
 
 
-def test_a_damaged_journal_is_left_as_it_is_and_so_is_its_run(tmp_path: Path) -> None:
+def _execute(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+
+
+def test_a_journal_that_is_refused_is_left_as_it_is_and_so_is_its_run(tmp_path: Path) -> None:
+    """One that is damaged, and one with an order that this release's core does not give."""
     with running(["-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
         run.line("rank 0 passed step 5")
         kill(run)
         (path,) = tmp_path.glob(f"state/edriver/*/{JOURNAL_FILE}")
-        event = _entry(path, 2)
-        _entry(path, 2, b"")
-        damaged = _dump(path)
-        refused = Resumed(run, tmp_path)
-        assert refused.end() == 1
-        assert re.fullmatch(
-            rf"edriver resume: the journal {path} is damaged \(entry 2: .*\), so the run cannot be resumed: its hosts "
-            r"end their workers after --driver-timeout\. Remove the journal, and the same command line starts anew",
-            refused.text.strip(),
-        ), refused.text
-        assert _dump(path) == damaged
-        _entry(path, 2, event)
+        whole = path.with_name("whole")
+        _execute(path, f"VACUUM INTO '{whole}'")
+        _harm(path)
+        assert _refusal(run, tmp_path, path) == (
+            f"edriver resume: the journal {path} is damaged (...), so the run cannot be resumed: its hosts end their "
+            "workers after --driver-timeout. Remove the journal, and the same command line starts anew"
+        )
+        whole.chmod(0o600)
+        whole.replace(path)
+        _execute(path, "INSERT INTO orders (what) VALUES ('StopAt 0123456789abcdef')")
+        assert _refusal(run, tmp_path, path) == (
+            f"edriver resume: the run of the journal {path} is not taken over: edriver {VERSION} would have ordered "
+            f"nothing where edriver {VERSION} ordered StopAt, and its agents have that. Resume it with the latter "
+            f"(...), which writes down where the run stands; kill that driver, and {VERSION} can take over"
+        )
+        _execute(path, "DELETE FROM orders WHERE what LIKE 'StopAt %'")
         resumed = Resumed(run, tmp_path)
         resumed.line("another driver has taken over, number 2 of this run")
         assert resumed.end() == 0, resumed.text
     assert_every_step_once(tmp_path / "reports")
+
+
+def _refusal(run: Run, folder: Path, journal: Path) -> str:
+    """What a driver says that does not take the run over, without what is in brackets; the journal stays as it was."""
+    before = _dump(journal)
+    refused = Resumed(run, folder)
+    assert refused.end() == 1
+    assert _dump(journal) == before
+    return re.sub(r"\((?:[^()]|\([^()]*\))*\)", "(...)", refused.text.strip())
 
 
 def test_a_run_has_one_driver(tmp_path: Path) -> None:

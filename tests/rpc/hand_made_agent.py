@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 
 from edriver.common.ids import RoundId
+from edriver.common.release import PROTOCOL
 from edriver.common.store_address import StoreAddress
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
@@ -67,9 +68,9 @@ class Agent:
         self._ready.settimeout(BOUND)
         self._requests: queue.Queue[pb.AttachRequest | None] = queue.Queue()
 
-    def attach(self, run_id: str = "run", worker_id: int = 7) -> None:
+    def attach(self, run_id: str = "run", worker_id: int = 7, protocol: int = PROTOCOL) -> None:
         self.channel = grpc.insecure_channel(f"unix:{self.environ['EDRIVER_SOCKET']}")
-        self.say(pb.Notice(attached=pb.Attached(run_id=run_id, worker_id=worker_id)))
+        self.say(pb.Notice(attached=pb.Attached(run_id=run_id, worker_id=worker_id, protocol=protocol)))
         stub = notification_pb2_grpc.NotificationServiceStub(self.channel)
         self.answers: Iterator[pb.AttachResponse] = stub.Attach(iter(self._requests.get, None), timeout=BOUND)
 

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from edriver.common.release import VERSION
+from edriver.common.release import PROTOCOL
 from edriver.driver.core import events
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
@@ -143,7 +143,7 @@ def test_a_host_that_dials_in_gets_a_secret_and_shows_it_from_then_on() -> None:
 def test_a_hello_out_of_bounds_is_refused_by_a_sentence(hello: dict[str, Any], sentence: str) -> None:
     async def work(made: Driver) -> None:
         stream = made.stub().Connect()
-        message = {"run_id": "run", "host": "h", "version": VERSION, "slots": 1, **hello}
+        message = {"run_id": "run", "host": "h", "protocol": PROTOCOL, "slots": 1, **hello}
         await stream.write(ConnectRequest(hello=agent_pb2.Hello(**message)))
         assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert sentence in (await stream.details() or "")

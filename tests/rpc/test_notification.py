@@ -19,10 +19,11 @@ from edriver.worker.rounds.participant import Participant
 AGENT = """
 import queue, sys
 import grpc
+from edriver.common.release import PROTOCOL
 from edriver.v1 import notification_pb2 as pb, notification_pb2_grpc
 
 notices = queue.Queue()
-notices.put(pb.AttachRequest(notice=pb.Notice(attached=pb.Attached(run_id="run", worker_id=1))))
+notices.put(pb.AttachRequest(notice=pb.Notice(attached=pb.Attached(run_id="run", worker_id=1, protocol=PROTOCOL))))
 notices.put(pb.AttachRequest(notice=pb.Notice(ping=pb.Ping(number=1))))
 stub = notification_pb2_grpc.NotificationServiceStub(grpc.insecure_channel("unix:" + sys.argv[1]))
 for answer in stub.Attach(iter(notices.get, None)):

@@ -18,6 +18,7 @@ import grpc
 import pytest
 
 from edriver.common.ids import RoundId, Version
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import timestamp, version_of
@@ -228,6 +229,20 @@ def test_a_stream_for_another_worker_is_refused(agent: Agent, run_id: str, worke
     with pytest.raises(grpc.RpcError) as refused:
         next(agent.answers)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_an_agent_of_another_protocol_is_refused_with_a_sentence(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which the worker prints, too: its agent sees only that the stream has ended."""
+    rounds_of(agent, Group())
+    agent.attach(protocol=PROTOCOL + 1)
+    with pytest.raises(grpc.RpcError) as refused:
+        next(agent.answers)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    sentence = f"this worker runs edriver {VERSION}, whose protocol {PROTOCOL} its agent does not speak (it speaks 2)"
+    assert (refused.value.details() or "").startswith(sentence)
+    assert sentence in caplog.text
 
 
 def test_a_worker_that_waits_for_a_verdict_is_not_checked_for_a_stall(

@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from edriver.agent.control_stream import REFUSAL_CODES
-from edriver.common.release import VERSION
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.rpc import agent_service
@@ -74,6 +74,45 @@ def test_a_broken_connection_loses_nothing_and_repeats_nothing() -> None:
         await again.write(exited(2))
         assert await made.event() == events.WorkerExited(2, -9, "bye")
         assert made.inbox.drain() == []
+
+    serve(work)
+
+
+def test_an_agent_of_another_release_works_with_this_driver(caplog: pytest.LogCaptureFixture) -> None:
+    """What only later releases send is left out, and the next message is read."""
+
+    async def work(made: Driver) -> None:
+        made.registry.expect("a", 1)
+        stream = made.stub().Connect()
+        hello = agent_pb2.Hello(
+            run_id="run", host="a", agent_id=1, pid=7, version="0.0.1", protocol=PROTOCOL, secret=secret_of(1)
+        )
+        await stream.write(ConnectRequest(hello=hello))
+        assert (await read(stream)).HasField("welcome")
+        assert await made.event() == events.AgentConnected("a", 1)
+        made.registry.send("a", start(2))
+        assert (await read(stream)).start_worker.worker_id == 2
+        await stream.write(ConnectRequest(seq=1))
+        await stream.write(exited(2))
+        assert await made.event() == events.WorkerExited(2, -9, "bye")
+
+    serve(work)
+    assert "the agent of host a sends a message that only later releases know" in caplog.text
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOL + 1, 0], ids=["another", "before-there-were-any"])
+def test_an_agent_of_another_protocol_is_refused_with_a_sentence(protocol: int) -> None:
+    async def work(made: Driver) -> None:
+        made.registry.expect("a", 1)
+        stream = made.stub().Connect()
+        hello = agent_pb2.Hello(
+            run_id="run", host="a", agent_id=1, pid=7, version="9.0", protocol=protocol, secret=secret_of(1)
+        )
+        await stream.write(ConnectRequest(hello=hello))
+        assert await stream.code() is grpc.StatusCode.FAILED_PRECONDITION
+        sentence = f"its agent runs edriver 9.0, whose protocol this driver does not speak: install {VERSION} there"
+        assert await stream.details() == sentence
+        assert await made.event() == events.AgentLost("a", 1, AgentFault(AgentFaultKind.OTHER_RELEASE, "9.0"))
 
     serve(work)
 
@@ -194,7 +233,6 @@ def test_an_agent_that_is_not_heard_in_time_may_dial_again(monkeypatch: pytest.M
             ConnectRequest(seq=5, heartbeat=agent_pb2.Heartbeat()), "message 5 came after message 0", id="gap"
         ),
         pytest.param(ConnectRequest(hello=agent_pb2.Hello()), "of kind hello does not belong", id="second-hello"),
-        pytest.param(ConnectRequest(), "of kind None does not belong", id="unknown-kind"),
     ],
 )
 def test_a_fault_ends_the_connection_and_nothing_else(
@@ -220,7 +258,7 @@ def test_bytes_that_are_no_message_end_the_connection_only(caplog: pytest.LogCap
     async def work(made: Driver) -> None:
         healthy = await connect(made)
         made.registry.expect("b", 2)
-        hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7, version=VERSION, secret=secret_of(2))
+        hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7, protocol=PROTOCOL, secret=secret_of(2))
         raw: grpc.aio.StreamStreamCall[bytes, bytes] = made.channel.stream_stream("/edriver.v1.AgentService/Connect")()
         await raw.write(ConnectRequest(hello=hello).SerializeToString())
         assert isinstance(await raw.read(), bytes)

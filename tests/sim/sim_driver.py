@@ -48,7 +48,7 @@ class SimDriver:
     def __init__(self, world: World, seed: int, settings: Settings) -> None:
         self._world = world
         self._rng, self._clockwork, self._fabric = world.rng, world.clockwork, world.fabric
-        self.journal = SimJournal(seed)
+        self.journal = SimJournal(seed, settings)
         self.core = Membership(settings, now=0.0, draw=self.journal.draws.random)
         self.journal.take_snapshot(self.core)
         self.drivers = 1
@@ -97,6 +97,7 @@ class SimDriver:
         """The core of the next driver, once it stands where this one does."""
         core = self.journal.restored()
         self.journal.replay(core)
+        check(core.next_deadline == self.core.next_deadline, "replayed, the core awaits another time")
         return core
 
     def crash(self, seconds: float) -> None:
@@ -113,9 +114,7 @@ class SimDriver:
         self._clockwork.after(seconds, lambda: self._resume(without))
 
     def _resume(self, hosts: list[SimHost]) -> None:
-        core = self.successor()
-        check(core.next_deadline == self.core.next_deadline, "replayed, the core awaits another time")
-        self.core = core
+        self.core = self.successor()
         self.drivers += 1
         assert self.gone_at is not None
         for host in hosts:

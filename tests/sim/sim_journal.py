@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
-from edriver.driver.journal.snapshot import snapshot_from_bytes, snapshot_to_bytes
 from tests.sim.invariants import check
+from tests.sim.scanning import check_indexes
 
 SNAPSHOT_EVENTS = (1, 10, 50, 10**9)
 """After how many events the driver takes a snapshot, by seed; the last: never."""
@@ -20,17 +23,20 @@ class SimJournal:
 
     Args:
         seed: of the core's draws.
+        settings: the core's.
 
     Attributes:
         entries: when each event came, what it was, and what the core ordered.
         draws: the core's draws.
+        settings: the core's.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, settings: Settings) -> None:
         self.entries: list[tuple[float, bytes, list[actions.Action]]] = []
         self.draws = random.Random(seed)
         self._most = SNAPSHOT_EVENTS[seed % len(SNAPSHOT_EVENTS)]
-        self._snapshot: tuple[bytes, Any] = b"", None
+        self.settings = settings
+        self._snapshot: tuple[str, Any] = "", None
 
     def write_down(self, now: float, event: events.Event, orders: list[actions.Action], core: Membership) -> None:
         """Keep an event; what was ordered is there for the comparison."""
@@ -40,7 +46,7 @@ class SimJournal:
 
     def take_snapshot(self, core: Membership) -> None:
         """The events are not needed any more: what follows from them is kept."""
-        self._snapshot = snapshot_to_bytes(core, {"draw": self.draws.random}), self.draws.getstate()
+        self._snapshot = json.dumps(state_codec().save(core=core)), self.draws.getstate()
         self.entries.clear()
 
     def restored(self) -> Membership:
@@ -48,7 +54,9 @@ class SimJournal:
         state, drawn = self._snapshot
         self.draws = random.Random()
         self.draws.setstate(drawn)
-        core: Membership = snapshot_from_bytes(state, {"draw": self.draws.random})
+        core = Membership(self.settings, now=0.0, draw=self.draws.random)
+        state_codec(strict=True).load(core, json.loads(state), "core")
+        check_indexes(core)
         return core
 
     def replay(self, core: Membership) -> None:

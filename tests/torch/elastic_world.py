@@ -26,6 +26,7 @@ import grpc
 import torch
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.release import PROTOCOL
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
@@ -101,7 +102,7 @@ class _Worker:
     def _listen(self, ready: socket.socket) -> None:
         with ready:
             ready.recv(64)
-        self.say(attached=pb.Attached(run_id="run", worker_id=self.worker_id))
+        self.say(attached=pb.Attached(run_id="run", worker_id=self.worker_id, protocol=PROTOCOL))
         with grpc.insecure_channel(f"unix:{self.folder / 'w.sock'}") as channel, contextlib.suppress(grpc.RpcError):
             stub = notification_pb2_grpc.NotificationServiceStub(channel)
             for response in stub.Attach(self._requests()):

@@ -510,11 +510,11 @@ def test_a_cause_that_the_core_does_not_make_has_none() -> None:
         (SILENT, "its agent has not answered for 5 s"),
         (
             why.AgentFault(AgentFaultKind.OTHER_RELEASE, "0.1"),
-            f"its agent runs edriver 0.1, the driver {VERSION_HERE}: install the same version on both",
+            f"its agent runs edriver 0.1, whose protocol this driver does not speak: install {VERSION_HERE} there",
         ),
         (
             why.AgentFault(AgentFaultKind.OTHER_RELEASE),
-            f"its agent runs an older edriver, the driver {VERSION_HERE}: install the same version on both",
+            f"its agent runs an older edriver, whose protocol this driver does not speak: install {VERSION_HERE} there",
         ),
         (why.AgentFault(AgentFaultKind.OVERLOADED, "9 wait"), "its agent does not accept orders: 9 wait"),
     ],

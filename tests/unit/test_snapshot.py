@@ -1,43 +1,50 @@
-"""Snapshots of the driver's state: what they hold, and that they take the place of events."""
+"""Snapshots of a driver's state: what they hold, what they refuse, and that they take the place of events."""
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
-import subprocess
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edriver.driver.core import events
+from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.store_address import StoreAddress
+from edriver.driver.core import actions, events
+from edriver.driver.core.cause import Cause, CauseKind
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.driver_state import state_codec
+from edriver.driver.journal.codec import CodecError
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, Turn
-from edriver.driver.journal.snapshot import snapshot_from_bytes, snapshot_to_bytes
 from edriver.driver.journal.sqlite_journal import SqliteJournal
-from edriver.v1 import agent_pb2
+from edriver.driver.journal.state import StateCodec
+from edriver.driver.observe.event_buffer import EventBuffer
+from edriver.v1 import agent_pb2, status_pb2
 from edriver.wire.link import Link
+from tests.journal_story import Driver, story
+from tests.sim.random_events import RandomEvents
+from tests.sim.scanning import check_indexes
 
 HEAD = Head("5d2f01aa", (), "/", {}, b"k" * 32, "")
 EVENT = Entry(1.0, 2.0, events.DrainRequested("a", None, "x" * 1000, "me"))
-
-
-class Clock:
-    """What each driver brings itself."""
-
-    def __call__(self) -> float:
-        return 0.0
 
 
 def test_a_snapshot_takes_the_place_of_the_events_before_it(tmp_path: Path) -> None:
     first = SqliteJournal.create(tmp_path / "journal.sqlite3", HEAD)
     assert first.snapshot() is None
     first.append([Turn(EVENT)])
-    first.keep_snapshot(3.0, 4.0, b"state")
+    first.keep_snapshot(3.0, 4.0, b'{"a": 1}')
     first.append([Turn(Entry(5.0, 6.0, events.Ticked()), (7, 1, 0))])
     first.close()
     then = SqliteJournal.take_over(first.path)
-    assert then.snapshot() == (3.0, 4.0, b"state")
+    assert then.snapshot() == (3.0, 4.0, {"a": 1})
     assert list(then.entries()) == [Entry(5.0, 6.0, events.Ticked())]
     assert list(then.links()) == [(7, 1, 0)]
     then.close()
@@ -51,7 +58,7 @@ def test_the_journal_of_a_long_run_does_not_grow(tmp_path: Path) -> None:
         if journal.wants_snapshot:
             journal.keep_snapshot(0.0, 0.0, b"s" * 1000)
             snapshots += 1
-    assert 3 <= snapshots <= 6
+    assert 3 <= snapshots <= 7
     journal.close()
     assert journal.path.stat().st_size < 3 * SNAPSHOT_BYTES
 
@@ -66,11 +73,193 @@ def test_large_snapshots_are_rare(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_what_a_driver_brings_itself_is_not_in_it() -> None:
-    clock, other, drawn = Clock(), Clock(), random.Random(1).random
-    brought: dict[str, object] = {"clock": clock, "draw": drawn}
-    data = snapshot_to_bytes({"here": clock, "there": [drawn, clock]}, brought)
-    assert snapshot_from_bytes(data, {"clock": other, "draw": drawn}) == {"here": other, "there": [drawn, other]}
+# ---- owners and data -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Item:
+    """Data that changes."""
+
+    count: int
+    names: tuple[str, ...] = ()
+
+
+class Part:
+    """A part of another owner, or of a collection."""
+
+    def __init__(self) -> None:
+        self.latest: deque[float] = deque(maxlen=3)
+
+
+class Whole:
+    """An owner, which refers to itself, to a clock, and to what follows from its items."""
+
+    STATE = ("items", "part", "parts")
+
+    def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
+        self.items: dict[str, Item] = {}
+        self.part = Part()
+        self.parts: list[Part] = []
+        self.counts: dict[int, str] = {}
+        self.clock = clock
+
+    def derive(self) -> None:
+        """Find what follows from the items."""
+        self.counts = {item.count: name for name, item in self.items.items()}
+
+
+class Outer:
+    """An owner that refers to another's part."""
+
+    def __init__(self, whole: Whole) -> None:
+        self._whole = whole
+        self.total = 0
+        self.at: float | None = None
+
+
+CODEC = StateCodec([Item], [Part])
+
+
+def saved() -> Any:
+    whole = Whole()
+    whole.items = {"a": Item(1, ("x",)), "b": Item(2)}
+    whole.part.latest.extend([1.0, 2.0, 3.0])
+    whole.parts.append(Part())
+    whole.parts[0].latest.append(7.0)
+    outer = Outer(whole)
+    outer.total, outer.at = 5, 1.5
+    return json.loads(json.dumps(CODEC.save(whole=whole, outer=outer)))
+
+
+def test_owners_take_over_what_others_of_their_kind_had() -> None:
+    state = saved()
+    assert state["outer"] == {"Outer": {"total": 5, "at": 1.5}}  # what belongs to another is not in it
+    assert state["types"] == {"Item": ["count", "names"]}
+    clock = lambda: 9.0  # noqa: E731
+    whole = Whole(clock)
+    outer, part = Outer(whole), whole.part
+    CODEC.load(whole, state, "whole")
+    CODEC.load(outer, state, "outer")
+    assert whole.items == {"a": Item(1, ("x",)), "b": Item(2)}
+    assert whole.counts == {1: "a", 2: "b"}
+    assert whole.part is part
+    assert list(part.latest) == [1.0, 2.0, 3.0]
+    assert part.latest.maxlen == 3
+    assert list(whole.parts[0].latest) == [7.0]
+    assert whole.clock is clock
+    assert (outer.total, outer.at) == (5, 1.5)
+
+
+def of_another_release() -> Any:
+    """With another attribute in place of one, and another field in place of one."""
+    state = saved()
+    del state["outer"]["Outer"]["total"]
+    state["outer"]["Outer"]["colour"] = {"Colour": [7]}
+    state["types"]["Item"] = ["count", "size"]
+    for _, item in state["whole"]["Whole"]["items"]["dict"]:
+        item["Item"][1] = {"Size": {"of": [[]]}}
+    return state
+
+
+def test_what_another_release_has_more_or_less_is_no_error() -> None:
+    state = of_another_release()
+    whole = Whole()
+    outer = Outer(whole)
+    CODEC.load(whole, state, "whole")
+    CODEC.load(outer, state, "outer")
+    assert whole.items == {"a": Item(1), "b": Item(2)}
+    assert (outer.total, outer.at) == (0, 1.5)
+
+
+def test_what_was_dropped_without_an_upgrade_is_found_by_tests() -> None:
+    strict = StateCodec([Item], [Part], strict=True)
+    with pytest.raises(CodecError, match="Outer has no colour any more"):
+        strict.load(Outer(Whole()), of_another_release(), "outer")
+    with pytest.raises(CodecError, match="Item has no size any more"):
+        strict.load(Whole(), of_another_release(), "whole")
+
+
+def test_data_that_changes_is_reached_in_one_way() -> None:
+    whole = Whole()
+    whole.items["a"] = whole.items["b"] = Item(1)
+    with pytest.raises(CodecError, match="a Item is reached in two ways"):
+        CODEC.save(whole=whole)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        7,
+        [],
+        {},
+        {"Outer": {}},
+        {"Whole": []},
+        {"Whole": {}, "Outer": {}},
+        {"Whole": {"items": 7}},
+        {"Whole": {"items": {"list": []}}},
+        {"Whole": {"items": {"dict": [["a", {"Item": ["1", []]}]]}}},
+        {"Whole": {"items": {"dict": [["a", {"Item": [1]}]]}}},
+        {"Whole": {"items": {"dict": [["a", {"Item": {"count": 1}}]]}}},
+        {"Whole": {"items": {"dict": [["a", {"Outer": {}}]]}}},
+        {"Whole": {"items": {"dict": [[{"list": []}, 1]]}}},
+        {"Whole": {"part": {"Part": {"latest": "x"}}}},
+        {"Whole": {"part": {"subprocess.Popen": {"args": "true"}}}},
+    ],
+)
+def test_a_state_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(CodecError):
+        CODEC.load(Whole(), {"types": {"Item": ["count", "names"]}, "whole": wrong}, "whole")
+
+
+@pytest.mark.parametrize("wrong", [None, [], {}, {"types": []}, {"types": {"Item": 7}}, {"types": {"Item": [7]}}])
+def test_a_snapshot_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(CodecError, match="it is no state"):
+        CODEC.load(Whole(), wrong, "whole")
+
+
+def test_what_is_no_data_is_not_written() -> None:
+    for value in (print, object(), Path("/"), pickle):
+        with pytest.raises(CodecError, match="does not belong in a journal"):
+            CODEC.encode([value])
+
+
+# ---- the driver's own state ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_core_goes_on_from_data_as_if_nothing_had_happened(seed: int) -> None:
+    run = RandomEvents(seed)
+    run.run(random.Random(seed).randint(1, 150))
+    state = json.dumps(state_codec().save(core=run.core))
+    core = Membership(run._settings, now=0.0)
+    state_codec(strict=True).load(core, json.loads(state), "core")
+    check_indexes(core)
+    assert core.next_deadline == run.core.next_deadline
+    assert json.dumps(state_codec().save(core=core)) == state
+
+
+@pytest.mark.parametrize("at", range(1, len([*story()])))
+def test_a_driver_goes_on_from_data_as_if_nothing_had_happened(at: int) -> None:
+    """Also what observers are told afterwards is the same, whenever the snapshot is taken."""
+    first, second = Driver(), Driver()
+    events_of_a_run = [*story()]
+    for now, event, progress in events_of_a_run[:at]:
+        if progress:
+            first.hear(progress, now)
+        first.take(event, now)
+    ended = actions.FinishRun(actions.RunEnd.DONE, Cause(CauseKind.SUCCESS)) if at == 5 else None
+    state = first.state.to_bytes(ended)
+    second.now = first.now
+    assert second.state.restore(json.loads(state)) == ended
+    assert second.state.to_bytes(ended) == state
+    assert second.core.next_deadline == first.core.next_deadline
+    for now, event, progress in events_of_a_run[at:]:
+        if progress:
+            assert second.hear(progress, now) == first.hear(progress, now)
+        assert second.take(event, now) == first.take(event, now)
+        assert second.ordered == first.ordered
+    assert second.state.to_bytes(None) == first.state.to_bytes(None)
 
 
 def test_a_message_that_was_not_safe_comes_again() -> None:
@@ -79,27 +268,26 @@ def test_a_message_that_was_not_safe_comes_again() -> None:
     for seq in (1, 2):
         assert link.receive(agent_pb2.ConnectRequest(seq=seq))
     link.keep_safe(1)
-    after: Link[Any] = snapshot_from_bytes(snapshot_to_bytes(link, {}), {})
+    after: Link[Any] = Link(safe_at_once=False)
+    after.restore(state_codec().read(json.loads(json.dumps(state_codec().save(link=link.state))), "link"))
     assert [message.seq for message in after.again()] == [order.seq]
     assert not after.receive(agent_pb2.ConnectRequest(seq=1))
     assert after.receive(agent_pb2.ConnectRequest(seq=2))
 
 
-class Harm:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return print, ("this must not be run",)
+def test_events_that_may_not_be_written_yet_are_kept() -> None:
+    buffer = EventBuffer()
+    for n in range(1, 31):
+        buffer.add(status_pb2.Event(text=f"event {n}"), 100.0 + n)
+    after = EventBuffer()
+    state_codec().load(after, json.loads(json.dumps(state_codec().save(buffer=buffer))), "buffer")
+    assert [event.seq for event in after.since(24, 100)] == [*range(25, 31)]
+    assert [event.text for event in after.go_on_after(28, 128.0)] == ["event 29", "event 30"]
+    assert after.last_seq == 32
 
 
-@pytest.mark.parametrize(
-    "data", [pickle.dumps(Harm()), pickle.dumps(subprocess.run), pickle.dumps(Path("/")), b"", b"\x80"]
-)
-def test_bytes_make_nothing_but_state(data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="it is no snapshot"):
-        snapshot_from_bytes(data, {})
-    assert capsys.readouterr().out == ""
-
-
-def test_methods_of_others_are_not_called() -> None:
-    data = snapshot_to_bytes(Harm().__reduce__, {})
-    with pytest.raises(ValueError, match="does not belong in a journal"):
-        snapshot_from_bytes(data, {})
+def test_a_plan_is_written_without_what_follows_from_it() -> None:
+    plan = RoundPlan(RoundId(1, 1), 1, NO_VERSION, (), StoreAddress("a", 1), ())
+    state = state_codec().save(plan=plan)
+    assert "workers" not in state["types"]["RoundPlan"]
+    assert state_codec().read(state, "plan") == plan

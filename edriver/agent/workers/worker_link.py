@@ -11,6 +11,7 @@ from typing import TypeAlias
 import grpc.aio
 
 from edriver.common.lease import Lease
+from edriver.common.release import PROTOCOL
 from edriver.v1 import notification_pb2, notification_pb2_grpc
 from edriver.wire.grpc_streams import CHANNEL_OPTIONS, StreamBrokenError, stream_errors
 
@@ -90,7 +91,8 @@ class WorkerLink:
         self.progress: notification_pb2.WorkerProgress | None = None
         self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(MAX_QUEUED_NOTICES)
         self._stream: asyncio.Task[None] | None = None
-        self._first = notification_pb2.Notice(attached=notification_pb2.Attached(run_id=run_id, worker_id=worker_id))
+        attached = notification_pb2.Attached(run_id=run_id, worker_id=worker_id, protocol=PROTOCOL)
+        self._first = notification_pb2.Notice(attached=attached)
 
     def attach(self) -> None:
         """The worker's service listens: open the stream, count the lease. Only the first call does anything."""

@@ -135,7 +135,7 @@ class AgentFaultKind(enum.Enum):
     ENDED = "ended"  # it could not be started, or its process has ended: `reason` is its launcher's
     NEVER_ANSWERED = "never-answered"  # since its start, for `seconds`
     SILENT = "silent"  # for `seconds`
-    OTHER_RELEASE = "other-release"  # of edriver: `reason`
+    OTHER_RELEASE = "other-release"  # of edriver, with another protocol: `reason`
     OVERLOADED = "overloaded"  # it does not accept orders
 
 

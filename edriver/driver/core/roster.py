@@ -58,6 +58,8 @@ class Roster:
         revision: grows whenever a host changes.
     """
 
+    STATE = ("hosts", "workers", "waiting", "revision")
+
     def __init__(self) -> None:
         """An empty roster."""
         self.hosts: dict[str, HostRecord] = {}
@@ -89,6 +91,22 @@ class Roster:
         self._counted: dict[str, tuple[int, int, int]] = {}  # what each host counts for in the sums of slots
         self._waits: list[tuple[float, int]] = []  # heaps: since when a worker has been waiting,
         self._boots: list[tuple[float, int]] = []  # and when one that boots was started; also some that no longer do
+
+    def derive(self) -> None:
+        """After a snapshot: make all that follows from the hosts, the workers, and the order in which they wait."""
+        hosts, workers, waiting, revision = self.hosts, self.workers, self.waiting, self.revision
+        self.__init__()  # type: ignore[misc]
+        self.hosts, self.workers = hosts, workers
+        self._places = {name: place for place, name in enumerate(hosts)}
+        for worker in workers.values():
+            self._on.setdefault(worker.host, {})[worker.worker_id] = worker
+        for record in hosts.values():
+            self.host_changed(record)
+        for worker in workers.values():
+            self.worker_changed(worker)
+        self.waiting, self.revision = waiting, revision
+        self._waits = [(workers[worker_id].waiting_since, worker_id) for worker_id in waiting]
+        heapify(self._waits)
 
     # ---- hosts -----------------------------------------------------------------------------------------------
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-import io
-import pickle
-from typing import Any, Final, NamedTuple
+import json
+import typing
+from functools import cache
+from typing import NamedTuple
 
 from edriver.driver.core import events
-from edriver.driver.journal.admitted import find_admitted, reduced
-
-_ROOMS: Final = ("edriver.common.", "edriver.discovery.hosts", "edriver.driver.core.")
-"""Where the classes of events, and of what they hold, are defined."""
+from edriver.driver.journal.codec import Codec, kinds_in, to_json
+from edriver.driver.journal.formats import FORMAT, Part, upgraded
 
 
 class Entry(NamedTuple):
@@ -31,43 +28,30 @@ class Entry(NamedTuple):
     progress: bytes = b""
 
 
+@cache
+def _codec() -> Codec:
+    return Codec(kinds_in(events.Event))
+
+
 def event_to_bytes(event: events.Event) -> bytes:
-    """The event as the journal holds it."""
-    buffer = io.BytesIO()
-    _Writer(buffer, protocol=5).dump(event)
-    return buffer.getvalue()
+    """The event as the journal holds it: JSON, see codec.py."""
+    return to_json(_codec().encode(event)).encode()
 
 
-def event_from_bytes(data: bytes) -> events.Event:
+def event_from_bytes(data: bytes, written_in: int = FORMAT) -> events.Event:
     """The event in these bytes. They can make nothing but events and what these consist of.
+
+    Args:
+        data: the bytes.
+        written_in: the FORMAT in which they were written.
 
     Raises:
         ValueError: they hold something else.
     """
     try:
-        event = _EventsOnly(io.BytesIO(data)).load()
-    except Exception as error:  # noqa: BLE001  damaged bytes raise nearly everything
-        raise ValueError(f"it is no event: {error}") from None
-    if type(event).__module__ != events.__name__:
-        raise ValueError(f"it is no event, but a {type(event).__name__}")
+        event = _codec().decode(upgraded(Part.EVENT, json.loads(data), written_in))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no event: {str(error) or type(error).__name__}") from None
+    if not isinstance(event, typing.get_args(events.Event)):
+        raise ValueError(f"it is no event, but {event!a:.100}")
     return event  # type: ignore[no-any-return]
-
-
-class _Writer(pickle.Pickler):
-    def reducer_override(self, obj: Any) -> Any:
-        """As every Python reads it."""
-        return reduced(obj)
-
-
-class _EventsOnly(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """A class of data, of the rooms above.
-
-        Raises:
-            UnpicklingError: it is something else.
-        """
-        return find_admitted(module_name, global_name, lambda found: module_name.startswith(_ROOMS) and _is_data(found))
-
-
-def _is_data(found: object) -> bool:
-    return isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, (enum.Enum, tuple)))

@@ -15,10 +15,12 @@ from typing import Any, Final, TypeVar
 import tenacity
 
 from edriver.common.release import VERSION
+from edriver.driver.journal.codec import Json
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.etcd_client import EtcdClient, EtcdError, EtcdUnreachableError
 from edriver.driver.journal.etcd_lock import LEASE, EtcdLock
-from edriver.driver.journal.journal import FORMAT, AgentLink, Head, Journal, JournalError, JournalLostError, Turn
+from edriver.driver.journal.formats import FORMAT
+from edriver.driver.journal.journal import AgentLink, Head, Journal, JournalError, JournalLostError, Turn
 
 ROOT: Final = "/edriver"
 
@@ -27,6 +29,9 @@ TURNS_AT_ONCE: Final = 60
 
 PART_BYTES: Final = 512 * 1024
 """Bytes of a snapshot that lie in one key: a request may have 1.5 MiB (--max-request-bytes)."""
+
+ORDERS_AT_ONCE: Final = 10_000
+"""Orders that lie in one key, of some 30 bytes each."""
 
 PAGE: Final = 500
 """Entries that are read at once."""
@@ -76,6 +81,7 @@ class EtcdJournal(Journal):
         self._lock = EtcdLock(client, self._prefix + b"lock", holder, clock)
         self._sleep = sleep
         self._next = 1
+        self._next_orders = 1
         self._generation = 0
 
     # ---- who has it ------------------------------------------------------------------------------------------
@@ -138,7 +144,7 @@ class EtcdJournal(Journal):
         Raises:
             JournalError: that cannot be done.
         """
-        names = (b"entries/", b"links/", b"snapshot/")
+        names = (b"entries/", b"links/", b"orders/", b"snapshot/")
         self._write([*(self._delete(name, _end(self._prefix + name)) for name in names), *self._head(head)])
         return self
 
@@ -163,8 +169,16 @@ class EtcdJournal(Journal):
         self._next += len(sizes)
         self._note_written(sizes)
 
+    def note_orders(self, orders: Sequence[str]) -> None:
+        """See Journal."""
+        for start in range(0, len(orders), ORDERS_AT_ONCE):
+            some = json.dumps(orders[start : start + ORDERS_AT_ONCE]).encode()
+            self._write([self._put(_orders_key(self._next_orders), some)])
+            self._next_orders += 1
+
     def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
         """See Journal."""
+        head = [] if self.format == FORMAT else self._head(self.head)
         generation = self._generation + 1
         parts = [state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)]
         for n, part in enumerate(parts):
@@ -175,8 +189,11 @@ class EtcdJournal(Journal):
                 self._put(b"snapshot/latest", json.dumps(about).encode()),
                 self._delete(_part_key(0, 0), self._prefix + _part_key(generation, 0)),
                 self._delete(b"entries/", self._prefix + _entry_key(self._next)),
+                self._delete(b"orders/", _end(self._prefix + b"orders/")),
+                *head,
             ]
         )
+        self.format = FORMAT
         self._generation, self._snapshot_size, self._bytes_since_snapshot = generation, len(state), 0
 
     def discard(self) -> None:
@@ -198,10 +215,10 @@ class EtcdJournal(Journal):
         found = self._read(lambda: self._client.range(self._prefix + b"head"))
         with self._reading("its head"):
             about = json.loads(found[0].value)
-            self._check_version(about["format"], about["version"])
-            return Head.from_json(about["head"])
+            self._check_format(int(about["format"]), str(about["version"]))
+            return Head.from_json(about["head"], self.format)
 
-    def snapshot(self) -> tuple[float, float, bytes] | None:
+    def snapshot(self) -> tuple[float, float, Json] | None:
         """See Journal."""
         found = self._read(lambda: self._client.range(self._prefix + b"snapshot/latest"))
         if not found:
@@ -212,7 +229,8 @@ class EtcdJournal(Journal):
             clock, wall_clock = float(about["clock"]), float(about["wall_clock"])
         start, end = _part_key(self._generation, 0), _part_key(self._generation + 1, 0)
         state = b"".join(value for _, value in self._pages(start, self._prefix + end, limit=1))
-        return clock, wall_clock, state
+        with self._reading("its snapshot"):
+            return clock, wall_clock, self._state(state)
 
     def entries(self) -> Iterator[Entry]:
         """See Journal."""
@@ -220,10 +238,20 @@ class EtcdJournal(Journal):
             try:
                 clock, wall_clock, size = _TIMES.unpack_from(value)
                 event, progress = value[_TIMES.size : _TIMES.size + size], value[_TIMES.size + size :]
-                yield Entry(clock, wall_clock, event_from_bytes(event), progress)
+                yield Entry(clock, wall_clock, event_from_bytes(event, self.format), progress)
             except (ValueError, struct.error) as error:
                 raise self.damaged(f"{key.decode(errors='replace')}: {error}") from None
             self._next = int(key.rpartition(b"/")[2]) + 1
+
+    def orders(self) -> Iterator[str]:
+        """See Journal."""
+        for key, value in self._pages(b"orders/", _end(self._prefix + b"orders/"), PAGE):
+            with self._reading("its orders"):
+                orders = json.loads(value)
+                if not (isinstance(orders, list) and all(isinstance(order, str) for order in orders)):
+                    raise ValueError("they are no list of texts")
+                self._next_orders = int(key.rpartition(b"/")[2]) + 1
+            yield from orders
 
     def links(self) -> Iterator[AgentLink]:
         """See Journal."""
@@ -278,6 +306,10 @@ class EtcdJournal(Journal):
 
 def _entry_key(n: int) -> bytes:
     return b"entries/%020d" % n  # in the order of the numbers
+
+
+def _orders_key(n: int) -> bytes:
+    return b"orders/%020d" % n
 
 
 def _part_key(generation: int, n: int) -> bytes:

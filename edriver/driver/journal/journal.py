@@ -1,13 +1,18 @@
-"""The journal of a run: the events that its driver was given.
+"""The journal of a run: the events that its driver was given, and what it ordered then.
 
-Each is written before anything is done about it. The events are all that the core was given, and it is deterministic: a
-driver that takes them in again stands where the last one stood. Where they lie is the business of `sqlite_journal.py`,
-a file in the folder of the run's records, and `etcd_journal.py`.
+Each event is written before anything is done about it. The events are all that the core was given, and it is
+deterministic: a driver that takes them in again stands where the last one stood. One of another release may decide
+otherwise, so orders are written, too, before they are carried out: see orders.py. Where all this lies is the business
+of `sqlite_journal.py`, a file in the folder of the run's records, and `etcd_journal.py`.
+
+A journal is data (codec.py) with a format number (formats.py), so that a driver of the next release can take over a run
+of this one. It holds keys and is trusted less than code: whatever its bytes are, they make data or a JournalError.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from abc import ABC, abstractmethod
@@ -16,13 +21,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from edriver.common.release import VERSION
+from edriver.driver.journal.codec import Json
 from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, Part, upgraded
+from edriver.driver.journal.orders import OtherOrderError
 
 EXIT_REPLACED: Final = 75
 """The exit code of a driver that leaves its run to another: EX_TEMPFAIL of sysexits.h."""
-
-FORMAT: Final = 5
-"""Grows with each change of what a journal holds."""
 
 SNAPSHOT_BYTES: Final = 512 * 1024
 """Events of this size are replaced by a snapshot: some 2,000, which take a fraction of a second to replay."""
@@ -81,20 +86,26 @@ class Head:
         return json.dumps({name: getattr(self, name) for name in self.__slots__} | {"key": self.key.hex()})
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Head:
-        """Read what `to_json` has written.
+    def from_json(cls, text: str | bytes, written_in: int = FORMAT) -> Head:
+        """Read what `to_json` has written, of this release or another: see codec.py on fields that come and go.
+
+        Args:
+            text: what was written,
+            written_in: in this format.
 
         Raises:
             ValueError: it is something else.
         """
-        found = json.loads(text)
-        if not isinstance(found, dict) or found.keys() != set(cls.__slots__):
+        found = upgraded(Part.HEAD, json.loads(text), written_in)
+        needed = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
+        if not isinstance(found, dict) or not needed <= found.keys():
             raise ValueError("it does not have the fields of a head")
-        for name, is_valid in _FIELD_CHECKS.items():
-            if not is_valid(found[name]):
-                raise ValueError(f"{name} is {found[name]!a:.100}")
-        tuples = {name: tuple(found[name]) for name in ("arguments", "began")}
-        return cls(**{**found, **tuples, "key": bytes.fromhex(found["key"])})
+        known: dict[str, Any] = {name: found[name] for name in cls.__slots__ if name in found}
+        for name, value in known.items():
+            if not _FIELD_CHECKS[name](value):
+                raise ValueError(f"{name} is {value!a:.100}")
+        known |= {name: tuple(known[name]) for name in ("arguments", "began") if name in known}
+        return cls(**known | {"key": bytes.fromhex(known["key"])})
 
 
 def _is_text(found: object) -> bool:
@@ -152,12 +163,16 @@ class Journal(ABC):
     Attributes:
         name: which one, in messages.
         turns_at_once: how many turns one call of `append` should write at most.
+        format: in which what is read was written: see formats.py.
+        written_by: by which release.
     """
 
     name: str
     turns_at_once: int = 1
 
     def __init__(self) -> None:
+        self.format = FORMAT
+        self.written_by = VERSION
         self._bytes_since_snapshot = 0
         self._snapshot_size = 0
 
@@ -191,6 +206,14 @@ class Journal(ABC):
             JournalError: it cannot be written.
         """
 
+    @abstractmethod
+    def note_orders(self, orders: Sequence[str]) -> None:
+        """Add what was ordered, before it is carried out: see orders.py.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+
     @property
     def wants_snapshot(self) -> bool:
         """Whether there are so many events since the last snapshot that another one should take their place."""
@@ -198,24 +221,32 @@ class Journal(ABC):
 
     @abstractmethod
     def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
-        """Put the state after all events in place of these.
+        """Put the state after all events in place of these, and of the orders. From then on all is of this format.
 
         Args:
             clock: the core's time,
             wall_clock: and that in seconds since the epoch.
-            state: see snapshot.py.
+            state: JSON: see state.py.
 
         Raises:
             JournalError: it cannot be written.
         """
 
     @abstractmethod
-    def snapshot(self) -> tuple[float, float, bytes] | None:
+    def snapshot(self) -> tuple[float, float, Json] | None:
         """See `keep_snapshot`; None: there was none, and the entries are all there ever were."""
 
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
         """All events since the snapshot, oldest first.
+
+        Raises:
+            JournalError: one cannot be read.
+        """
+
+    @abstractmethod
+    def orders(self) -> Iterator[str]:
+        """All orders since the snapshot, oldest first.
 
         Raises:
             JournalError: one cannot be read.
@@ -257,12 +288,36 @@ class Journal(ABC):
         except Exception as error:  # noqa: BLE001  damaged bytes raise nearly everything
             raise self.damaged(f"{what}: {str(error) or type(error).__name__}") from None
 
-    def _check_version(self, format_number: int, written_by: str) -> None:
-        if (format_number, written_by) != (FORMAT, VERSION):
-            raise JournalError(
-                f"the journal {self.name} was written by edriver {written_by}, and this is {VERSION}: resume the run "
-                f"with that one (pip install edriver=={written_by})"
-            )
+    def decided_otherwise(self, error: OtherOrderError) -> JournalError:
+        """The error that says so, of this release's core on the events in it."""
+        now, then = (kind.partition(" ")[0] or "nothing" for kind in (error.now, error.then))
+        return JournalError(
+            f"the run of the journal {self.name} is not taken over: edriver {VERSION} would have ordered {now} where "
+            f"edriver {self.written_by} ordered {then}, and its agents have that. Resume it with the latter (pip "
+            f"install edriver=={self.written_by}), which writes down where the run stands; kill that driver, and "
+            f"{VERSION} can take over"
+        )
+
+    def _check_format(self, format_number: int, written_by: str) -> None:
+        """See what can be read.
+
+        Raises:
+            JournalError: nothing can: the format is too new, or too old.
+        """
+        self.format, self.written_by = format_number, written_by
+        if OLDEST_FORMAT <= format_number <= FORMAT:
+            return
+        newer = format_number > FORMAT
+        way_out = f"with that one, or a later one (pip install 'edriver>={written_by}')"
+        raise JournalError(
+            f"the journal {self.name} was written by edriver {written_by} in format {format_number}, and this is "
+            f"{VERSION}, which reads {OLDEST_FORMAT} to {FORMAT}: resume the run "
+            + (way_out if newer else f"with that one (pip install edriver=={written_by})")
+        )
+
+    def _state(self, data: bytes) -> Json:
+        """The state in a snapshot."""
+        return upgraded(Part.SNAPSHOT, json.loads(data), self.format)
 
     def _note_written(self, sizes: Iterable[int]) -> None:
         self._bytes_since_snapshot += sum(size + ENTRY_BYTES for size in sizes)

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from edriver.common.release import VERSION
+from edriver.driver.journal.codec import Json
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.file_lease import FileLease
-from edriver.driver.journal.journal import FORMAT, AgentLink, Head, Journal, JournalError, JournalLostError, Turn
+from edriver.driver.journal.formats import FORMAT
+from edriver.driver.journal.journal import AgentLink, Head, Journal, JournalError, JournalLostError, Turn
 from edriver.system.database import is_locked, open_locked
 from edriver.system.private_files import NotOwnError, OwnFolder, open_private
 from edriver.system.record_folder import JOURNAL_FILES, LEASE_FILE
@@ -30,6 +32,7 @@ CREATE TABLE head (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (
     n INTEGER PRIMARY KEY, clock REAL NOT NULL, wall_clock REAL NOT NULL, event BLOB NOT NULL, progress BLOB NOT NULL
 );
+CREATE TABLE orders (n INTEGER PRIMARY KEY, what TEXT NOT NULL);
 CREATE TABLE snapshot (
     one INTEGER PRIMARY KEY CHECK (one = 1), clock REAL NOT NULL, wall_clock REAL NOT NULL, state BLOB NOT NULL
 );
@@ -86,8 +89,8 @@ class SqliteJournal(Journal):
             lease: this driver's claim to the folder; None: the usual one.
 
         Raises:
-            JournalError: it is none, or damaged, of another version or run, or its driver lives; or another account can
-                have written it: its command line and environment would be run as this user's.
+            JournalError: it is none, or damaged, of a format that is not read, or of another run, or its driver lives;
+                or another account can have written it: its command line and environment would be run as this user's.
         """
         try:
             with OwnFolder(path.parent) as folder:
@@ -119,9 +122,8 @@ class SqliteJournal(Journal):
         (application,) = self._database.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:
             raise JournalError(f"{self.path} is not the journal of a run")
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        written_by = self._value("version")
-        self._check_version(version, written_by)
+        (format_number,) = self._database.execute("PRAGMA user_version").fetchone()
+        self._check_format(format_number, self._value("version"))
         (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise self.damaged(verdict)
@@ -132,14 +134,16 @@ class SqliteJournal(Journal):
     def head(self) -> Head:
         """See Journal."""
         with self._reading("its head"):
-            return Head.from_json(self._value("head"))
+            return Head.from_json(self._value("head"), self.format)
 
     def update(self, head: Head) -> None:
         """See Journal."""
         with self._transaction():
-            self._database.executemany(
-                "INSERT OR REPLACE INTO head VALUES (?, ?)", [("version", VERSION), ("head", head.to_json())]
-            )
+            self._put_head(head)
+
+    def _put_head(self, head: Head) -> None:
+        rows = [("version", VERSION), ("head", head.to_json())]
+        self._database.executemany("INSERT OR REPLACE INTO head VALUES (?, ?)", rows)
 
     def append(self, turns: Sequence[Turn]) -> None:
         """See Journal."""
@@ -153,18 +157,29 @@ class SqliteJournal(Journal):
             self._database.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", links)
         self._note_written(len(event) + len(progress) for _, _, event, progress in rows)
 
+    def note_orders(self, orders: Sequence[str]) -> None:
+        """See Journal."""
+        with self._transaction():
+            self._database.executemany("INSERT INTO orders (what) VALUES (?)", [(order,) for order in orders])
+
     def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
         """See Journal."""
+        head = None if self.format == FORMAT else self.head
         with self._transaction():
             self._database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (clock, wall_clock, state))
             self._database.execute("DELETE FROM entries")
+            self._database.execute("DELETE FROM orders")
+            if head is not None:
+                self._put_head(head)
+                self._database.execute(f"PRAGMA user_version = {FORMAT}")
+        self.format = FORMAT
         self._snapshot_size, self._bytes_since_snapshot = len(state), 0
 
-    def snapshot(self) -> tuple[float, float, bytes] | None:
+    def snapshot(self) -> tuple[float, float, Json] | None:
         """See Journal."""
         with self._reading("its snapshot"):
             found = self._database.execute("SELECT clock, wall_clock, state FROM snapshot").fetchone()
-            return None if found is None else (_number(found[0]), _number(found[1]), _blob(found[2]))
+            return None if found is None else (_number(found[0]), _number(found[1]), self._state(_blob(found[2])))
 
     def entries(self) -> Iterator[Entry]:
         """See Journal."""
@@ -176,8 +191,17 @@ class SqliteJournal(Journal):
                     return
             with self._reading(f"entry {row[0]}"):
                 _, clock, wall_clock, event, progress = row
-                entry = Entry(_number(clock), _number(wall_clock), event_from_bytes(_blob(event)), _blob(progress))
+                taken = event_from_bytes(_blob(event), self.format)
+                entry = Entry(_number(clock), _number(wall_clock), taken, _blob(progress))
             yield entry
+
+    def orders(self) -> Iterator[str]:
+        """See Journal."""
+        with self._reading("its orders"):
+            orders = [order for (order,) in self._database.execute("SELECT what FROM orders ORDER BY n")]
+            if not all(isinstance(order, str) for order in orders):
+                raise ValueError("one is no text")
+        yield from orders
 
     def links(self) -> Iterator[AgentLink]:
         """See Journal."""

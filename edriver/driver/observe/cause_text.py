@@ -200,7 +200,7 @@ def agent_fault_text(fault: why.AgentFault) -> str:
             return f"its agent has not answered for {fault.seconds:g} s"
         case AgentFaultKind.OTHER_RELEASE:
             release = f"edriver {fault.reason}" if fault.reason else "an older edriver"
-            return f"its agent runs {release}, the driver {VERSION}: install the same version on both"
+            return f"its agent runs {release}, whose protocol this driver does not speak: install {VERSION} there"
         case AgentFaultKind.OVERLOADED:
             return f"its agent does not accept orders: {fault.reason}"
 

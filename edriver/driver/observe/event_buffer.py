@@ -12,6 +12,10 @@ MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
 """Bytes of events that are remembered."""
 
 
+UNWRITTEN_SECONDS: Final = 5.0
+"""Seconds before the last event from which on events may not be in the records: their writer waits for a moment."""
+
+
 class ForgottenError(LookupError):
     """What is asked for is not remembered, or has not happened yet; the message is one sentence for the caller."""
 
@@ -26,15 +30,28 @@ class EventBuffer:
         last_seq: the number of the last event; 0: there was none.
     """
 
+    STATE = ("last_seq", "unwritten")
+
     def __init__(self, limit: int = MAX_KEPT_BYTES) -> None:
         self._limit = limit
         self._size = 0
         self._events: deque[tuple[status_pb2.Event, int]] = deque()
         self.last_seq = 0
 
-    def __getstate__(self) -> dict[str, object]:
-        """A snapshot has the number of the last event alone: the others are in the records."""
-        return {**self.__dict__, "_size": 0, "_events": deque()}
+    @property
+    def unwritten(self) -> list[status_pb2.Event]:
+        """For a snapshot: the events that may not be in the records yet. The next driver looks which are."""
+        found: list[status_pb2.Event] = []
+        for event, _ in reversed(self._events):
+            if found and epoch_seconds(event.time) < epoch_seconds(found[0].time) - UNWRITTEN_SECONDS:
+                break
+            found.append(event)
+        return found[::-1]
+
+    @unwritten.setter
+    def unwritten(self, events: list[status_pb2.Event]) -> None:
+        self._events = deque((event, event.ByteSize()) for event in events)
+        self._size = sum(size for _, size in self._events)
 
     def add(self, event: status_pb2.Event, now: float) -> None:
         """Give an event the next number and its time, in seconds since the epoch."""

@@ -38,6 +38,8 @@ class RoundEvents:
         synced: when the last member of the latest round held the state, once that is under way.
     """
 
+    STATE = ("latest", "synced", "_cause", "_detected", "_previous_end", "_times")
+
     def __init__(self) -> None:
         """No round has been assigned."""
         self.latest: deque[status_pb2.Round] = deque(maxlen=ROUNDS_REMEMBERED)
@@ -48,6 +50,12 @@ class RoundEvents:
         self._members: dict[int, status_pb2.Member] = {}  # of the latest round
         self._times: dict[int, Mapping[str, float]] = {}
         self._unfinished: status_pb2.Round | None = None
+
+    def derive(self) -> None:
+        """After a snapshot: find what refers to the latest round."""
+        latest = self.latest[-1] if self.latest else None
+        self._members = {member.worker_id: member for member in latest.members} if latest else {}
+        self._unfinished = latest if self.goes_on and latest and not latest.HasField("first_step_time") else None
 
     @property
     def goes_on(self) -> bool:

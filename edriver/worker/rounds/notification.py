@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
 from edriver.wire.grpc_streams import NO_BANDWIDTH_PROBE
@@ -164,8 +165,17 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         self, request_iterator: Iterator[pb.AttachRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.AttachResponse]:
         first = next(request_iterator, None)
-        if first is None or (first.notice.attached.run_id, first.notice.attached.worker_id) != self._identity:
+        attached = pb.Attached() if first is None else first.notice.attached
+        if (attached.run_id, attached.worker_id) != self._identity:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is worker {1} of run {0}".format(*self._identity))
+        if attached.protocol != PROTOCOL:
+            other = (
+                f"this worker runs edriver {VERSION}, whose protocol {PROTOCOL} its agent does not speak (it speaks "
+                f"{attached.protocol}): install the agent's release in the worker's environment, or end the run and "
+                "start it anew"
+            )
+            logger.error("%s", other)  # no one else can tell the user: its agent only sees that the stream has ended
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, other)
         with self._lock:
             if self._attached:
                 context.abort(grpc.StatusCode.ALREADY_EXISTS, "an agent is attached to this worker")

@@ -56,6 +56,8 @@ class Budgets:
             could end the run by connecting: consistency.UnprovenConnectionWatch spaces them out.
     """
 
+    STATE = ("failures", "preemptions", "resizes", "unproven")
+
     def __init__(self, settings: Settings) -> None:
         window = settings.reset_window
         self.failures = Budget(RoundEnd.FAILURE, settings.reset_limit, window)

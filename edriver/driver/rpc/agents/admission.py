@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 
 from edriver.common.limits import OutOfBoundsError
-from edriver.common.release import VERSION
+from edriver.common.release import PROTOCOL
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.observe.cause_text import agent_fault_text
 from edriver.driver.rpc.agents.fault_log import FaultLog
@@ -35,7 +35,7 @@ class RefusedError(Exception):
 
 
 class Admission:
-    """Lets the agents of one run in, by run, id, host, version and secret; hosts that dial in wait for their place.
+    """Lets the agents of one run in, by run, id, host, protocol and secret; hosts that dial in wait for their place.
 
     Args:
         run_id: this run; a Hello of another is refused.
@@ -102,7 +102,7 @@ class Admission:
             raise RefusedError(
                 grpc.StatusCode.FAILED_PRECONDITION, "this run does not accept hosts that dial in (--hosts-dial-in)"
             )
-        if hello.run_id == self._run_id and hello.version == VERSION:  # else it is refused anyway
+        if hello.run_id == self._run_id and hello.protocol == PROTOCOL:  # else it is refused anyway
             try:
                 place = self._dial_in_hosts.register(hello.host, hello.slots)
             except ValueError as error:
@@ -137,7 +137,7 @@ class Admission:
             )
         if peer.host != hello.host:
             raise _unknown(f"agent {hello.agent_id} is the one of host {peer.host}, not of {hello.host!r}")
-        if hello.version != VERSION:
+        if hello.protocol != PROTOCOL:
             fault = AgentFault(AgentFaultKind.OTHER_RELEASE, hello.version)
             if not peer.connected and peer.identity.is_proven_by(hello.secret):  # else it comes from another process
                 self._registry.lose(peer, fault)

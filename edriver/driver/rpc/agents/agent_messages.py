@@ -118,6 +118,10 @@ class AgentMessages:
             case "agent_ending":
                 self._on_agent_ended(peer.agent_id)
                 return None
+            case None:
+                text = f"the agent of host {peer.host} sends a message that only later releases know"
+                self._faults.leave_out(peer.identity, text)
+                return None
             case _:
                 raise ValueError(f"a message of kind {kind} does not belong on an open control stream")
 

@@ -16,7 +16,7 @@ from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import duration
-from edriver.wire.link import Link, LinkOverflowError
+from edriver.wire.link import Link, LinkOverflowError, LinkState
 
 HEARTBEAT_INTERVAL: Final = 1.0
 """Seconds between heartbeats, in both directions."""
@@ -149,11 +149,18 @@ class AgentRegistry:
     @property
     def agents(self) -> KnownAgents:
         """The agents that are known, for a snapshot."""
-        return KnownAgents(self._peers, self._agent_on, self._identities)
+        peers = tuple(peer.state for peer in self._peers.values())
+        return KnownAgents(peers, dict(self._agent_on), tuple(self._identities.values()))
 
     def restore(self, agents: KnownAgents) -> None:
         """Know the agents of a snapshot."""
-        self._peers, self._agent_on, self._identities = agents
+        self._identities = {identity.agent_id: identity for identity in agents.identities}
+        self._agent_on = dict(agents.agent_on)
+        for state in agents.peers:
+            identity = self._identities[state.agent_id]
+            peer = AgentPeer(identity, Lease(math.inf, self._clock, HEARTBEAT_INTERVAL))
+            peer.restore(state)
+            self._peers[state.agent_id] = peer
 
     def resume(self, agent_id: int, received: int, acknowledged: int) -> None:
         """Go on with an agent where the driver before has stopped; see Link."""
@@ -231,18 +238,28 @@ class AgentRegistry:
                 self._departed(peer.agent_id)
 
 
+class PeerState(NamedTuple):
+    """An agent that is expected or there: see AgentPeer. A connection and a lease are of one process alone."""
+
+    agent_id: int
+    pid: int
+    silent: bool
+    ending: bool
+    link: LinkState
+
+
 class KnownAgents(NamedTuple):
     """The agents that a run knows: see AgentRegistry.
 
     Attributes:
-        peers: by agent_id.
+        peers: those that are expected or there.
         agent_on: the agent_id by host.
-        identities: of all there ever were, by agent_id.
+        identities: of all there ever were.
     """
 
-    peers: dict[int, AgentPeer]
+    peers: tuple[PeerState, ...]
     agent_on: dict[str, int]
-    identities: dict[int, AgentIdentity]
+    identities: tuple[AgentIdentity, ...]
 
 
 class AgentPeer:
@@ -269,9 +286,15 @@ class AgentPeer:
         self._link: Link[Any] = Link(safe_at_once=False)  # numbers ConnectResponse, reads those of ConnectRequest
         self._stream: Mailbox[agent_pb2.ConnectResponse] | None = None
 
-    def __getstate__(self) -> dict[str, object]:
-        """For a snapshot: a connection and a lease are of this process alone."""
-        return {**self.__dict__, "_stream": None, "lease": None}
+    @property
+    def state(self) -> PeerState:
+        """For a snapshot."""
+        return PeerState(self.agent_id, self.pid, self.silent, self.ending, self._link.state)
+
+    def restore(self, state: PeerState) -> None:
+        """Be the agent of a snapshot."""
+        self.pid, self.silent, self.ending = state.pid, state.silent, state.ending
+        self._link.restore(state.link)
 
     @property
     def connected(self) -> bool:

@@ -1,0 +1,138 @@
+"""What the journal takes of a driver's time: `python -m benchmarks.journal_speed --hosts 1 100 1000`.
+
+Hosts of eight slots form a round, all of whose agents and workers are known then. Prints one JSON object a size, in
+processor time: microseconds to write an event down, and the orders of a turn; milliseconds for which a snapshot stops
+the driver, as JSON and into SQLite; its size; and milliseconds in which another driver takes it over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scale import SLOTS, STEP
+from edriver.common.ids import NO_VERSION
+from edriver.common.store_address import StoreAddress
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver.core import actions, events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.core.settings import Settings
+from edriver.driver.driver_state import DriverState
+from edriver.driver.journal.draws import Draws
+from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.journal import Head, Turn
+from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.driver.observe.console.announcements import Announcements
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.progress import ProgressTracker
+from edriver.driver.rpc.agents.registry import AgentRegistry
+from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.rpc.translate import orders_of
+
+TURNS = 2000
+"""Events, and turns with orders, that are written down for a mean."""
+
+
+class Parts:
+    """The parts of a driver that a snapshot holds.
+
+    Args:
+        hosts: how many hosts the run has.
+    """
+
+    def __init__(self, hosts: int) -> None:
+        self._now = 0.0
+        size = hosts * SLOTS
+        draws = Draws(b"k" * 32)
+        core = Membership(Settings(np=size, min_np=1, max_np=size), now=0.0, draw=draws.number)
+        history = EventHistory(core, ProgressTracker(self._clock), self._clock)
+        registry = AgentRegistry(Mailbox(10), self._clock, draw_secret=draws.secret)
+        self.state = DriverState(core, history, Announcements(), registry, draws)
+
+    def form(self, hosts: int) -> None:
+        """Have all workers in a round, with the messages for it under way."""
+        found = tuple(Host(f"host-{number}", SLOTS) for number in range(hosts))
+        step = self._feed(events.HostsObserved(HostSet(found)))
+        agents = [(action.host, action.agent_id) for action in step if isinstance(action, actions.StartAgent)]
+        workers: list[int] = []
+        for host, agent_id in agents:
+            step = self._feed(events.AgentConnected(host, agent_id))
+            workers += [action.worker_id for action in step if isinstance(action, actions.StartWorker)]
+        for worker_id in workers:
+            step = self._feed(events.WorkerWaiting(worker_id, 1, NO_VERSION, StoreAddress("host", 1), "digest"))
+        assert any(isinstance(action, RoundPlan) for action in step)
+
+    def _clock(self) -> float:
+        return self._now
+
+    def _feed(self, event: events.Event) -> list[actions.Action]:
+        self._now += STEP
+        core, history, announcements, registry, draws = self.state
+        step = core.step(event, self._now)
+        host_of = {worker.worker_id: worker.host for worker in core.roster.workers.values()} if step else {}
+        for action in step:
+            if isinstance(action, actions.StartAgent):
+                registry.expect(action.host, action.agent_id)
+            for host, message in orders_of(action, host_of, self._now, draws.secret):
+                registry.send(host, message)
+        history.take(event, step, None, announcements.lines(None, step))
+        return step
+
+
+def timed(what: Callable[[], object]) -> float:
+    """The processor time that something takes, in seconds."""
+    gc.collect()
+    began = time.process_time()
+    what()
+    return time.process_time() - began
+
+
+def measured(hosts: int, folder: Path) -> dict[str, Any]:
+    """The figures for one size."""
+    parts, others = Parts(hosts), Parts(hosts)
+    parts.form(hosts)
+    snapshot = b""
+
+    def encode() -> None:
+        nonlocal snapshot
+        snapshot = parts.state.to_bytes(None)
+
+    encode_s = timed(encode)
+    journal = SqliteJournal.create(folder / f"{hosts}.sqlite3", Head("5d2f01aa", (), "/", {}, b"k" * 32, ""))
+    turn = [Turn(Entry(1.0, 2.0, events.WorkerWaiting(1, 1, NO_VERSION, StoreAddress("host", 1), "digest")), (1, 2, 3))]
+
+    def write_events() -> None:
+        for _ in range(TURNS):
+            journal.append(turn)
+
+    def write_orders() -> None:
+        for _ in range(TURNS):
+            journal.note_orders(["Abort 0123456789abcdef"])
+
+    figures = {
+        "hosts": hosts,
+        "workers": hosts * SLOTS,
+        "event_us": round(timed(write_events) / TURNS * 1e6, 1),
+        "orders_us": round(timed(write_orders) / TURNS * 1e6, 1),
+        "snapshot_ms": round(encode_s * 1e3, 1),
+        "write_ms": round(timed(lambda: journal.keep_snapshot(1.0, 2.0, snapshot)) * 1e3, 1),
+        "snapshot_kib": len(snapshot) // 1024,
+        "restore_ms": round(timed(lambda: others.state.restore(json.loads(snapshot))) * 1e3, 1),
+    }
+    journal.close()
+    return figures
+
+
+if __name__ == "__main__":
+    flags = argparse.ArgumentParser()
+    flags.add_argument("--hosts", type=int, nargs="+", default=[1, 100, 1000])
+    with tempfile.TemporaryDirectory() as folder:
+        for hosts in flags.parse_args().hosts:
+            print(json.dumps(measured(hosts, Path(folder))), flush=True)

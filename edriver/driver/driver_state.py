@@ -1,0 +1,113 @@
+"""What a driver knows, as data: all that follows from the events that its core was given. See journal/state.py."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+
+from edriver.common import ids, store_address
+from edriver.discovery import hosts
+from edriver.driver import core, observe
+from edriver.driver.core import failures
+from edriver.driver.core.actions import FinishRun
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.journal.codec import CodecError, Json, is_data, to_json
+from edriver.driver.journal.draws import Draws
+from edriver.driver.journal.state import StateCodec
+from edriver.driver.observe import pace
+from edriver.driver.observe.console.announcements import Announcements
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.pace.stragglers import Window
+from edriver.driver.observe.progress import StepRate, WorkerProgress
+from edriver.driver.rpc.agents import agent_identity, registry
+from edriver.runview import distribution
+from edriver.wire import link
+
+
+class DriverState(NamedTuple):
+    """The parts of a driver that a snapshot holds.
+
+    Attributes:
+        membership: the core.
+        event_history: what has happened.
+        announcements: what has been announced.
+        registry: the agents, with the orders that they have not acknowledged.
+        draws: how many draws there were.
+    """
+
+    membership: Membership
+    event_history: EventHistory
+    announcements: Announcements
+    registry: registry.AgentRegistry
+    draws: Draws
+
+    def to_bytes(self, ended: FinishRun | None) -> bytes:
+        """All of it as JSON.
+
+        Args:
+            ended: how the run has ended, if it has.
+        """
+        state = state_codec().save(
+            core=self.membership,
+            history=self.event_history,
+            announcements=self.announcements,
+            agents=self.registry.agents,
+            draws=self.draws.count,
+            ended=ended,
+        )
+        return to_json(state).encode()
+
+    def restore(self, state: Json) -> FinishRun | None:
+        """Take over what another driver of this run knew: these parts were made as its parts were, and know nothing.
+
+        Args:
+            state: of the other one, as read from JSON.
+
+        Returns:
+            how the run has ended, if it has.
+
+        Raises:
+            ValueError: it is no such state.
+        """
+        codec = state_codec()
+        codec.load(self.membership, state, "core")
+        codec.load(self.event_history, state, "history")
+        codec.load(self.announcements, state, "announcements")
+        agents, draws, ended = (codec.read(state, name) for name in ("agents", "draws", "ended"))
+        if not isinstance(agents, registry.KnownAgents):
+            raise CodecError("it has no agents")
+        if type(draws) is not int or not isinstance(ended, FinishRun | None):
+            raise CodecError("its draws or its end are none")
+        self.registry.restore(agents)
+        self.draws.count = draws
+        return ended
+
+
+@cache
+def state_codec(*, strict: bool = False) -> StateCodec:
+    """Knows all data of the core and of what observes it, and refers to no module by name: they may be moved.
+
+    Args:
+        strict: see StateCodec.
+    """
+    alone = [ids, link, store_address, hosts, agent_identity, registry, distribution]
+    # Not all of `observe`: its folder `metrics` has no data, and loads prometheus_client.
+    modules = [*alone, *_modules(core), *_modules(failures), *_modules(observe), *_modules(pace)]
+    kinds = {
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and is_data(kind) and kind is not Settings
+    }
+    return StateCodec(kinds, (WorkerProgress, StepRate, Window), (Settings,), strict=strict)
+
+
+def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if not found.ispkg:
+            yield importlib.import_module(found.name)

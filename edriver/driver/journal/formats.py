@@ -1,0 +1,50 @@
+"""The formats of what a journal holds, and how data of an older one becomes data of the present one.
+
+A change that adds a field with a default, or drops one that decides nothing, needs no new format: see codec.py. All
+other changes do: a new name for a type or a field, another meaning or unit, a field without a default. Then FORMAT
+grows by one, and UPGRADES gets a function from the format before. It works on the JSON, not on classes, which may be
+gone by then. `tests/data/journal` has a file of each format; a test resumes from each of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from edriver.driver.journal.codec import Json
+
+FORMAT: Final = 6
+"""In which a journal is written. Formats up to 5 were pickles of one release, and are not read."""
+
+OLDEST_FORMAT: Final = 6
+"""The oldest that can be read."""
+
+
+class Part(enum.Enum):
+    """What a piece of JSON in a journal is."""
+
+    HEAD = "head"
+    EVENT = "event"
+    SNAPSHOT = "snapshot"
+
+
+Upgrade: TypeAlias = Callable[[Part, Json], Json]
+"""Makes a part in the next format of one in its own."""
+
+UPGRADES: dict[int, Upgrade] = {}
+"""From each format between OLDEST_FORMAT and FORMAT to the one after it."""
+
+
+def upgraded(part: Part, data: Json, written_in: int, upgrades: Mapping[int, Upgrade] = UPGRADES) -> Json:
+    """The same data in the present format.
+
+    Args:
+        part: what it is.
+        data: the data.
+        written_in: its format, from OLDEST_FORMAT to FORMAT.
+        upgrades: by the format that they begin with.
+    """
+    for number in range(written_in, FORMAT):
+        data = upgrades[number](part, data)
+    return data

@@ -1,0 +1,121 @@
+"""What a driver has ordered, as the journal remembers it: so that the next one finds out whether it would have.
+
+The state of a driver follows from the events. The core of another release may decide otherwise on the same events, and
+what it then believes is not what agents and workers were told. So a driver writes down what its core orders before it
+does it, and the next one compares what its own core orders as it takes the events in again. The orders in their order
+must be the same, not the events at which they come: those that the next driver gives beyond what was written were never
+carried out, and go out now.
+
+Compared is what makes a difference to those who carry an order out: not its cause, nor its words. Where orders differ,
+the run is not taken over, and nothing has been changed. The release that had it can take it over, and writes a snapshot
+as soon as it has; any driver writes one a second after an order, too. In what follows a snapshot there is nothing to
+compare, so the next release goes on from there whatever it would have decided before.
+
+(Other ways were weighed. To follow the old orders against the core's own decisions needs a second way to every state
+of the core. To begin anew from what agents report needs reports of all that the core knows, offers and suspicions
+included, and costs the steps of members that are between two rounds.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from edriver.driver.core import actions
+from edriver.driver.core.plan import RoundPlan
+
+_DIGEST_BYTES: Final = 8
+
+
+class OtherOrderError(Exception):
+    """A core orders something else than the one before did on the same events.
+
+    Attributes:
+        then: what was ordered; empty: nothing.
+        now: what is; empty: nothing.
+    """
+
+    def __init__(self, then: str, now: str) -> None:
+        super().__init__(f"{now or 'nothing'} is ordered, and it was {then or 'nothing'}")
+        self.then, self.now = then, now
+
+
+class OrderCheck:
+    """Compares the orders of a replay with those that were given.
+
+    Args:
+        given: what was ordered, oldest first.
+    """
+
+    def __init__(self, given: Iterable[str]) -> None:
+        self._given = deque(given)
+
+    def compare(self, orders: Iterable[str]) -> None:
+        """Take in what follows from the next event.
+
+        Raises:
+            OtherOrderError: it was something else.
+        """
+        for order in orders:
+            if self._given and (then := self._given.popleft()) != order:
+                raise OtherOrderError(then, order)
+
+    def finish(self) -> None:
+        """There is no further event.
+
+        Raises:
+            OtherOrderError: something more was ordered.
+        """
+        if self._given:
+            raise OtherOrderError(self._given[0], "")
+
+
+def order_text(action: actions.Action, draws: int) -> str | None:
+    """An order as the journal remembers it: what it is, and a digest of it; None: nobody carries this action out.
+
+    Args:
+        action: the core's action.
+        draws: how many draws there were before it: the secret of a round is the next one.
+    """
+    parts = _parts(action, draws)
+    if parts is None:
+        return None
+    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=_DIGEST_BYTES)
+    return f"{type(action).__name__} {digest.hexdigest()}"
+
+
+def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
+    match action:
+        case actions.Explain():
+            return None
+        case actions.StartAgent(host, agent_id) | actions.StopAgent(host, agent_id):
+            return host, agent_id
+        case actions.AbandonAgent(host, agent_id):
+            return host, agent_id
+        case actions.StartWorker(worker_id, host, slot):
+            return worker_id, host, slot
+        case actions.StopWorker(worker_id, host):
+            return worker_id, host
+        case actions.Notify(workers, round_id, number, result):
+            return workers, round_id, number, int(result)
+        case actions.StopAt(workers, round_id, number, boundary):
+            return workers, round_id, number, boundary
+        case actions.GoOn(workers, round_id, number):
+            return workers, round_id, number
+        case actions.Abort(workers, round_id) | actions.Finish(workers, round_id):
+            return workers, round_id
+        case actions.Leave(worker_id):
+            return (worker_id,)
+        case actions.Skip(worker_id, ordinal):
+            return worker_id, ordinal
+        case actions.LookAgain(workers):
+            return workers
+        case actions.FinishRun(end):
+            return (end.value,)
+        case RoundPlan() as plan:
+            seats = [(seat.worker_id, seat.host, seat.slot, seat.rank) for seat in plan.seats]
+            members = plan.round_id, plan.ordinal, plan.version, seats, plan.store, plan.receivers
+            return *members, plan.checkpoint, plan.guarded, plan.fallback_size, draws

@@ -1,0 +1,202 @@
+"""The state of a driver as data, and back: what a snapshot holds.
+
+The objects of a driver refer to one another, and to clocks and services. None of that is written. The next driver makes
+its objects as the first one did, from the command line, and has each of them take over what it owns, as torch's
+`load_state_dict` does. So each value is written once, by its owner, and what an object only refers to is not.
+
+An owner is any object whose type is not data (`codec.is_data`); what is written of it are its attributes, without
+
+* those that are callable, or configuration: the next driver brings its own;
+* owners that were written already: a reference to a part that belongs to another;
+* what follows from the rest: an owner with a tuple `STATE` names what alone is written, and its `derive()` makes what
+  follows.
+
+What is data, but changes (a worker's record), must be reached in one way only, or it would become two; that is an error
+when it is written. An attribute that a snapshot lacks stays as the constructor has made it.
+
+There may be thousands of workers, so the names of a type's fields are written once, under "types", and its values are
+arrays in their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from edriver.driver.journal.codec import MESSAGES, SCALARS, Codec, CodecError, Json, Record, tagged
+
+TYPES: Final = "types"
+"""Where a state has the names of the fields of each type."""
+
+
+class StateCodec(Codec):
+    """Writes what owners have, and has other owners take it over.
+
+    Args:
+        kinds: the types of data: see Codec.
+        parts: owners that stand in collections, and are made anew by a constructor without arguments.
+        configuration: types of values that each driver brings itself.
+        strict: whether an attribute that the next owner does not have is an error; for tests.
+    """
+
+    def __init__(
+        self,
+        kinds: Iterable[type],
+        parts: Iterable[type] = (),
+        configuration: tuple[type, ...] = (),
+        *,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(kinds)
+        self._parts = {part.__name__: part for part in parts}
+        self._configuration = configuration
+        self._strict = strict
+        self._reached: dict[int, object] = {}  # while a state is written; the objects, so that no id is used again
+        self._types: dict[str, list[str]] = {}  # the fields of what is written, or read
+
+    def save(self, **owners: object) -> dict[str, Json]:
+        """What these have, by their names here, in this order: the first one that leads to a part owns it.
+
+        Raises:
+            CodecError: something cannot be written.
+        """
+        try:
+            state = {name: self.encode(owner) for name, owner in owners.items()}
+            return {TYPES: dict(self._types), **state}
+        finally:
+            self._reached.clear()
+            self._types.clear()
+
+    def load(self, owner: object, state: Json, name: str) -> None:
+        """Have an owner take over what another one of its kind has written. It was made as that one was.
+
+        Args:
+            owner: the owner.
+            state: what `save` has written,
+            name: and as what.
+
+        Raises:
+            CodecError: it is something else.
+        """
+        with self._reading(state):
+            self._load(owner, state.get(name))
+
+    def read(self, state: Json, name: str) -> Any:
+        """A value that `save` has written under this name.
+
+        Raises:
+            CodecError: it is something else.
+        """
+        with self._reading(state):
+            return self.decode(state.get(name))
+
+    @contextlib.contextmanager
+    def _reading(self, state: Json) -> Iterator[None]:
+        types = state.get(TYPES) if isinstance(state, dict) else None
+        if not isinstance(types, dict) or not all(_are_names(names) for names in types.values()):
+            raise CodecError("it is no state")
+        self._types = types
+        try:
+            yield
+        finally:
+            self._types = {}
+
+    def _load(self, owner: object, data: Json) -> None:
+        kind, attributes = tagged(data)
+        if kind != type(owner).__name__ or not isinstance(attributes, dict):
+            raise CodecError(f"it is no state of a {type(owner).__name__}")
+        names = self._names(owner)
+        if self._strict and (unknown := attributes.keys() - names):
+            raise CodecError(f"{type(owner).__name__} has no {', '.join(sorted(unknown))} any more")
+        for name in names:
+            if name in attributes:
+                self._set(owner, name, attributes[name])
+        if (derive := getattr(owner, "derive", None)) is not None:
+            derive()
+
+    def _set(self, owner: object, name: str, data: Json) -> None:
+        present = getattr(owner, name)
+        if self._is_owner(present) and isinstance(data, dict) and [*data] == [type(present).__name__]:
+            self._load(present, data)
+            return
+        value = self.decode(data)
+        if not (present is None or value is None or _alike(present, value)):
+            raise CodecError(f"{type(owner).__name__}.{name} is {value!a:.100}")
+        if isinstance(present, deque):
+            present.clear()  # it stays as long as it was made
+            present.extend(value)
+        else:
+            setattr(owner, name, value)
+
+    def _names(self, owner: object) -> list[str]:
+        declared = getattr(type(owner), "STATE", None)
+        if declared is not None:
+            return list(declared)
+        if dataclasses.is_dataclass(owner):
+            return [field.name for field in dataclasses.fields(owner)]
+        return list(vars(owner))
+
+    def _is_owner(self, value: object) -> bool:
+        kind = type(value)
+        known = kind in self._known or kind.__module__ in ("builtins", "collections")
+        return not known and not kind.__module__.startswith(MESSAGES)
+
+    def _encode_fields(self, value: object, record: Record) -> Json:
+        if record.mutable:
+            self._reach(value)
+        self._types.setdefault(record.kind.__name__, record.names)
+        return [
+            item if type(item) in SCALARS else self.encode(item)
+            for item in [getattr(value, name) for name in record.names]
+        ]
+
+    def _fields_of(self, name: str, content: Json) -> dict[str, Json]:
+        names = self._types.get(name, [])
+        if not isinstance(content, list) or len(content) != len(names):
+            raise CodecError(f"{name} has other fields")
+        fields = dict(zip(names, content, strict=True))
+        if self._strict and (unknown := fields.keys() - self._records[name].names):
+            raise CodecError(f"{name} has no {', '.join(sorted(unknown))} any more")
+        return fields
+
+    def _encode_other(self, value: object) -> Json:
+        if callable(value) or (not hasattr(value, "__dict__") and not dataclasses.is_dataclass(value)):
+            return super()._encode_other(value)
+        self._reach(value)
+        data: dict[str, Json] = {}
+        for name in self._names(value):
+            item = getattr(value, name)
+            if callable(item) or isinstance(item, self._configuration):
+                continue
+            if id(item) in self._reached and self._is_owner(item):
+                continue
+            data[name] = self.encode(item)
+        return {type(value).__name__: data}
+
+    def _reach(self, value: object) -> None:
+        if id(value) in self._reached:
+            raise CodecError(f"a {type(value).__qualname__} is reached in two ways: one of them must be derived")
+        self._reached[id(value)] = value
+
+    def _decode_other(self, name: str, content: Json) -> Any:
+        part = self._parts.get(name)
+        if part is None:
+            return super()._decode_other(name, content)
+        made = part()
+        self._load(made, {name: content})
+        return made
+
+
+def _are_names(found: Json) -> bool:
+    return isinstance(found, list) and all(isinstance(name, str) for name in found)
+
+
+def _alike(present: object, value: object) -> bool:
+    """Whether a value may take the place of another one."""
+    numbers = (int, float)
+    if isinstance(present, numbers) and isinstance(value, numbers):
+        return isinstance(present, bool) == isinstance(value, bool)
+    return isinstance(value, type(present)) or isinstance(present, type(value))

@@ -1,0 +1,118 @@
+"""The driver's loop and its journal: what is written before what is done, and when a snapshot follows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import core_loop
+from edriver.driver.core import actions, events
+from edriver.driver.core_loop import CoreLoop
+from edriver.driver.journal.journal import JournalError, Turn
+from tests.journal_story import Driver
+
+HOSTS = events.HostsObserved(HostSet((Host("a", 1),)))
+STOP = events.StopRequested("enough")
+
+
+class FakeJournal:
+    """Notes what happens to it, and can be full."""
+
+    turns_at_once, remote, wants_snapshot = 1, False, False
+
+    def __init__(self, happened: list[str], full: bool) -> None:
+        self._happened = happened
+        self._full = full
+
+    def append(self, turns: Sequence[Turn]) -> None:
+        """See Journal."""
+        self._happened += [f"written {type(turn.entry.event).__name__}" for turn in turns if turn.entry]
+
+    def note_orders(self, orders: Sequence[str]) -> None:
+        """See Journal."""
+        if self._full:
+            raise JournalError("the disk is full")
+        self._happened += [f"ordered {order.partition(' ')[0]}" for order in orders]
+
+    def keep_snapshot(self, _clock: float, _wall_clock: float, state: bytes) -> None:
+        """See Journal."""
+        assert json.loads(state)["core"]
+        self._happened.append("snapshot")
+
+    def discard(self) -> None:
+        """See Journal."""
+        self._happened.append("given up")
+
+
+class Looked(CoreLoop):
+    """Counts how often it looks for events."""
+
+    looks = 0
+
+    async def _next_events(self) -> list[Any]:
+        self.looks += 1
+        return await super()._next_events()
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *, full: bool = False) -> tuple[list[str], Looked]:
+    """Give a loop a host and, once all that follows has happened, the request to stop."""
+    monkeypatch.setattr(core_loop, "SNAPSHOT_DELAY", 0.0)
+    happened: list[str] = []
+    driver = Driver()
+    driver.now = 0.0
+    nothing = lambda *_: None  # noqa: E731
+
+    def leave(_error: object) -> NoReturn:
+        raise AssertionError("it has no reason to")
+
+    async def work() -> Looked:
+        stop = asyncio.get_running_loop().call_soon
+        journal: Any = FakeJournal(happened, full)
+        agents: Any = SimpleNamespace(start=lambda host, _: happened.append(f"started {host}"), connected=nothing)
+        watchers: Any = SimpleNamespace(announce=nothing, events=nothing, forget_agent=nothing, stop_agent=nothing)
+        inbox = driver.registry._inbox
+        loop = Looked(
+            *(driver.core, inbox, driver.registry, agents, watchers, driver.history, watchers, watchers),
+            *(journal, driver.draws, lambda: driver.now, lambda: driver.now, leave),
+        )
+
+        def end_when_it_waits(turns: int = 20) -> None:
+            """After so many turns of the event loop: it needs two or three until it has nothing left to do."""
+            if turns:
+                stop(end_when_it_waits, turns - 1)
+            else:
+                inbox.put(STOP)
+
+        inbox.put(HOSTS)
+        end_when_it_waits()
+        async with asyncio.timeout(60):
+            assert isinstance(await loop.run(), actions.FinishRun)
+        return loop
+
+    return happened, asyncio.run(work())
+
+
+def test_orders_are_written_before_they_are_carried_out_and_a_snapshot_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened, _ = run(monkeypatch)
+    assert happened == [
+        "written HostsObserved",
+        "ordered StartAgent",
+        "started a",
+        "snapshot",
+        "written StopRequested",
+        "ordered FinishRun",
+    ]
+
+
+def test_a_journal_that_is_given_up_is_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened, loop = run(monkeypatch, full=True)
+    assert happened == ["written HostsObserved", "given up", "started a"]
+    assert loop.looks == 2  # for each of the events: it does not look again and again for a snapshot that is due

@@ -1,0 +1,88 @@
+"""Journals that were really written, in each format that is read: a driver of this release goes on from them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edriver.common.ids import RoundId, Version
+from edriver.driver import driver_state
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, Part, upgraded
+from edriver.driver.journal.orders import OrderCheck
+from edriver.driver.journal.sqlite_journal import SqliteJournal
+from tests.journal_story import SNAPSHOT_AT, Driver, story
+from tests.recorded_journals import FOLDER, HEAD
+from tests.sim.scanning import check_indexes
+
+FORMATS = range(OLDEST_FORMAT, FORMAT + 1)
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was dropped or renamed, and is not said by an upgrade, is an error here."""
+    codec = driver_state.state_codec(strict=True)
+    monkeypatch.setattr(driver_state, "state_codec", lambda: codec)
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_a_driver_goes_on_from_a_recorded_journal(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    shutil.copyfile(FOLDER / f"format-{number}.sqlite3", path)
+    path.chmod(0o600)
+    driver = Driver()
+    with closing(SqliteJournal.take_over(path)) as journal:
+        assert journal.format == number
+        assert journal.head == HEAD
+        snapshot = journal.snapshot()
+        assert snapshot is not None
+        clock, wall_clock, state = snapshot
+        assert driver.state.restore(state) is None
+        check_indexes(driver.core)
+        given = OrderCheck(journal.orders())
+        entries = [*journal.entries()]
+        for entry in entries:
+            if entry.progress:
+                driver.hear(entry.progress, entry.clock)
+            driver.take(entry.event, entry.clock)
+            check_indexes(driver.core)
+            given.compare(driver.ordered)
+        given.finish()
+        assert list(journal.links()) == [(1, len([*story()]), 1)]
+    told = [*story()]
+    assert (clock, wall_clock) == (told[SNAPSHOT_AT - 1][0], 100.0 + told[SNAPSHOT_AT - 1][0])
+    assert [(entry.clock, entry.event, entry.progress) for entry in entries] == told[SNAPSHOT_AT:]
+
+    current = driver.core.rounds.current
+    assert current is not None
+    assert (current.plan.round_id, current.plan.version) == (RoundId(1, 2), Version(RoundId(1, 1), 7))
+    assert sum(driver.history.view.round_counts.values()) == 2
+    assert {worker.worker_id for worker in driver.core.roster.live()} == {1}
+    assert driver.core.rounds.budgets.failures.total == 1
+    assert [identity.host for identity in driver.registry.agents.identities] == ["a", "b", "b"]
+    assert driver.core.roster.hosts["b"].drained_whole
+    driver.take(events.UndrainRequested("b", None), 30.5)  # it goes on: the host is used again
+    assert [order.partition(" ")[0] for order in driver.ordered] == ["StartAgent"]
+    assert driver.registry.peer(4) is not None
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_all_that_a_core_knew_is_taken_over(number: int) -> None:
+    for data in json.loads((FOLDER / f"format-{number}-cores.json").read_text()):
+        core = Membership(Settings(np=1, min_np=1, max_np=9), now=0.0)
+        driver_state.state_codec().load(core, upgraded(Part.SNAPSHOT, data, number), "core")
+        check_indexes(core)
+        again = Membership(Settings(np=1, min_np=1, max_np=9), now=0.0)
+        state = driver_state.state_codec().save(core=core)
+        driver_state.state_codec().load(again, json.loads(json.dumps(state)), "core")
+        assert driver_state.state_codec().save(core=again) == state
+        if number == FORMAT:
+            roster = data["core"]["Membership"]["roster"]["Roster"]
+            assert [*core.roster.workers] == [worker_id for worker_id, _ in roster["workers"]["dict"]]
+            assert [*core.roster.hosts] == [name for name, _ in roster["hosts"]["dict"]]
