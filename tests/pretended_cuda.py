@@ -62,6 +62,7 @@ def _cuda(self: Any, device: Any = None, **_kwargs: Any) -> Any:
 
 
 torch.distributed.is_nccl_available = lambda: False  # there is no GPU for it, also where torch was built with it
+torch.accelerator.is_available = lambda: False  # else a DataLoader that pins memory asks the driver
 torch.cuda.is_available = lambda: COUNT > 0
 torch.cuda.device_count = lambda: COUNT
 torch.cuda.current_device = lambda: _current

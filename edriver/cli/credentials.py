@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -46,4 +47,5 @@ def credentials(arguments: Sequence[str]) -> str:
     for name, content in ((DRIVER_FILE, made.for_driver()), (AGENT_FILE, made.for_agents())):
         with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
-    return _AFTER.format(driver=folder / DRIVER_FILE, agent=folder / AGENT_FILE)
+    driver, agent = (shlex.quote(str(folder / name)) for name in (DRIVER_FILE, AGENT_FILE))
+    return _AFTER.format(driver=driver, agent=agent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -151,7 +152,7 @@ class RunOptions:
         if settings.min_np < settings.max_np:
             most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
             workers += f" (at least {settings.min_np}, {most})"
-        return f"{workers} of {' '.join(self.command)}"
+        return f"{workers} of {shlex.join(self.command)}"
 
     @property
     def worker_command(self) -> tuple[str, ...]:
@@ -314,7 +315,9 @@ def _command_of(flags: argparse.Namespace) -> tuple[str, ...]:
             if program.endswith(".py") and Path(program).is_file():  # as torchrun takes it
                 raise UsageError(f"{program!r} is a script: put its interpreter before it, as in python {program}")
             # Debian has no `python` outside of a virtual environment.
-            way_out = f": give its path, for example {sys.executable}" if program.startswith("python") else ""
+            way_out = (
+                f": give its path, for example {shlex.quote(sys.executable)}" if program.startswith("python") else ""
+            )
             raise UsageError(f"there is no command {program!r} on PATH{way_out}")
         if not Path(program).exists():
             raise UsageError(f"there is no file {program!r} to run")

@@ -8,6 +8,7 @@ import errno
 import os
 import pwd
 import secrets
+import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -258,7 +259,7 @@ class OwnFolder:
             raise NotOwnError(
                 f"{_shown(path)} can be changed by {whom} (its mode is {stat.S_IMODE(found.st_mode):04o}), and what it "
                 f"says would be run as {account_name(os.geteuid())}. If you trust it: "
-                f"chmod -R go-w {_shown(self._path)}"
+                f"chmod -R go-w {shlex.quote(_shown(self._path))}"
             )
 
 

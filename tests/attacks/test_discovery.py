@@ -197,7 +197,7 @@ def test_no_name_becomes_an_option_or_a_command(run: Victim, script: Script, tmp
     answer = tmp_path / "answer"
     answer.write_text("".join(f"{name.replace('{canary}', str(canary))}:1\n" for name in NAMES))
     before = len(run.run.lines)
-    script.answers("names", f"cat {answer}")
+    script.answers("names", f"cat {shlex.quote(str(answer))}")
     script.has_been_asked()
     line = run.run.line(rf"{FAILED}.*; and (\d+) more", before)
     assert int(line[1]) == len(NAMES) - 5  # every one is refused, and five are shown

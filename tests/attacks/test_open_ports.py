@@ -24,7 +24,7 @@ from edriver.system.ports.health_port import LIVENESS, MAX_CONNECTIONS, HealthPo
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest
 from tests.attacks.ports import HTTP2
-from tests.process.dialling import TRAIN, Agents, dialled
+from tests.process.dialling import CREDENTIALS, TRAIN, Agents, dialled
 from tests.process.running import Run, running
 
 STRANGERS = 1300
@@ -117,7 +117,7 @@ def test_a_holder_of_the_agents_token_speaks_for_no_other_host(tmp_path: Path) -
         agents.start("b")
         run.line("rank 1 passed step 5")
         before = run.pids()
-        with holder_of(tmp_path / "run.json", port_of(run)) as (holder, run_id):
+        with holder_of(tmp_path / CREDENTIALS, port_of(run)) as (holder, run_id):
             for host in ("a", "b"):
                 refusals = [holder.is_refused(run_id, host=host, agent_id=number) for number in (1, 2)]
                 assert grpc.StatusCode.OK not in {code for code, _ in refusals}
@@ -143,7 +143,7 @@ def test_one_message_of_an_agent_does_not_take_the_driver_down(tmp_path: Path) -
     with dialled(tmp_path, "-np", "1") as (run, agents):
         agents.start("a")
         run.line("rank 0 passed step 5")
-        with holder_of(tmp_path / "run.json", port_of(run)) as (holder, run_id):
+        with holder_of(tmp_path / CREDENTIALS, port_of(run)) as (holder, run_id):
             code, text = holder.is_refused(run_id, host="h", slots=4294967295)
             assert (code, text) == (
                 grpc.StatusCode.INVALID_ARGUMENT,

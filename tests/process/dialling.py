@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
+
+CREDENTIALS = "a run.json"
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -31,13 +34,14 @@ class Agents:
 
     def start(self, host: str, slots: int = 1, drivers: str | None = None) -> subprocess.Popen[bytes]:
         """Start one, as a host of this name; it looks for the driver there, or where the credentials say ("")."""
-        port = self._run.line(r"edriver agent --driver \S+:(\d+) --credentials (\S+)")
-        drivers = f"127.0.0.1:{port[1]}" if drivers is None else drivers
+        printed = self._run.line(r"edriver agent --driver \S+:(\d+) --credentials (.+)$")
+        (credentials,) = shlex.split(printed[2])
+        drivers = f"127.0.0.1:{printed[1]}" if drivers is None else drivers
         with self._said_by(len(self._started)).open("wb") as message:
             agent = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "edriver", "agent", *(["--driver", drivers] if drivers else [])),
-                    *("--credentials", port[2], "--host", host, "--slots", str(slots)),
+                    *("--credentials", credentials, "--host", host, "--slots", str(slots)),
                 ],
                 env={**os.environ, **self._environ},
                 stdin=subprocess.DEVNULL,
@@ -67,7 +71,7 @@ def dialled(
 ) -> Iterator[tuple[Run, Agents]]:
     """A run whose hosts dial in, and who starts their agents."""
     environ = environ or {"EPOCHS": "20000"}
-    args = ["--hosts-dial-in", "--credentials", str(folder / "run.json"), *flags, *command]
+    args = ["--hosts-dial-in", "--credentials", str(folder / CREDENTIALS), *flags, *command]
     with running(args, folder, environ) as run:
         agents = Agents(run, folder, environ)
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.dialling import dialled
+from tests.process.dialling import CREDENTIALS, dialled
 from tests.process.running import BOUND, edriver
 
 
@@ -20,13 +20,13 @@ def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
         agents.start("a")
         agents.start("b")
         run.line("rank 1 passed step 5")
-        assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / CREDENTIALS).stat().st_mode & 0o777 == 0o600
         agents.start("c")
         run.line(r"rank 2 of 3 .* at step ([5-9]|\d\d)")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert [code for code, _ in agents.end()] == [0, 0, 0]
-        assert not (tmp_path / "run.json").exists()
+        assert not (tmp_path / CREDENTIALS).exists()
         assert run.gone(), run.left_behind()
 
 
@@ -85,7 +85,7 @@ def test_strangers_at_the_port_do_not_fill_the_operators_screen(tmp_path: Path) 
 def test_an_agent_with_the_wrong_credentials_is_refused(tmp_path: Path, change: dict[str, str], sentence: str) -> None:
     with dialled(tmp_path, "-np", "1") as (run, agents):
         run.line("edriver agent --driver")
-        path = tmp_path / "run.json"
+        path = tmp_path / CREDENTIALS
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
         agents.start("a")
         ((code, message),) = agents.end()
@@ -102,7 +102,7 @@ def test_an_agent_with_the_wrong_credentials_is_refused(tmp_path: Path, change: 
     ],
 )
 def test_credentials_that_are_none(tmp_path: Path, mode: int | None, text: str, sentence: str) -> None:
-    path = tmp_path / "run.json"
+    path = tmp_path / CREDENTIALS
     if mode is not None:
         path.write_text(text)
         path.chmod(mode)

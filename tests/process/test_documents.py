@@ -77,8 +77,9 @@ def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
     assert "'.[examples,dashboard]'" in install
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     hosts = tmp_path / "hosts.txt"
-    enter, write, name, run_line = re.sub(r"\\\n\s*", " ", start).replace("/tmp/hosts.txt", str(hosts)).split("\n")
-    assert (enter, name) == ("cd examples/digits", f"export EDRIVER_HOSTS={hosts}")
+    quoted = shlex.quote(str(hosts))
+    enter, write, name, run_line = re.sub(r"\\\n\s*", " ", start).replace("/tmp/hosts.txt", quoted).split("\n")
+    assert (enter, name) == ("cd examples/digits", f"export EDRIVER_HOSTS={quoted}")
     subprocess.run(write, shell=True, check=True)
     program, *flags = shlex.split(run_line)
     assert program == "edriver"
@@ -93,7 +94,7 @@ def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
         os.kill(int(victim), signal.SIGKILL)
         going_on = run.line(r"rank 0 of 3 is process (\d+)$")
         assert going_on[1] == run.line(r"rank 0 of 4 is process (\d+)$")[1], "the same process"
-        subprocess.run(add.replace("/tmp/hosts.txt", str(hosts)), shell=True, check=True)
+        subprocess.run(add.replace("/tmp/hosts.txt", quoted), shell=True, check=True)
         run.line(r"rank 5 of 6 is process")
         hosts.write_text(hosts.read_text().replace("127.0.0.3:2\n", ""))
         at = next(place for place, line in enumerate(run.lines) if "of 6 is process" in line)

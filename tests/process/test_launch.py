@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def test_calls_of_other_hosts_go_through_an_exchange(monkeypatch: pytest.MonkeyP
 def test_hosts_of_a_file_or_a_script(way: str, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost:2\n127.0.0.2:1\n")
     file = str(tmp_path / "hosts")
-    given: dict[str, Any] = {way: file if way == "hostfile" else f"cat {file} | grep -v nothing"}
+    given: dict[str, Any] = {way: file if way == "hostfile" else f"cat {shlex.quote(file)} | grep -v nothing"}
 
     def place() -> tuple[int, int, str]:
         return edriver.rank(), edriver.size(), os.environ["EDRIVER_HOST"]

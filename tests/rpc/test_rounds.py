@@ -8,6 +8,7 @@ import os
 import queue
 import select
 import signal
+import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
@@ -40,8 +41,15 @@ class SlowState(ObjectState):
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    agent = Agent(tmp_path)
+def folder() -> Iterator[Path]:
+    """For sockets, which want short paths."""
+    with tempfile.TemporaryDirectory(prefix="ed-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def agent(folder: Path) -> Iterator[Agent]:
+    agent = Agent(folder)
     yield agent
     agent.close()
     topology.leave()
@@ -398,12 +406,12 @@ def fork_a_child_that_raises(folder: Path) -> None:
     agent.close()
 
 
-def test_an_exception_of_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
+def test_an_exception_of_a_forked_child_waits_for_no_thread_of_its_parent(folder: Path) -> None:
     """The notification thread may hold the lock when a data loader forks; in the child it is never released.
 
     In a process of its own, as a worker's is: what the threads of other tests hold at the fork is not what is tested.
     """
-    worker = multiprocessing.get_context("spawn").Process(target=fork_a_child_that_raises, args=(tmp_path,))
+    worker = multiprocessing.get_context("spawn").Process(target=fork_a_child_that_raises, args=(folder,))
     worker.start()
     worker.join(BOUND)
     if worker.exitcode is None:

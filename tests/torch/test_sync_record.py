@@ -59,7 +59,7 @@ class Command:
 
 
 def test_nothing_of_what_the_source_has_not_recorded_is_unpickled(tmp_path: Path) -> None:
-    stream, record = sent({"a": torch.arange(3)})
+    stream, record = sent({"a": torch.arange(3), "b": " " * 1000})  # room for an attack with a long path
     attack = pickle.dumps(Command(tmp_path / "made"))
     stream[record.end : record.end + len(attack)] = torch.frombuffer(bytearray(attack), dtype=torch.uint8)
     with pytest.raises(PeerLostError, match="not what the source has sent"):

@@ -143,7 +143,7 @@ def test_what_a_worker_runs(
     for name in ("pkg/a.py", "a.py"):
         (tmp_path / name).write_text("import torch\n")
     monkeypatch.chdir(tmp_path)
-    options = read(f"-np 1 {line}".format(python=sys.executable))
+    options = read(f"-np 1 {line}".format(python=shlex.quote(sys.executable)))
     assert options.mode.mode is mode
     assert " ".join(options.worker_command) == worker.format(python=sys.executable)
 
@@ -164,7 +164,7 @@ def test_a_variable_of_torchrun_is_named_where_it_cannot_be_used() -> None:
 def test_hosts_of_a_named_source(tmp_path: Path) -> None:
     assert hosts_of(read("-np 2 --discovery list=a,b --slots-per-host 2 sh")) == ["a:2", "b:2"]
     (tmp_path / "hosts").write_text("a:2\n")
-    assert hosts_of(read(f"-np 2 --discovery hostfile={tmp_path / 'hosts'} sh")) == ["a:2"]
+    assert hosts_of(read(f"-np 2 --discovery hostfile={shlex.quote(str(tmp_path / 'hosts'))} sh")) == ["a:2"]
     assert isinstance(read("-np 2 --discovery script=./hosts.sh sh").source, HostDiscoveryScript)
 
 
@@ -213,7 +213,7 @@ def test_slurms_partition_is_a_broker_and_hosts_that_dial_in(monkeypatch: pytest
 def test_hostfile(flag: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("a:2\nb\n")
-    assert hosts_of(read(f"-np 2 {flag} {file} --slots-per-host 3 sh")) == ["a:2", "b:3"]
+    assert hosts_of(read(f"-np 2 {flag} {shlex.quote(str(file))} --slots-per-host 3 sh")) == ["a:2", "b:3"]
 
 
 def test_discovery_script_is_not_looked_at_yet() -> None:
@@ -271,7 +271,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 2", "the command is missing", id="no-command"),
         pytest.param("-np 2 --", "the command is missing", id="no-command-after-dashes"),
         pytest.param("-np 2 no-such-program-here", "there is no command 'no-such-program-here' on PATH", id="program"),
-        pytest.param("-np 2 python0 train.py", f"give its path, for example {sys.executable}", id="python"),
+        pytest.param("-np 2 python0 train.py", f"its path, for example {shlex.quote(sys.executable)}", id="python"),
         pytest.param("-np 2 ./no/such", "there is no file './no/such' to run", id="program-file"),
         pytest.param("-np 2 /etc/passwd", "'/etc/passwd' is not an executable file: chmod +x it", id="not-executable"),
         pytest.param("-np 2 sh x\udcff", "'x\\udcff' in the command is not valid UTF-8: rename", id="command-in-bytes"),
@@ -345,7 +345,7 @@ def test_what_cannot_work_is_refused_with_a_sentence(line: str, message: str) ->
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        pytest.param("-np 1 sh -c x", "1 worker of sh -c x", id="one"),
+        pytest.param("-np 1 sh -c 'x y'", "1 worker of sh -c 'x y'", id="one"),
         pytest.param("-np 2 --min-np 1 --max-np 4 sh", "2 workers (at least 1, at most 4) of sh", id="elastic"),
         pytest.param(
             "-np 2 --host-discovery-script sh sh", "2 workers (at least 2, as many as there are) of sh", id="unbounded"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.needs import ROOT_USER, require
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "own"
+    made = tmp_path / "its own"
     made.mkdir(mode=0o755)
     (made / "file").touch(mode=0o644)
     return made
@@ -43,7 +44,7 @@ def test_what_others_can_write_is_refused_with_the_way_out(folder: Path, name: s
         check(folder)
     whom = "every account" if mode & stat.S_IWOTH else "its group"
     assert str(refused.value).startswith(f"{path} can be changed by {whom} (its mode is {mode:04o}), ")
-    assert str(refused.value).endswith(f"chmod -R go-w {folder}")
+    assert str(refused.value).endswith(f"chmod -R go-w {shlex.quote(str(folder))}")
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 

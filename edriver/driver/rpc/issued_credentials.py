@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ class IssuedCredentials:
                 await endpoint.open()
                 credentials = endpoint.credentials(token)
                 file.write(credentials)
-                _log.info("%s", words.format(driver=credentials.drivers[0], path=file.path))
+                _log.info("%s", words.format(driver=credentials.drivers[0], path=shlex.quote(str(file.path))))
 
     def withdraw(self) -> None:
         """Remove the files."""
