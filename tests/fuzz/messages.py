@@ -51,10 +51,13 @@ class Fuzzer:
         return self._rng.randbytes(self._rng.randrange(LONGEST))
 
     def message(self, kind: type[Message], depth: int = DEPTH) -> Message:
-        """A valid message with any of its fields set to anything."""
+        """A valid message with any of its fields set to anything; of a oneof each field is as likely as the others."""
         made = kind()
+        chosen = {oneof.name: self.choice(*oneof.fields).name for oneof in made.DESCRIPTOR.oneofs}
         for field in made.DESCRIPTOR.fields:
-            if self.chance(0.5):
+            among = field.containing_oneof
+            is_set = self.chance(0.5) if among is None or len(among.fields) == 1 else chosen[among.name] == field.name
+            if is_set:
                 self._fill(made, field, depth)
         return made
 

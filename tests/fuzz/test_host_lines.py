@@ -62,6 +62,7 @@ def _written(host: Host, as_mpirun_does: bool) -> str:
 @given(st.binary(max_size=60) | LINES.map(lambda text: text.encode("utf-8", "surrogatepass")))
 @example(b"a:1\x00")
 @example(b"\xff\xfe")
+@example(b"[::1]:2")
 @example(b"a" * 2000)
 def test_whatever_is_printed_is_hosts_or_one_sentence(printed: bytes) -> None:
     try:

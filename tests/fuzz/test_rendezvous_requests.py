@@ -30,6 +30,7 @@ from edriver.v1.rendezvous_pb2 import (
     StateChange,
     StateToken,
 )
+from edriver.worker.group.store_protocol import as_list, items_of
 
 # ---- keys -----------------------------------------------------------------------------------------------------
 
@@ -227,3 +228,20 @@ def test_a_client_that_reads_changes_knows_the_whole_state(
             if state.version:
                 copy.read(state)
                 assert copy.nodes == whole
+
+
+# ---- the store of a round, in its members ------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=20), max_size=6))
+def test_a_list_is_read_as_it_was_written(items: list[bytes]) -> None:
+    assert list(items_of(as_list(items))) == items
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_list_or_refused(data: bytes) -> None:
+    try:
+        items = list(items_of(data))
+    except ValueError:
+        return
+    assert as_list(items) == data

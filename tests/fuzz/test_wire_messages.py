@@ -14,7 +14,7 @@ from edriver.common import limits, message_limits
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.limits import OutOfBoundsError
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import RANK_FIELDS, duration, epoch_seconds, span_seconds, timestamp
+from edriver.common.wire import RANK_FIELDS, duration, epoch_seconds, span_seconds, timestamp, version_message
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
@@ -71,9 +71,10 @@ def _has_nan(data: bytes) -> bool:
     return b"\x00\x00\x00\x00\x00\x00\xf8" in data
 
 
-@given(st.text(max_size=50), st.integers(0, 2000))
-def test_a_text_that_is_too_long_keeps_both_ends(part: str, times: int) -> None:
-    text = part * times
+@given(st.text(min_size=1, max_size=50), st.integers(-100, 100) | st.integers(-limits.MAX_TEXT_LENGTH, 10**6))
+def test_a_text_that_is_too_long_keeps_both_ends(part: str, over: int) -> None:
+    length = limits.MAX_TEXT_LENGTH + over
+    text = (part * length)[:length]
     with_text = notification_pb2.Failed(traceback=text)
     message_limits.check(with_text)
     kept = with_text.traceback
@@ -145,8 +146,21 @@ def _in_the_round(report: Message, round_id: RoundId) -> None:
         about.round_id.incarnation, about.round_id.n = round_id
 
 
+OFFERS = st.builds(
+    notification_pb2.Waiting,
+    ordinal=st.just(1) | NUMBERS,
+    version=VERSIONS.map(version_message),
+    digest=st.sampled_from(["", "a", "b"]),
+    checkpoint_steps=st.none() | NUMBERS,
+).map(lambda waiting: notification_pb2.Report(waiting=waiting))
+FAILURES = st.builds(notification_pb2.Failed, traceback=st.sampled_from(["ValueError", ""]), rejoins=st.booleans()).map(
+    lambda failed: notification_pb2.Report(failed=failed)
+)
 REPORTS = st.lists(
-    st.tuples(messages(notification_pb2.Report), st.integers(1, 4), st.booleans(), st.floats(0, 40)), max_size=15
+    st.tuples(
+        messages(notification_pb2.Report) | OFFERS | FAILURES, st.integers(1, 4), st.booleans(), st.floats(0, 40)
+    ),
+    max_size=15,
 )
 
 
