@@ -34,7 +34,6 @@ from typing import Any
 from playwright.async_api import CDPSession, Page
 
 from benchmarks.page_speed import browser, until
-from edriver.common.wire import timestamp
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.feeds import Feeds
 from edriver.dashboard.known_runs import KnownRuns
@@ -43,6 +42,7 @@ from edriver.dashboard.server import PageServer, runner_of
 from edriver.history.history import History
 from edriver.history.records import records_of
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import timestamp
 from tests.made_runs import MadeRun
 
 WEEK = 7 * 86400.0

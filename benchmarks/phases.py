@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edriver.common.wire import epoch_seconds, round_id_of, round_times_of
 from edriver.driver.observe.recovery_phases import spans
 from edriver.text.message_reader import message_of
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, round_id_of, round_times_of
 
 STAGES = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
 """What each member passes, in this order."""

@@ -29,14 +29,14 @@ TIMEOUT = 300.0
 def join_all(number: int, nodes: int, total: int, credentials: str, pipe: Pipe) -> None:
     """Have the nodes of one process join; sends the seconds of each, and the processor time of all."""
     from edriver.rendezvous.torchrun.backend import EdriverBackend
-    from edriver.rendezvous.torchrun.connection import Connection
+    from edriver.rendezvous.torchrun.client import RendezvousClient
     from edriver.rendezvous.torchrun.engine import EdriverRendezvousHandler
     from edriver.rendezvous.torchrun.replica import Replica
     from edriver.rendezvous.torchrun.store import RendezvousStore
 
     shown = credentials_of(credentials)
     replica = Replica()
-    connection = Connection(shown.drivers[0], shown)
+    connection = RendezvousClient(shown.drivers[0], shown)
     handlers = []
     for node in range(nodes):
         backend = EdriverBackend(connection, replica, "scale", (total, total), 60.0, TIMEOUT)

@@ -15,7 +15,8 @@ from itertools import islice
 import torch
 from torch.utils.data import DistributedSampler
 
-from edriver.worker import topology
+from edriver.worker import context
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 RANKS = 4
@@ -28,7 +29,7 @@ COUNT = 2_000_000
 def main() -> None:
     """Draw and print."""
     torch.set_num_threads(1)
-    topology.enter(replace(topology.SINGLE_WORKER, size=RANKS))
+    context.current.place.enter(replace(SINGLE_WORKER, size=RANKS))
     elastic = ElasticSampler(range(ELASTIC_LENGTH))
     distributed: DistributedSampler[int] = DistributedSampler(range(DISTRIBUTED_LENGTH), num_replicas=RANKS, rank=0)  # type: ignore[arg-type]  # a sequence will do
     found = {}

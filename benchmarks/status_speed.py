@@ -35,7 +35,6 @@ import uvloop
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import duration, timestamp
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
@@ -45,9 +44,10 @@ from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.agent_service import SERVER_OPTIONS
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2, status_pb2_grpc
+from edriver.wire.conversion import duration, timestamp
+from edriver.wire.grpc_streams import SERVER_OPTIONS
 
 QUERIES = 50
 WATCHERS = 50

@@ -23,8 +23,8 @@ from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
 from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS
-from edriver.worker import topology
-from edriver.worker.assignment import Assignment
+from edriver.worker import context
+from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.state.torch_state import TorchState
 
 RANKS = 4
@@ -70,7 +70,7 @@ def _rank(rank: int, folder: str) -> None:
             else:
                 if rank in receivers and state is many:
                     state.optimizer.state.clear()
-                topology.enter(_place(rank, receivers))
+                context.current.place.enter(_place(rank, receivers))
                 took = _timed(state.sync)
             seconds[name].append(took)
     dist.barrier()
@@ -91,7 +91,7 @@ def _state_of_many(rank: int) -> TorchState:
 
 
 def _place(rank: int, receivers: tuple[int, ...]) -> Assignment:
-    return replace(topology.SINGLE_WORKER, rank=rank, size=RANKS, source=0, receivers=receivers)
+    return replace(SINGLE_WORKER, rank=rank, size=RANKS, source=0, receivers=receivers)
 
 
 def _timed(action: Callable[[], object]) -> float:

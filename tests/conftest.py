@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from edriver.worker import context
 from tests.busy import busy
 from tests.session_guard import TEST_MARK, end_all, guard_this_session
 
@@ -55,6 +56,14 @@ def pytest_collection_finish() -> None:
     """What has been imported stays: no collection while tests run looks through torch and thousands of tests."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def context_of_this_test(monkeypatch: pytest.MonkeyPatch) -> context.WorkerContext:
+    """No test sees the place, the rounds or the phase of another: each has a worker's context of its own."""
+    own = context.WorkerContext()
+    monkeypatch.setattr(context, "current", own)
+    return own
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edriver.common.wire import duration, timestamp
 from edriver.driver.observe.records.recorder import progress_is_due
 from edriver.text.event_lines import event_line, progress_line
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import duration, timestamp
 
 BEGAN = 1_790_000_000.0
 

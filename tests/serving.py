@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from edriver.driver.rpc.agent_service import SERVER_OPTIONS
+from edriver.wire.grpc_streams import SERVER_OPTIONS
 
 
 @asynccontextmanager

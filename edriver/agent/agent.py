@@ -12,22 +12,22 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 
-from edriver.agent.control_stream import FIRST_LEASE, ControlStream, DriverGoneError, DriverLostError
+from edriver.agent.control_stream import FIRST_LEASE, ControlStream, DriverConnectionError, DriverUnavailableError
 from edriver.agent.forward import OutputForwarder
 from edriver.agent.health.memory_kills import MemoryKills
 from edriver.agent.host_workers import HostWorkers
+from edriver.agent.resources.changes import UsageReports
 from edriver.agent.resources.processes import ended_among
-from edriver.agent.resources.reports import UsageReports
 from edriver.agent.resources.sample import Sample
 from edriver.agent.resources.sampling import Sampling
 from edriver.agent.settings import AgentSettings
-from edriver.agent.terms import Terms
 from edriver.agent.worker import TERMINATION_GRACE
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers.ready_socket import READY_SOCKET, ReadySocket
 from edriver.common.release import VERSION
-from edriver.common.wire import span_seconds
 from edriver.system.guard import Guard
 from edriver.v1 import agent_pb2, agent_pb2_grpc, cause_pb2
+from edriver.wire.conversion import span_seconds
 
 logger = logging.getLogger("edriver.agent")
 
@@ -84,9 +84,9 @@ class Agent:
         first_lease = FIRST_LEASE if settings.agent_id else DIAL_IN_TIMEOUT
         self._forwarder = OutputForwarder(stub, settings.agent_id, settings.secret)
         self._ready_path = settings.folder / READY_SOCKET
-        self._terms = Terms(settings, environment)
+        self._worker_settings = WorkerSettings(settings, environment)
         self._workers = HostWorkers(
-            settings, self._terms, guard, self._send, self._forwarder.add, lambda: self._control.is_open
+            settings, self._worker_settings, guard, self._send, self._forwarder.add, lambda: self._control.is_open
         )
         self._control = ControlStream(
             stub,
@@ -145,10 +145,10 @@ class Agent:
     def _take_welcome(self, welcome: agent_pb2.Welcome) -> None:
         self._hello.agent_id = self._forwarder.agent_id = welcome.agent_id or self._hello.agent_id
         self._hello.secret = self._forwarder.secret = welcome.secret or self._hello.secret
-        self._terms.take(welcome)
+        self._worker_settings.take(welcome)
         if not self._welcomed.is_set():
             try:
-                self._terms.find_address()
+                self._worker_settings.find_address()
             except (OSError, ValueError) as error:
                 logger.error("the workers here can be reached by no address: %s", error)
                 self._exit_code = 1
@@ -165,11 +165,11 @@ class Agent:
     def _control_ended(self, control: asyncio.Task[None]) -> None:
         if control.cancelled() or (error := control.exception()) is None:
             return
-        if not isinstance(error, DriverLostError):
+        if not isinstance(error, DriverConnectionError):
             logger.error("the control stream has failed", exc_info=error)
         logger.error("%s; stopping this host's workers", error)
         self._exit_code = 1
-        if isinstance(error, DriverGoneError) and self._control.resumable and not self._stopping.is_set():
+        if isinstance(error, DriverUnavailableError) and self._control.resumable and not self._stopping.is_set():
             self._workers.part_with_run(LAST_CHECKPOINT_TIMEOUT)
             self._end_within(LAST_CHECKPOINT_TIMEOUT)
         else:

@@ -3,6 +3,9 @@
 Files of the memory controller: memory.events, memory.max, memory.current and memory.stat of version 2 (the kernel's
 admin-guide/cgroup-v2.rst), memory.oom_control, memory.limit_in_bytes, memory.usage_in_bytes and memory.stat of
 version 1 (admin-guide/cgroup-v1/memory.rst).
+
+Version 1 is what RHEL 8 and its rebuilds boot with, which many clusters run: torch's wheels take their glibc (2.28),
+and they have Python 3.11 and 3.12. Kubernetes has given it up (1.35 refuses such nodes), and systemd has since 258.
 """
 
 from __future__ import annotations

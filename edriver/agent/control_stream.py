@@ -11,11 +11,11 @@ import grpc
 import grpc.aio
 import tenacity
 
-from edriver.common.grpc_streams import StreamBrokenError, stream_errors
 from edriver.common.lease import Lease
-from edriver.common.link import Link, LinkOverflowError
-from edriver.common.wire import span_seconds
 from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.wire.conversion import span_seconds
+from edriver.wire.grpc_streams import StreamBrokenError, stream_errors
+from edriver.wire.link import Link, LinkOverflowError
 
 logger = logging.getLogger("edriver.agent")
 
@@ -46,11 +46,11 @@ REFUSAL_CODES = frozenset(
 Call: TypeAlias = "grpc.aio.StreamStreamCall[agent_pb2.ConnectRequest, agent_pb2.ConnectResponse]"
 
 
-class DriverLostError(ConnectionError):
+class DriverConnectionError(ConnectionError):
     """The driver is gone, or refuses this agent."""
 
 
-class DriverGoneError(DriverLostError):
+class DriverUnavailableError(DriverConnectionError):
     """The driver is gone, and no other has taken over in time."""
 
 
@@ -128,8 +128,8 @@ class ControlStream:
         """Keep the stream open until `close`.
 
         Raises:
-            DriverGoneError: the driver was silent for its lease.
-            DriverLostError: it refuses this agent, takes no messages, or breaks the protocol.
+            DriverUnavailableError: the driver was silent for its lease.
+            DriverConnectionError: it refuses this agent, takes no messages, or breaks the protocol.
         """
         watches = (self._watch_lease(), self._watch_overflow(), self._watch_address())
         parts = {asyncio.create_task(part) for part in (self._dial(), *watches)}
@@ -147,7 +147,7 @@ class ControlStream:
         while True:
             await asyncio.sleep(self._lease.next_tick)
             if self._lease.tick():
-                raise DriverGoneError(f"no message from the driver for {self._lease.duration:g} s")
+                raise DriverUnavailableError(f"no message from the driver for {self._lease.duration:g} s")
 
     async def _watch_address(self) -> None:
         """While there is no stream, check whether there is a driver."""
@@ -160,11 +160,11 @@ class ControlStream:
             if self._outgoing or awaits_it or not (self._nothing_listens and await self._nothing_listens()):
                 gone.renew()
             elif gone.tick():
-                raise DriverGoneError("the driver is gone: nothing listens at its address")
+                raise DriverUnavailableError("the driver is gone: nothing listens at its address")
 
     async def _watch_overflow(self) -> None:
         await self._overflowed.wait()
-        raise DriverLostError("the driver acknowledges nothing")
+        raise DriverConnectionError("the driver acknowledges nothing")
 
     async def _send_heartbeats(self) -> None:
         while True:
@@ -191,14 +191,14 @@ class ControlStream:
 
         Raises:
             StreamBrokenError: there is more to send, on another stream.
-            DriverLostError: the driver refuses this agent.
+            DriverConnectionError: the driver refuses this agent.
         """
         try:
             await self._converse()
         except StreamBrokenError as error:
             self._turned_away |= error.code is grpc.StatusCode.ALREADY_EXISTS
             if error.code in REFUSAL_CODES:
-                raise DriverLostError(f"the driver refuses this agent: {error}") from None
+                raise DriverConnectionError(f"the driver refuses this agent: {error}") from None
             if self._closing and not self._link.again():
                 return
             logger.info("the stream to the driver is broken (%s); opening it again", error)
@@ -282,4 +282,4 @@ class ControlStream:
         try:
             return self._link.receive(message)
         except ValueError as error:
-            raise DriverLostError(f"the driver breaks the protocol: {error}") from None
+            raise DriverConnectionError(f"the driver breaks the protocol: {error}") from None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from edriver.agent.lost_round import LostRound, loss_in
-from edriver.agent.terms import Terms
 from edriver.agent.worker import TERMINATION_GRACE, Worker
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.v1 import agent_pb2, cause_pb2
 
 
@@ -16,16 +16,16 @@ class Driverless:
     Args:
         workers: the workers, by their ids.
         host: this host's name.
-        terms: what workers are started with.
+        settings: what workers are started with.
         driver_is_there: whether messages reach the driver now.
     """
 
     def __init__(
-        self, workers: Mapping[int, Worker], host: str, terms: Terms, driver_is_there: Callable[[], bool]
+        self, workers: Mapping[int, Worker], host: str, settings: WorkerSettings, driver_is_there: Callable[[], bool]
     ) -> None:
         self._workers = workers
         self._host = host
-        self._terms = terms
+        self._settings = settings
         self._driver_is_there = driver_is_there
         self._lost_round = LostRound()
         self._parted = False
@@ -33,7 +33,7 @@ class Driverless:
     def note(self, message: agent_pb2.ConnectRequest) -> None:
         """A message to the driver: it may say that a worker has left its round."""
         worker = self._workers.get(loss_in(message) or 0)
-        if worker is not None and worker.in_round and not worker.link.parted and self._terms.restart_mode is None:
+        if worker is not None and worker.in_round and not worker.link.parted and self._settings.restart_mode is None:
             text = f"worker {worker.worker_id} ({self._host}:{worker.slot}) has left the round, and there is no driver"
             self._lost_round.note(worker.round_id, cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_LEFT_ROUND, text=text))
             self.look()
@@ -61,7 +61,7 @@ class Driverless:
         living = (worker for worker in members if not worker.trainer_ended)
         lowest = min((worker.capture.rank or 0 for worker in living), default=0)
         for worker in self._workers.values():
-            if self._terms.restart_mode is not None:
+            if self._settings.restart_mode is not None:
                 worker.stop(TERMINATION_GRACE)
             elif worker not in members:
                 worker.stop(0.0)

@@ -7,8 +7,8 @@ from collections import deque
 
 import grpc.aio
 
-from edriver.common.grpc_streams import StreamBrokenError, stream_errors
 from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.wire.grpc_streams import StreamBrokenError, stream_errors
 
 MAX_BUFFER_LINES = 10_000
 MAX_BUFFER_BYTES = 8 * 1024 * 1024

@@ -12,8 +12,8 @@ from pathlib import Path
 from edriver.agent.driverless import Driverless
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
-from edriver.agent.terms import Terms
 from edriver.agent.worker import Worker
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers import error_file
 from edriver.agent.workers.capture import OutputFile
 from edriver.agent.workers.log_files import ERROR_FILE
@@ -22,11 +22,11 @@ from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.standbys import STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.lease import Lease
-from edriver.common.wire import span_seconds, timestamp
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
 from edriver.text.wire_text import wire_text
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2, stacks_pb2
+from edriver.wire.conversion import span_seconds, timestamp
 
 logger = logging.getLogger("edriver.agent")
 
@@ -56,7 +56,7 @@ class HostWorkers:
 
     Args:
         settings: the agent's.
-        terms: what workers are started with.
+        worker_settings: what workers are started with.
         guard: ends their processes if the agent cannot.
         send: sends the driver a message.
         forward: sends the driver a line of output.
@@ -66,14 +66,14 @@ class HostWorkers:
     def __init__(
         self,
         settings: AgentSettings,
-        terms: Terms,
+        worker_settings: WorkerSettings,
         guard: Guard,
         send: Callable[[agent_pb2.ConnectRequest], None],
         forward: Callable[[agent_pb2.OutputLine], None],
         driver_is_there: Callable[[], bool],
     ) -> None:
         self._settings = settings
-        self._terms = terms
+        self._worker_settings = worker_settings
         self._send = send
         self._forward = forward
         self._loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ class HostWorkers:
         self._standbys = Standbys(self._processes)
         self._standby_timer: asyncio.TimerHandle | None = None
         self._workers: dict[int, Worker] = {}
-        self._driverless = Driverless(self._workers, settings.host, terms, driver_is_there)
+        self._driverless = Driverless(self._workers, settings.host, worker_settings, driver_is_there)
         self._stopping = False
         self._exit_reports: set[asyncio.Task[None]] = set()
         self._questions: set[asyncio.Task[None]] = set()
@@ -137,23 +137,23 @@ class HostWorkers:
     def _start(self, order: agent_pb2.StartWorker) -> None:
         """Start a worker. If that fails, its exit is reported."""
         files = WorkerFiles(self._settings.folder, order.worker_id)
-        environment = self._terms.environment_of(order)
+        environment = self._worker_settings.environment_of(order)
         try:
             life = LifeLock.create(files.life)
             process = self._standbys.take(order.slot, environment) or self._processes.start(
-                self._terms.command, environment
+                self._worker_settings.command, environment
             )
         except (SpawnError, OSError) as error:
             code = error.code if isinstance(error, SpawnError) else NOT_STARTED_CODE
             cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_NOT_STARTED, detail=wire_text(str(error), DETAIL_LIMIT))
-            self._report_exit(order.worker_id, code, "", self._terms.clock(), cause)
+            self._report_exit(order.worker_id, code, "", self._worker_settings.clock(), cause)
             files.life.unlink(missing_ok=True)
             return
         self._all_gone.clear()
         worker = self._workers[order.worker_id] = Worker(
             order,
             self._settings,
-            self._terms,
+            self._worker_settings,
             process,
             life,
             self._pipes,
@@ -171,16 +171,16 @@ class HostWorkers:
                 slots.append(worker.slot)
                 worker.assign(order.round, member)
                 worker.link.deliver(notice)
-        if self._terms.restart_mode is not None:
+        if self._worker_settings.restart_mode is not None:
             if self._standby_timer:
                 self._standby_timer.cancel()
             self._standby_timer = self._loop.call_later(STANDBY_DELAY, self._keep_standbys, tuple(slots))
 
     def _keep_standbys(self, slots: tuple[int, ...]) -> None:
         def environment_of(slot: int) -> dict[str, str]:
-            return self._terms.environment_of(agent_pb2.StartWorker(slot=slot))
+            return self._worker_settings.environment_of(agent_pb2.StartWorker(slot=slot))
 
-        self._standbys.keep(slots, self._terms.command, environment_of)
+        self._standbys.keep(slots, self._worker_settings.command, environment_of)
 
     def _take_stacks(self, question: agent_pb2.TakeWorkerStacks) -> None:
         """Find out where the threads of a worker stand, and tell the driver."""
@@ -234,7 +234,7 @@ class HostWorkers:
     async def ping(self) -> None:
         """Look how the workers do, again and again, until cancelled; only after the first Welcome."""
         while True:
-            period = Lease(self._terms.worker_lease, self._loop.time).period
+            period = Lease(self._worker_settings.worker_lease, self._loop.time).period
             await asyncio.sleep(min((worker.link.next_tick for worker in self._workers.values()), default=period))
             for worker in list(self._workers.values()):
                 worker.look()
@@ -265,7 +265,7 @@ class HostWorkers:
         worker = next((worker for worker in self._workers.values() if worker.pid == pid), None)
         if worker is None:
             return  # a standby that was not needed any more
-        task = self._loop.create_task(self._part_from(worker, code, worker.reaped(), self._terms.clock()))
+        task = self._loop.create_task(self._part_from(worker, code, worker.reaped(), self._worker_settings.clock()))
         self._exit_reports.add(task)
         task.add_done_callback(self._exit_reports.discard)
 

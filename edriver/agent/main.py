@@ -21,7 +21,7 @@ from edriver.common.join_config import JoinConfig
 from edriver.system.descriptors import raise_limit
 from edriver.system.guard import Guard
 from edriver.system.leftovers import FOLDER_PREFIX, hold, remove_leftovers
-from edriver.system.ports.grpc_log import silence_grpc
+from edriver.wire.grpc_log import silence_grpc
 
 QUIET_WAIT: Final = 10.0
 """Seconds that an agent waits for its driver before it says that it waits."""
@@ -45,10 +45,10 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     from edriver.agent.agent import Agent
     from edriver.agent.health.listening import nothing_listens
     from edriver.agent.settings import AgentSettings
-    from edriver.common.driver_channel import open_channel
-    from edriver.common.grpc_streams import CHANNEL_OPTIONS, SILENT_PEER_OPTIONS
-    from edriver.system.ports.health_port import HealthPort
     from edriver.v1 import agent_pb2_grpc
+    from edriver.wire.driver_channel import open_channel
+    from edriver.wire.grpc_streams import CHANNEL_OPTIONS, SILENT_PEER_OPTIONS
+    from edriver.wire.health_port import HealthPort
 
     settings = AgentSettings(
         run_id=join_config.run_id,
@@ -64,7 +64,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     target = join_config.drivers[0]
     if not target.startswith("unix:"):
         from edriver.agent.addresses import drivers_by_ssh
-        from edriver.common.driver_channel import target_of
+        from edriver.wire.driver_channel import target_of
 
         target = target_of((*drivers_by_ssh(os.environ, join_config.drivers), *join_config.other_drivers))
     channel = open_channel(

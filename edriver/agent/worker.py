@@ -16,7 +16,7 @@ from edriver.agent.health.process_state import stands_still
 from edriver.agent.health.standing_still import StandstillWatch
 from edriver.agent.health.unresponsive import UnresponsiveWatch
 from edriver.agent.settings import AgentSettings
-from edriver.agent.terms import Terms
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers import priority, py_spy
 from edriver.agent.workers.capture import Capture
 from edriver.agent.workers.pipes import Pipes
@@ -25,10 +25,10 @@ from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.agent.workers.worker_link import WorkerLink
 from edriver.common.lease import Lease
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import duration, timestamp
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from edriver.wire.conversion import duration, timestamp
 
 logger = logging.getLogger("edriver.agent")
 
@@ -47,7 +47,7 @@ class Worker:
     Args:
         order: the driver's order to start it.
         settings: the agent's.
-        terms: how long the worker may be silent, and where its output is written.
+        worker_settings: how long the worker may be silent, and where its output is written.
         process: its process id, and the ends to read of its pipes (Processes.start).
         life: held by its process that trains.
         pipes: have its output read.
@@ -77,7 +77,7 @@ class Worker:
         self,
         order: agent_pb2.StartWorker,
         settings: AgentSettings,
-        terms: Terms,
+        worker_settings: WorkerSettings,
         process: tuple[int, int, int],
         life: LifeLock,
         pipes: Pipes,
@@ -89,13 +89,13 @@ class Worker:
         self.slot = order.slot
         self.pid, stdout, stderr = process
         self._background = order.background and priority.lower(self.pid, priority.BOOT_NICENESS)
-        self._terms = terms
+        self._worker_settings = worker_settings
         self._life: LifeLock | None = life
         self._signal_group = signal_group
         self._send = send
         self._loop = asyncio.get_running_loop()
-        lease = Lease(terms.worker_lease, self._loop.time)
-        bound = terms.exit_timeout
+        lease = Lease(worker_settings.worker_lease, self._loop.time)
+        bound = worker_settings.exit_timeout
         self.link = WorkerLink(
             settings.run_id,
             self.worker_id,
@@ -109,7 +109,7 @@ class Worker:
             self._note_life,
             self._lives,
         )
-        destinations = terms.destinations(order)
+        destinations = worker_settings.destinations(order)
         output = stdout, stderr, pipes, forward, self._printed, self.note_unwritten
         self.capture = Capture(order.worker_id, order.slot, *output, destinations)
         self.memory = MemoryWatch(self.pid)
@@ -157,10 +157,11 @@ class Worker:
         self.capture.begin_round(member.rank)
         self.unresponsive.round_id.CopyFrom(shared.round_id)
         self.in_round = True
-        if logs := self._terms.logs:
+        if logs := self._worker_settings.logs:
             self.log_folder = logs.of_worker(shared.failures, member.local_rank)
             self.capture.lead_to(logs.destinations(shared.failures, member.local_rank))
-        if (limit := self._terms.stall_limits.get(Phase.STEP, 0.0)) and self._terms.restart_mode is not None:
+        limit = self._worker_settings.stall_limits.get(Phase.STEP, 0.0)
+        if limit and self._worker_settings.restart_mode is not None:
             window = min(CPU_WINDOW, limit / 4)
             self._standstill = StandstillWatch(lambda: family_seconds(self.trainer), self._loop.time, window)
 
@@ -215,7 +216,8 @@ class Worker:
             priority.restore(self.pid)
         if life.wait_for_end():
             self.trainer_ended = True
-            ending = agent_pb2.WorkerEnding(worker_id=self.worker_id, detect_time=timestamp(self._terms.clock()))
+            now = timestamp(self._worker_settings.clock())
+            ending = agent_pb2.WorkerEnding(worker_id=self.worker_id, detect_time=now)
             with suppress(RuntimeError):  # the loop is closed: the agent is ending
                 self._loop.call_soon_threadsafe(self._send, agent_pb2.ConnectRequest(worker_ending=ending))
             priority.lower(self.pid, priority.ENDED_NICENESS)  # its memory is freed while others are to continue
@@ -225,7 +227,7 @@ class Worker:
         if not self.link.ending:
             return
         if self._effort is None:
-            window = min(CPU_WINDOW, self._terms.exit_timeout / 4)
+            window = min(CPU_WINDOW, self._worker_settings.exit_timeout / 4)
             self._effort = CpuUseWatch(lambda: processor_seconds(self.trainer), self._loop.time, window)
         if self._effort.was_busy():
             self.link.show_life()
@@ -235,10 +237,10 @@ class Worker:
         if self._standstill is None or self.link.ending:
             return
         if (seconds := self._standstill.look()) is not None:
-            stalled = notification_pb2.Stalled(
-                round_id=self.unresponsive.round_id, phase=Phase.STEP, duration=duration(seconds)
-            )
-            self._report(notification_pb2.Report(stalled=stalled))
+            idle = notification_pb2.Idle(round_id=self.unresponsive.round_id)
+            if seconds:
+                idle.duration.CopyFrom(duration(seconds))
+            self._report(notification_pb2.Report(idle=idle))
 
     def _printed(self) -> None:
         self.link.show_life()
@@ -272,7 +274,7 @@ class Worker:
         if stands_still(self.trainer):
             return False
         phase = self._life.phase if self._life else None
-        if stall := self.unresponsive.look(seconds, phase, self._terms.stall_limits):
+        if stall := self.unresponsive.look(seconds, phase, self._worker_settings.stall_limits):
             self._report(stall)
         return True
 
@@ -287,7 +289,7 @@ class Worker:
         logger.warning(
             "worker %d: its command went on for %g s after the script had ended well, and is stopped (--exit-timeout)",
             self.worker_id,
-            self._terms.exit_timeout,
+            self._worker_settings.exit_timeout,
         )
         self.outstayed = True
         self.stop(TERMINATION_GRACE)

@@ -13,10 +13,10 @@ from typing import Final
 import grpc
 
 from edriver.calls.parcels import ParcelError
-from edriver.common.driver_channel import open_channel
 from edriver.common.join_config import JoinConfig
 from edriver.v1 import rendezvous_pb2_grpc
 from edriver.v1.rendezvous_pb2 import ChangeKeyRequest, GetKeysRequest, KeyValue, SetKeysRequest
+from edriver.wire.driver_channel import rendezvous_channel
 
 EXCHANGE_VARIABLE: Final = "EDRIVER_CALL_EXCHANGE"
 """The variable that brings the store's address and credentials to the workers."""
@@ -104,10 +104,7 @@ def _in_words() -> Iterator[None]:
 
 def _ready(credentials: JoinConfig, target: str) -> grpc.Channel | None:
     """A channel to one of the server's addresses; None: it is not reached there."""
-    options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 2 * CHUNK_BYTES))
-    channel = open_channel(
-        target, credentials.authority, credentials.token, options, grpc.insecure_channel, grpc.secure_channel
-    )
+    channel = rendezvous_channel(target, credentials)
     try:
         grpc.channel_ready_future(channel).result(CALL_TIMEOUT / max(1, len(credentials.drivers)))
     except grpc.FutureTimeoutError:

@@ -25,10 +25,10 @@ from edriver.driver.observe.metrics import bounded_server
 from edriver.driver.observe.metrics import server as metrics_server
 from edriver.driver.observe.records import recorder
 from edriver.driver.options import RunOptions, poll_timeout
-from edriver.driver.rpc import status, tcp_endpoint
+from edriver.driver.rpc import status
 from edriver.driver.rpc.agents import admission, registry
 from edriver.system import ssh_client
-from edriver.system.ports import health_port
+from edriver.wire import guarded_server, health_port
 
 FLAG_ORIGIN, DEFAULT_ORIGIN, FIXED_ORIGIN = "flag", "default", "fixed"
 """Origins, beside those that say what a value was derived from."""
@@ -72,8 +72,8 @@ DRIVER_BOUNDS: Final = (
     Bound(admission, "ARRIVAL_BOUND", "a host that dials in waits to be admitted for"),
     Bound(ssh_client, "CONNECT_TIMEOUT", "ssh may take to connect"),
     Bound(local, "RESOLVE_TIMEOUT", "a host's name may take to resolve"),
-    Bound(tcp_endpoint, "HANDSHAKE_TIMEOUT", "a caller's TLS handshake may take"),
-    Bound(tcp_endpoint, "IDLE_TIMEOUT", "a connection may be idle for"),
+    Bound(guarded_server, "HANDSHAKE_TIMEOUT", "a caller's TLS handshake may take"),
+    Bound(guarded_server, "IDLE_TIMEOUT", "a connection may be idle for"),
     Bound(stop_requests, "COPY_WINDOW", "signals after the first one to stop are copies of it for"),
     Bound(shutdown, "SHUTDOWN_GRACE", "workers may take to end after SIGTERM"),
     Bound(shutdown, "EXIT_BOUND", "and their agent, after them"),
@@ -82,7 +82,7 @@ DRIVER_BOUNDS: Final = (
     Bound(progress_lines, "PROGRESS_LINE_PERIOD", "a line about it is printed every"),
     Bound(status, "PROGRESS_PERIOD", "watchers receive progress every"),
     Bound(status, "MAX_WATCH_WAIT", "a watcher looks for events at least every"),
-    Bound(tcp_endpoint, "AUTHENTICATION_TIMEOUT", "a caller at the TCP port may take to show its token"),
+    Bound(guarded_server, "AUTHENTICATION_TIMEOUT", "a caller at the TCP port may take to show its token"),
     Bound(health_port, "HANDSHAKE_TIMEOUT", "a probe's handshake at the health port may take"),
     Bound(health_port, "IDLE_TIMEOUT", "and its connection may be idle for"),
     Bound(metrics_server, "ANSWER_TIMEOUT", "the driver may take to answer Prometheus"),

@@ -24,9 +24,9 @@ from edriver.discovery.hosts import Devices, Slots
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.driver.flags.engine_flags import add_engine_flags
 from edriver.system.descriptors import raise_limit
-from edriver.system.ports.grpc_log import silence_grpc
 from edriver.system.record_folder import MAX_KEPT_RUNS
 from edriver.text.printable import printable_line
+from edriver.wire.grpc_log import silence_grpc
 
 _DESCRIPTION_TEXT = """\
 Elastic training for PyTorch: starts the command once per slot and keeps training, in the same

@@ -69,7 +69,7 @@ def elsewhere(credentials: Path, driver: str | None = None) -> Address:
         raise RunError(f"--credentials {credentials} does not say where the driver is: give --driver HOST:PORT")
     target = driver or shown.drivers[0]
     if not driver and shown.other_drivers:
-        from edriver.common.driver_channel import target_of  # gRPC, which help and hints do without
+        from edriver.wire.driver_channel import target_of  # gRPC, which help and hints do without
 
         target = target_of((*shown.drivers, *shown.other_drivers))
     return Address(shown.run_id, target, shown.authority, shown.token)

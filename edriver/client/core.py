@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 
 from edriver.client.addresses import Address
 from edriver.client.errors import error_of
-from edriver.common.driver_channel import open_channel
 from edriver.v1 import control_pb2, control_pb2_grpc, resources_pb2, status_pb2, status_pb2_grpc
+from edriver.wire.driver_channel import open_channel
 
 ANSWER_TIMEOUT: Final = 10.0
 """Seconds that a driver may take to answer."""

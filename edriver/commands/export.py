@@ -12,12 +12,12 @@ from typing import Final
 
 from edriver.client import RunError
 from edriver.common.limits import is_host_name
-from edriver.common.wire import timestamp
 from edriver.dashboard.report import facts, recorded_run
 from edriver.history.records import RecordError, Records, read, records_of
 from edriver.history.samples import Sample, samples_of
 from edriver.system.private_files import make_private, open_private
 from edriver.text.phrases import count_text
+from edriver.wire.conversion import timestamp
 
 INSTALL_COMMAND: Final = "pip install 'edriver[tensorboard]'"
 

@@ -11,7 +11,6 @@ from typing import Final
 
 from edriver.client import Client, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.common.wire import epoch_seconds
 from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.event_lines import plain
 from edriver.text.host_text import host_text
@@ -22,6 +21,7 @@ from edriver.text.progress_text import knows_steps, lasted, mode_text, progress_
 from edriver.text.time_spent import goodput_text, interruption_text, recovery_text, time_spent_text
 from edriver.text.usage_text import host_usage_text, worker_usage_text
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds
 
 LISTING_TIMEOUT: Final = 3.0
 """Seconds that each of several runs may take to answer."""

@@ -20,7 +20,6 @@ from textual.widgets import DataTable, Footer, ProgressBar, RichLog, Static
 from edriver.client import Client, Event, HostUsage, Run, RunError, WorkerUsage
 from edriver.commands.status import counts, state_text
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.common.wire import epoch_seconds, span_seconds, version_of
 from edriver.text.host_text import TROUBLED, host_text
 from edriver.text.pace_text import hold_up_text, straggler_text
 from edriver.text.phrases import count_text, limits_text
@@ -29,6 +28,7 @@ from edriver.text.progress_text import age, lasted, length_text, mode_text, prog
 from edriver.text.time_spent import goodput_text, interruption_text
 from edriver.text.usage_text import bytes_text, cores_text, gpu_text
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds, version_of
 
 REFRESH_INTERVAL: Final = 1.0
 """Seconds between two looks."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 import grpc
 
 from edriver.client import AsyncClient, Event, ProgressSample, RunError, WorkerLine
-from edriver.common.wire import epoch_seconds
 from edriver.history.history import History
 from edriver.text.printable import printable
 from edriver.text.stacks_text import stacks_text
+from edriver.wire.conversion import epoch_seconds
 
 POLL_INTERVAL: Final = 2.0
 """Seconds between two queries of the run's state, while something happens."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds
 from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
 from edriver.history.history import History
 from edriver.history.interruptions import InterruptionRecord
@@ -25,6 +24,7 @@ from edriver.text.time_spent import recovery_text, time_spent_text
 from edriver.text.usage_text import bytes_text
 from edriver.v1 import status_pb2
 from edriver.v1.resources_pb2 import UsageSample
+from edriver.wire.conversion import epoch_seconds
 
 MAX_RECOVERIES: Final = 500
 """Rounds in the table; of more, the longest recoveries are shown."""

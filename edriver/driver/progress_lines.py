@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from edriver.common.wire import epoch_seconds
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.event_history import EventHistory
@@ -17,6 +16,7 @@ from edriver.driver.observe.records.recorder import Recorder
 from edriver.driver.observe.snapshots import size_of
 from edriver.text.pace_text import hold_up_text
 from edriver.text.progress_text import progress_text
+from edriver.wire.conversion import epoch_seconds
 
 _log = logging.getLogger("edriver.driver")
 

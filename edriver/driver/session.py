@@ -21,8 +21,6 @@ from edriver.calls import PROGRAM
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
-from edriver.common.serving.call_faults import CallFaults
-from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.journal.draws import new_key
 from edriver.driver.journal.held_clock import HeldClock
@@ -34,10 +32,8 @@ from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.options import RunOptions
 from edriver.driver.pace_watch import DriverWatch, watch_pace
 from edriver.driver.progress_lines import tell_progress
-from edriver.driver.rpc.agent_service import SERVER_OPTIONS
 from edriver.driver.rpc.agents.received import Received
 from edriver.driver.rpc.agents.registry import HEARTBEAT_INTERVAL
-from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
 from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.source_commit import source_commit
@@ -49,6 +45,10 @@ from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.system.record_folder import RUN_FILE, remove_old
 from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
+from edriver.wire.call_faults import CallFaults
+from edriver.wire.conversion import timestamp
+from edriver.wire.grpc_streams import SERVER_OPTIONS
+from edriver.wire.introspection import add_introspection
 
 _log = logging.getLogger("edriver.driver")
 

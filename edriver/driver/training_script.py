@@ -1,4 +1,13 @@
-"""Whether a command's script uses edriver's rounds, found without running it: its command line and source are read."""
+"""Whether a command's script uses edriver's rounds, found without running it: its command line and source are read.
+
+It cannot wait for what the script does, because the mode decides how a script begins. In restart mode its first line is
+run once its process has a place in a round, with RANK and WORLD_SIZE in the environment, which scripts read as they are
+imported. In elastic mode it is run at once: it imports and builds while others train, and its place comes when it calls
+`run`. To run it first in order to see which it is would do twice what a script does to files, ports and GPUs.
+
+Imports are followed, because `run` may be called anywhere: a console script imports one function, and that imports the
+package's trainer. If the answer is wrong, the worker says so where `run` is called in restart mode.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from edriver.common.wire import duration
 from edriver.discovery.slot_counts import SlotCounts
 from edriver.discovery.sources import FixedHosts
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
@@ -52,9 +51,10 @@ from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
 from edriver.driver.rpc.translate import worker_logs_message
 from edriver.driver.shutdown import Shutdown
 from edriver.driver.stop_requests import StopRequests
-from edriver.system.ports.health_port import HealthPort
 from edriver.system.runs import SOCKET_NAME
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import duration
+from edriver.wire.health_port import HealthPort
 
 if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer

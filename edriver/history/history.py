@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.history.curve import Curve
 from edriver.history.hosts import Hosts
 from edriver.history.interruptions import Interruptions
@@ -21,6 +20,7 @@ from edriver.text.last_output import own_last_lines
 from edriver.text.progress_text import knows_steps, mode_text
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import resources_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 MAX_LOG_LINES: Final = 2000
 """Lines of the log that are remembered, the latest."""

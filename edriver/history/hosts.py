@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds
 from edriver.history.changes import Changes
 from edriver.text.host_text import TROUBLED, host_words
 from edriver.v1 import cause_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds
 
 MAX_GONE_HOSTS: Final = 2000
 """Hosts that are gone and of which it is remembered when they went, the latest."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
 from edriver.text.cause_names import INTERRUPTION_NAMES, RECOVERY_PHASES
 from edriver.text.pace_text import waited_for_text
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
 
 MAX_INTERRUPTIONS: Final = 4000
 """Interruptions that are remembered; of more, the shorter half of the older half is forgotten."""

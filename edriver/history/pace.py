@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.text.pace_text import straggler_text, waited_for_text
 from edriver.v1 import pace_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 MAX_SHOWN_WORKERS: Final = 16
 """Workers whose steps are shown: those whose own part of a step takes longest."""

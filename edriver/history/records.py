@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from edriver.common.ids import RoundId
-from edriver.common.wire import round_id_of
 from edriver.system.record_folder import EVENTS_FILE, FAILURE_FILE, RUN_FILE, USAGE_FILE, default_root
 from edriver.text.message_reader import message_of
 from edriver.v1 import resources_pb2, status_pb2
+from edriver.wire.conversion import round_id_of
 
 MAX_FAILURE_CHARACTERS: Final = 1024 * 1024
 """Most characters that are read of what a run failed of."""

@@ -6,8 +6,8 @@ from collections import deque
 from statistics import median
 from typing import Final
 
-from edriver.common.wire import duration, span_seconds
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import duration, span_seconds
 
 MAX_RECOVERIES: Final = 10_000
 """Latest recoveries of which the median is taken."""

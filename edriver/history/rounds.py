@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
 from edriver.history.changes import Changes
 from edriver.history.interruptions import seconds_of
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
 
 MAX_ROUNDS: Final = 4000
 """Rounds that are remembered; of more, every second one of the older half is forgotten."""

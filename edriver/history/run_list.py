@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds
 from edriver.system.record_folder import EVENTS_FILE, RUN_FILE, is_run_id
 from edriver.text.cause_names import RUN_END_NAMES
 from edriver.text.message_reader import message_of
 from edriver.text.progress_text import knows_steps
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds
 
 TAIL_BYTES: Final = 256 * 1024
 """Bytes at the end of a run's events in which its end is looked for: it has at most 8 tracebacks and outputs."""

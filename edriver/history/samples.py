@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edriver.common.wire import epoch_seconds
 from edriver.history.records import UnreadableLine
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds
 
 
 @dataclass(slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from edriver.common.downsample import Downsampled
-from edriver.common.wire import epoch_seconds
 from edriver.history.usage_sum import sum_of
 from edriver.v1 import resources_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds
 
 MAX_POINTS: Final = 1000
 """Times that are remembered: more than a chart is wide."""

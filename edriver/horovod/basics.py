@@ -24,8 +24,8 @@ from torch.distributed.distributed_c10d import Store
 from edriver.calls import worker_process
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.worker import topology
-from edriver.worker.assignment import Assignment
+from edriver.worker import context, topology
+from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
 from edriver.worker.backend import torch_groups
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState
@@ -47,7 +47,7 @@ _LATE: Final = Assignment(
 """What a worker that was started later answers until its first round."""
 
 
-class _World:
+class World:
     """This process's world.
 
     Attributes:
@@ -58,6 +58,8 @@ class _World:
         generation: how often this process has joined a world that never changes.
         store: where its members find each other, for the life of the process: the one that serves it must not be gone
             while others look for those of the next `init`.
+        follows_samplers: whether torch's DistributedSamplers are split anew in each round.
+        takes_local_ranks: whether torch.cuda.set_device takes any number for this process's one GPU.
     """
 
     def __init__(self) -> None:
@@ -67,14 +69,19 @@ class _World:
         self.own_group: dist.ProcessGroup | None = None
         self.generation = 0
         self.store: Store | None = None
+        self.follows_samplers = False
+        self.takes_local_ranks = False
 
 
-world = _World()
+def world() -> World:
+    """This process's world."""
+    return context.current.part(World)
 
 
 def enter() -> bool:
     """Find the others; nothing happens where this has been done. Returns whether all of them were met here."""
-    if world.initialized:
+    here = world()
+    if here.initialized:
         return False
     worker_process.refuse_child("hvd.init")
     under_driver = "EDRIVER_WORKER_ID" in os.environ
@@ -83,9 +90,9 @@ def enter() -> bool:
     elif not under_driver or not _has_place():
         run(_answer_for_init)(ObjectState())
     else:
-        world.initialized = True
+        here.initialized = True
         return False
-    world.initialized = True
+    here.initialized = True
     return not is_late()
 
 
@@ -101,7 +108,7 @@ def is_fixed_world(environ: Mapping[str, str]) -> bool:
 
 def is_initialized() -> bool:
     """Whether `init` has been called, and `shutdown` not since."""
-    return world.initialized
+    return world().initialized
 
 
 def place() -> Assignment:
@@ -110,10 +117,10 @@ def place() -> Assignment:
     Raises:
         ValueError: init has not been called.
     """
-    if not world.initialized:
+    if not world().initialized:
         raise ValueError("Horovod has not been initialized; use hvd.init().")
     current = topology.current()
-    return _LATE if current is topology.NO_ASSIGNMENT else current
+    return _LATE if current is NO_ASSIGNMENT else current
 
 
 def is_late() -> bool:
@@ -140,7 +147,7 @@ def require_group() -> None:
 
 def group() -> dist.ProcessGroup:
     """The group of all members, once `require_group` has passed."""
-    found = world.own_group or dist.group.WORLD
+    found = world().own_group or dist.group.WORLD
     assert found is not None, "there is one: see require_group"
     return found
 
@@ -261,26 +268,27 @@ def _has_place() -> bool:
 
 def _join_fixed_world(environ: Mapping[str, str]) -> None:
     """Join the others, who do so as often as this process. What `shutdown` is to end is built here, anew each time."""
-    world.generation += 1
+    here = world()
+    here.generation += 1
     if dist.is_initialized():
-        world.own_group = torch_groups.named(f"edriver/init/{world.generation}", range(dist.get_world_size()))
+        here.own_group = torch_groups.named(f"edriver/init/{here.generation}", range(dist.get_world_size()))
     else:
-        _build_group()
-        world.made_group = True
-    world.fixed = True
-    topology.enter(fixed_place(environ, dist.get_rank(), dist.get_world_size(), world.generation))
+        _build_group(here)
+        here.made_group = True
+    here.fixed = True
+    context.current.place.enter(fixed_place(environ, dist.get_rank(), dist.get_world_size(), here.generation))
 
 
-def _build_group() -> None:
+def _build_group(here: World) -> None:
     """Build the default group through keys of its own: those of an earlier one lead to addresses that are gone.
 
     Nobody returns before all have come: the first to leave may be the one whose store others still read.
     """
-    if world.store is None:
-        world.store, _, _ = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
+    if here.store is None:
+        here.store, _, _ = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if nccl_built() else "gloo",
-        store=dist.PrefixStore(f"edriver/init/{world.generation}", world.store),  # type: ignore[attr-defined]
+        store=dist.PrefixStore(f"edriver/init/{here.generation}", here.store),  # type: ignore[attr-defined]
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-_taking = False
+from edriver.horovod import basics
 
 
 def take_local_ranks(environ: Mapping[str, str]) -> None:
@@ -25,8 +25,8 @@ def take_local_ranks(environ: Mapping[str, str]) -> None:
     Args:
         environ: of this process.
     """
-    global _taking
-    if _taking or not has_one_gpu_of_its_slot(environ):
+    world = basics.world()
+    if world.takes_local_ranks or not has_one_gpu_of_its_slot(environ):
         return
     set_device = torch.cuda.set_device
 
@@ -35,7 +35,7 @@ def take_local_ranks(environ: Mapping[str, str]) -> None:
         set_device(0 if _number(device) > 0 and torch.cuda.device_count() == 1 else device)
 
     torch.cuda.set_device = set_own_device
-    _taking = True
+    world.takes_local_ranks = True
 
 
 def has_one_gpu_of_its_slot(environ: Mapping[str, str]) -> bool:

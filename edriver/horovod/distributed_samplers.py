@@ -14,19 +14,19 @@ from typing import Any
 from torch.utils.data import DistributedSampler
 
 from edriver.horovod import basics
-from edriver.worker import topology
+from edriver.worker import context
 
 _made: weakref.WeakSet[DistributedSampler[Any]] = weakref.WeakSet()
-_following = False
 _initialize = DistributedSampler.__init__
 
 
 def follow_rounds(environ: Mapping[str, str]) -> None:
     """In an elastic run, split what is made for this worker's rank and size from now on anew in each later round."""
-    global _following
-    if _following or "EDRIVER_WORKER_ID" not in environ or basics.world.fixed:
+    world = basics.world()
+    if world.follows_samplers or "EDRIVER_WORKER_ID" not in environ or world.fixed:
         return
-    _following = True
+    world.follows_samplers = True
+    context.current.place.listen(_split_anew)
 
     @functools.wraps(_initialize)
     def initialize(self: DistributedSampler[Any], *args: Any, **kwargs: Any) -> None:
@@ -35,7 +35,6 @@ def follow_rounds(environ: Mapping[str, str]) -> None:
             _made.add(self)
 
     DistributedSampler.__init__ = initialize  # type: ignore[method-assign]
-    topology.listen(_split_anew)
 
 
 def _split_anew() -> None:

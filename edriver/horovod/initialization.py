@@ -1,4 +1,4 @@
-"""init and shutdown."""
+"""init and shutdown, and HOROVOD_RANK and the like in a worker's environment."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from edriver.horovod import basics, devices, distributed_samplers, variables
+from edriver.horovod import basics, devices, distributed_samplers
 from edriver.horovod.collectives import handles
 from edriver.horovod.process_sets import ProcessSet, add_process_set, forget_all, global_process_set
-from edriver.worker import topology
+from edriver.worker import context
 
 
 def init(comm: Any = None, process_sets: object = None) -> None:
@@ -30,7 +30,9 @@ def init(comm: Any = None, process_sets: object = None) -> None:
         raise NotImplementedError("init(comm=...) is not supported: there is no MPI; use hvd.add_process_set(ranks)")
     if basics.enter():
         global_process_set.prepare()
-    variables.follow_rounds(os.environ)
+    if "EDRIVER_WORKER_ID" in os.environ:
+        context.current.place.listen(_tell_environment)
+        _tell_environment()
     devices.take_local_ranks(os.environ)
     distributed_samplers.follow_rounds(os.environ)
     if process_sets is not None and process_sets != "dynamic":
@@ -43,18 +45,19 @@ def shutdown() -> None:
     The group of a world that never changes is destroyed: members that are in a collective with this one raise
     HorovodInternalError. The group of a round is the run's, and stays.
     """
-    if not basics.world.initialized:
+    world = basics.world()
+    if not world.initialized:
         return
     handles.forget_all()
     forget_all()
-    if basics.world.made_group and dist.is_initialized():
+    if world.made_group and dist.is_initialized():
         dist.destroy_process_group()
-    elif basics.world.own_group is not None and dist.is_initialized():
-        dist.destroy_process_group(basics.world.own_group)
-    if basics.world.fixed:
-        topology.leave()
-    basics.world.own_group = None
-    basics.world.initialized = basics.world.fixed = basics.world.made_group = False
+    elif world.own_group is not None and dist.is_initialized():
+        dist.destroy_process_group(world.own_group)
+    if world.fixed:
+        context.current.place.leave()
+    world.own_group = None
+    world.initialized = world.fixed = world.made_group = False
 
 
 def _register(given: object) -> None:
@@ -65,3 +68,21 @@ def _register(given: object) -> None:
             raise ValueError(f"init(process_sets=...) takes ProcessSet objects, not a {type(one).__name__}")
         if one.process_set_id is None:
             add_process_set(one)
+
+
+def _tell_environment() -> None:
+    """Have os.environ say, now and in each later round, what rank() and the like answer.
+
+    horovodrun knows them when it starts a process, and leaves them as they are. A worker of edriver has no rank before
+    its first round, and another one in another round.
+    """
+    if not basics.is_initialized():
+        return
+    place = basics.place()
+    os.environ["HOROVOD_RANK"] = str(place.rank)
+    os.environ["HOROVOD_SIZE"] = str(place.size)
+    os.environ["HOROVOD_LOCAL_RANK"] = str(place.local_rank)
+    os.environ["HOROVOD_LOCAL_SIZE"] = str(place.local_size)
+    os.environ["HOROVOD_CROSS_RANK"] = str(place.cross_rank)
+    os.environ["HOROVOD_CROSS_SIZE"] = str(place.cross_size)
+    os.environ["HOROVOD_HOSTNAME"] = os.environ["EDRIVER_HOST"]

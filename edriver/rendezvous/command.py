@@ -14,7 +14,6 @@ from typing import Final
 import grpc
 
 from edriver.client.errors import RunError
-from edriver.common.driver_channel import open_channel
 from edriver.rendezvous.address import (
     CREDENTIALS_VARIABLE,
     DEFAULT_PORT,
@@ -27,11 +26,10 @@ from edriver.text.phrases import count_text
 from edriver.text.printable import printable_line
 from edriver.v1 import rendezvous_pb2_grpc
 from edriver.v1.rendezvous_pb2 import ListRendezvousRequest, ListRendezvousResponse, NodeEntry, Rendezvous
+from edriver.wire.driver_channel import rendezvous_channel
 
 ANSWER_TIMEOUT: Final = 10.0
 """Seconds that a server may take to answer."""
-
-_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 
 def parser() -> argparse.ArgumentParser:
@@ -116,9 +114,7 @@ def status(arguments: Sequence[str], now: Callable[[], float]) -> str:
     except CredentialsError as error:
         raise RunError(str(error)) from None
     target = flags.endpoint or shown.drivers[0]
-    options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES))
-    channel = open_channel(target, shown.authority, shown.token, options, grpc.insecure_channel, grpc.secure_channel)
-    with channel:
+    with rendezvous_channel(target, shown) as channel:
         try:
             stub = rendezvous_pb2_grpc.RendezvousServiceStub(channel)
             found: ListRendezvousResponse = stub.ListRendezvous(ListRendezvousRequest(), timeout=ANSWER_TIMEOUT)

@@ -29,8 +29,8 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from edriver.common.wire import timestamp
 from edriver.v1 import resources_pb2, status_pb2
+from edriver.wire.conversion import timestamp
 
 
 def event_line(event: status_pb2.Event) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from edriver.common.wire import epoch_seconds
 from edriver.text.phrases import count_text
 from edriver.v1 import cause_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds
 
 TROUBLED: Final = frozenset(
     {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import length_text, time_text
 from edriver.v1 import pace_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 ACTIVITIES: Final = {
     pace_pb2.WORKER_ACTIVITY_UNSPECIFIED: "which does something unknown",

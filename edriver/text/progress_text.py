@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 
 def mode_text(mode: status_pb2.RunMode.ValueType) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.text.cause_names import INTERRUPTION_NAMES
 from edriver.text.progress_text import knows_steps, length_text
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 TIME_KINDS: Final = ("training", "repeating", "unknown", "recovering", "waiting", "stalled", "booting", "ending")
 """The kinds of time, in the order in which they are shown."""

@@ -208,6 +208,7 @@ class Report(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     FIRST_BOUNDARY_FIELD_NUMBER: _builtins.int
     STALLED_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
     PEER_UNPROVEN_FIELD_NUMBER: _builtins.int
     STUCK_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
@@ -248,6 +249,10 @@ class Report(_message.Message):
     @_builtins.property
     def stalled(self) -> Global___Stalled:
         """The worker makes no progress."""
+
+    @_builtins.property
+    def idle(self) -> Global___Idle:
+        """A script in restart mode is idle, or no longer is."""
 
     @_builtins.property
     def peer_unproven(self) -> Global___PeerUnproven:
@@ -298,6 +303,7 @@ class Report(_message.Message):
         failed: Global___Failed | None = ...,
         first_boundary: Global___FirstBoundary | None = ...,
         stalled: Global___Stalled | None = ...,
+        idle: Global___Idle | None = ...,
         peer_unproven: Global___PeerUnproven | None = ...,
         stuck: Global___Stuck | None = ...,
         blocked: Global___Blocked | None = ...,
@@ -308,11 +314,11 @@ class Report(_message.Message):
         sources_loaded: Global___SourcesLoaded | None = ...,
         progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "idle", b"idle", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "idle", b"idle", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "peer_unproven", "stuck", "blocked", "script_ended", "saved", "stacks_taken", "progress_changed", "sources_loaded"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "idle", "peer_unproven", "stuck", "blocked", "script_ended", "saved", "stacks_taken", "progress_changed", "sources_loaded"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1230,6 +1236,7 @@ class Stalled(_message.Message):
     PHASE_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
     STACKS_FIELD_NUMBER: _builtins.int
+    STACKS_ON_STDERR_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """The phase: init, step, commit, eval or save."""
     stacks: _builtins.str
@@ -1242,6 +1249,10 @@ class Stalled(_message.Message):
     def duration(self) -> _duration_pb2.Duration:
         """How long there has been no progress."""
 
+    @_builtins.property
+    def stacks_on_stderr(self) -> Global___StacksOnStderr:
+        """They are on the worker's standard error."""
+
     def __init__(
         self,
         *,
@@ -1249,14 +1260,68 @@ class Stalled(_message.Message):
         phase: _builtins.str = ...,
         duration: _duration_pb2.Duration | None = ...,
         stacks: _builtins.str = ...,
+        stacks_on_stderr: Global___StacksOnStderr | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "round_id", b"round_id", "stacks", b"stacks", "stacks_on_stderr", b"stacks_on_stderr", "threads", b"threads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "phase", b"phase", "round_id", b"round_id", "stacks", b"stacks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "phase", b"phase", "round_id", b"round_id", "stacks", b"stacks", "stacks_on_stderr", b"stacks_on_stderr", "threads", b"threads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_threads: _TypeAlias = _typing.Literal["stacks", "stacks_on_stderr"]  # noqa: Y015
+    _WhichOneofArgType_threads: _TypeAlias = _typing.Literal["threads", b"threads"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_threads) -> _WhichOneofReturnType_threads | None: ...
+
+Global___Stalled: _TypeAlias = Stalled  # noqa: Y015
+
+@_typing.final
+class StacksOnStderr(_message.Message):
+    """StacksOnStderr stands for stack traces that only the worker's standard error has: native code keeps the interpreter's lock,
+    so that nothing but a signal handler in C could write them. The worker's agent reports such a stall.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Stalled: _TypeAlias = Stalled  # noqa: Y015
+Global___StacksOnStderr: _TypeAlias = StacksOnStderr  # noqa: Y015
+
+@_typing.final
+class Idle(_message.Message):
+    """Idle reports that a script in restart mode prints nothing and uses no processor. Its agent sends it once while that lasts,
+    and once more when the script continues.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId:
+        """The round."""
+
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long the script has been idle so far; absent when it continues."""
+
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Idle: _TypeAlias = Idle  # noqa: Y015
 
 @_typing.final
 class Blocked(_message.Message):

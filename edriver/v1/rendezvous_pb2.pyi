@@ -760,12 +760,11 @@ Global___CountKeysResponse: _TypeAlias = CountKeysResponse  # noqa: Y015
 
 @_typing.final
 class RendezvousRecord(_message.Message):
-    """RendezvousRecord is a line of the server's journal. It has the result of a change, so that it is harmless to read it twice."""
+    """RendezvousRecord is a record of the server's journal. It has the result of a change, so that it is harmless to read it twice."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_ID_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     REMOVED_KEY_FIELD_NUMBER: _builtins.int
@@ -774,8 +773,6 @@ class RendezvousRecord(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's ID."""
-    incarnation: _builtins.int
-    """The first record of a file: the incarnation of the server that began it."""
     removed_key: _builtins.str
     """A key that was deleted."""
     removed: _builtins.bool
@@ -798,7 +795,6 @@ class RendezvousRecord(_message.Message):
         self,
         *,
         run_id: _builtins.str = ...,
-        incarnation: _builtins.int = ...,
         state: Global___SetStateRequest | None = ...,
         keys: Global___SetKeysRequest | None = ...,
         removed_key: _builtins.str = ...,
@@ -806,11 +802,11 @@ class RendezvousRecord(_message.Message):
         request_id: _builtins.bytes = ...,
         response: Global___ChangeKeyResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "keys", b"keys", "kind", b"kind", "removed", b"removed", "removed_key", b"removed_key", "response", b"response", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "kind", b"kind", "removed", b"removed", "removed_key", b"removed_key", "response", b"response", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "keys", b"keys", "kind", b"kind", "removed", b"removed", "removed_key", b"removed_key", "request_id", b"request_id", "response", b"response", "run_id", b"run_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "kind", b"kind", "removed", b"removed", "removed_key", b"removed_key", "request_id", b"request_id", "response", b"response", "run_id", b"run_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["incarnation", "state", "keys", "removed_key", "removed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["state", "keys", "removed_key", "removed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

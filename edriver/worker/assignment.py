@@ -51,3 +51,35 @@ class Assignment:
     checkpoint: int = 0
     fallback_size: int = 0
     guarded: bool = False
+
+
+SINGLE_WORKER = Assignment(
+    round_id=RoundId(0, 1),
+    rank=0,
+    size=1,
+    local_rank=0,
+    local_size=1,
+    cross_rank=0,
+    cross_size=1,
+    store=StoreAddress("", 0),
+    source=0,
+    receivers=(),
+)
+"""The place of a process that no driver has started."""
+
+NO_ASSIGNMENT = Assignment(
+    round_id=RoundId(0, 0),
+    rank=-1,
+    size=-1,
+    local_rank=-1,
+    local_size=-1,
+    cross_rank=-1,
+    cross_size=-1,
+    store=StoreAddress("", 0),
+    source=-1,
+    receivers=(),
+    host_rank=-1,
+    host_count=-1,
+)
+"""The assignment of a worker that skips a `run` because it came too late for it: all -1, as torch.distributed answers
+a process that is not in a group. A script's `if edriver.rank() == 0` is then false."""

@@ -8,35 +8,11 @@ A script declares what takes longer than a step; the rest is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from edriver.common.stall_limits import Phase
-
-
-class _Current:
-    """The phase of this process's training thread. Others read it at any time.
-
-    Attributes:
-        phase: what it is doing.
-        changes: how often that has changed.
-        show: called with each new phase, and with None when a round is left.
-    """
-
-    def __init__(self) -> None:
-        self.phase = Phase.STEP
-        self.changes = 0
-        self.show: Callable[[Phase | None], None] = lambda _phase: None
-
-    def change(self, phase: Phase) -> Phase:
-        """Begin a phase; returns the one before."""
-        before, self.phase = self.phase, phase
-        self.changes += 1
-        self.show(phase)
-        return before
-
-
-current = _Current()
+from edriver.worker import context
 
 
 @contextmanager
@@ -53,6 +29,7 @@ def phase(name: str) -> Iterator[None]:
         chosen = Phase(name)
     except ValueError:
         raise ValueError(f"there is no phase {name!r}: it is one of {', '.join(Phase)}") from None
+    current = context.current.phase
     before = current.change(chosen)
     try:
         yield

@@ -19,9 +19,9 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-from edriver.common.wire import timestamp
 from edriver.text.event_lines import event_line
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import timestamp
 from scripts.docs_site.markdown import cell, table
 
 ROOT: Final = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from edriver.common.release import VERSION
-from edriver.driver.rpc.certificate_authority import Authority
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
+from edriver.wire.certificate_authority import Authority
 from tests.attacks.ports import BOUND, HTTP2, Way, hello_to, say
 from tests.attacks.victim import Victim, victim
 from tests.process.dialling import Agents

@@ -19,10 +19,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edriver.common.join_config import SERVER_NAME, JoinConfig
 from edriver.common.release import VERSION
-from edriver.system.ports import callers
-from edriver.system.ports.health_port import LIVENESS, MAX_CONNECTIONS, HealthPort
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest
+from edriver.wire import port_watch
+from edriver.wire.health_port import LIVENESS, MAX_CONNECTIONS, HealthPort
 from tests.attacks.ports import HTTP2
 from tests.process.dialling import CREDENTIALS, TRAIN, Agents, dialled
 from tests.process.running import Run, running
@@ -172,7 +172,7 @@ class Told(logging.Handler):
 @pytest.mark.parametrize("calls", ["nothing", "http2", "a-watch"])
 def test_strangers_at_the_health_port_make_room_for_probes(calls: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever they do with their connections: a probe has no token to be told by."""
-    monkeypatch.setattr(callers, "CHECK_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr(port_watch, "CHECK_INTERVALS", (0.01, 0.01))
     question = health_pb2.HealthCheckRequest(service=LIVENESS)
     options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
 

@@ -381,7 +381,7 @@ def test_a_resumed_run_does_not_use_a_folder_that_was_laid_in_the_place_of_its_o
     assert (records / RUN_ID / JOURNAL_FILE).exists()
 
 
-@pytest.mark.parametrize("foreign", ["", "server.pem", "credentials.json", "journal"])
+@pytest.mark.parametrize("foreign", ["", "server.pem", "credentials.json", "journal.sqlite3", "journal.sqlite3-wal"])
 def test_a_rendezvous_does_not_serve_with_the_keys_of_another_account(tmp_path: Path, foreign: str) -> None:
     place = tmp_path / "rendezvous"
     place.mkdir()

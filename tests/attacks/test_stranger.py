@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from edriver.driver.rpc.certificate_authority import Authority
+from edriver.wire.certificate_authority import Authority
 from tests.attacks.attackers import on_host, site_with_a_stranger
 from tests.attacks.victim import victim
 from tests.process.sites import environment_of

@@ -23,7 +23,6 @@ from google.protobuf.message_factory import GetMessageClass
 from edriver.common import limits
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import VERSION
-from edriver.common.wire import duration
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
@@ -42,6 +41,7 @@ from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
 from edriver.rendezvous.server.journal import Journal
 from edriver.rendezvous.server.runs import Runs
 from edriver.rendezvous.server.service import RendezvousService, StoreService
+from edriver.system.private_files import OwnFolder
 from edriver.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -54,6 +54,7 @@ from edriver.v1 import (
     status_pb2,
     status_pb2_grpc,
 )
+from edriver.wire.conversion import duration
 from edriver.worker.rounds.notification import NotificationServer
 from edriver.worker.rounds.participant import Participant
 from tests.fuzz.messages import Fuzzer
@@ -343,8 +344,8 @@ class Rendezvous(Target):
     async def send(self, inputs: int) -> None:
         """See Target."""
         failures: list[OSError] = []
-        with tempfile.TemporaryDirectory() as folder:
-            journal = Journal(Path(folder))
+        with tempfile.TemporaryDirectory() as folder, OwnFolder(Path(folder)) as own:
+            journal = Journal(own, Path(folder))
             runs = Runs(journal, time.monotonic)
             rendezvous = RendezvousService(runs, time.monotonic, failures.append)
             store = StoreService(runs, failures.append)
@@ -363,7 +364,7 @@ class Rendezvous(Target):
                 listed = rendezvous_pb2_grpc.RendezvousServiceStub(channel).ListRendezvous
                 before = await listed(rendezvous_pb2.ListRendezvousRequest())
             journal.close()
-            again = Journal(Path(folder))
+            again = Journal(own, Path(folder))
             found = {run_id: len(run.keys) for run_id, run in Runs(again, time.monotonic)}
             again.close()
         kept = {run.run_id: run.store_keys for run in before.rendezvous}

@@ -17,9 +17,9 @@ import grpc
 import grpc.aio
 
 from edriver.common.join_config import JoinConfig
-from edriver.common.link import Link
-from edriver.common.wire import duration
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
+from edriver.wire.conversion import duration
+from edriver.wire.link import Link
 
 RUN_ID = "run-1"
 AGENT_ID = 7

@@ -18,9 +18,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from edriver.client.requester import own_name
-from edriver.common.wire import duration, timestamp
 from edriver.text.event_lines import event_line, usage_line
 from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import duration, timestamp
 from tests import needs
 from tests.made_runs import MadeRun
 from tests.process.accessibility import changes_said, reach_all_by_tab, violations

@@ -98,10 +98,10 @@ def test_a_second_server_in_one_folder_and_a_damaged_journal_are_refused_in_a_se
         second = edriver("rendezvous", "--port", "0", "--folder", str(folder))
         assert second.returncode == 1
         assert "another server uses this folder" in second.stdout
-    (folder / "journal").write_bytes(b"\0\0\0\1\0\0\0\0x")
+    (folder / "journal.sqlite3").write_bytes(bytes(4096))
     damaged = edriver("rendezvous", "--port", "0", "--folder", str(folder))
     assert damaged.returncode == 1
-    assert "is damaged at byte 0: remove it" in damaged.stdout
+    assert "is damaged (file is not a database): remove it" in damaged.stdout
 
 
 def test_a_status_without_a_server_says_so(tmp_path: Path) -> None:

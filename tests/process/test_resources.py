@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from edriver.client import Client, WorkerStatus, here
-from edriver.common.wire import epoch_seconds
 from edriver.history.records import UnreadableLine, read_usage
+from edriver.wire.conversion import epoch_seconds
 from tests.process.running import ROOT, running
 from tests.process.test_exit_reasons import small_cgroup
 

@@ -21,8 +21,8 @@ from playwright.sync_api import Browser, expect
 from edriver.client import Client, WorkerStatus, here
 from edriver.commands.stack import stack
 from edriver.commands.status import status as status_command
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.v1 import pace_pb2, stacks_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 from tests.process.running import BOUND, SCRIPTS, Run, edriver, running
 from tests.process.test_dashboard import WAIT, Watched, browser, dashboard  # noqa: F401  browser is a fixture
 from tests.strict_json import strict

@@ -5,17 +5,18 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc, rounds_pb2
+from edriver.wire.conversion import round_id_message
+from edriver.worker import context
 from edriver.worker.assignment import Assignment
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import ObjectState
@@ -101,8 +102,8 @@ def round_id(n: int) -> rounds_pb2.RoundId:
     return round_id_message(RoundId(1, n))
 
 
-def rounds_of(agent: Agent, group: Group) -> WorkerRounds:
-    return WorkerRounds(agent.environ, group, looks_like_peer_loss=lambda error: False, orphaned=lambda: None)
+def rounds_of(agent: Agent, group: Group, orphaned: Callable[[], None] = lambda: None) -> WorkerRounds:
+    return WorkerRounds(context.current, agent.environ, group, lambda error: False, orphaned)
 
 
 def in_thread(rounds: WorkerRounds, function: object, state: ObjectState) -> queue.Queue[object]:

@@ -14,7 +14,6 @@ import grpc
 import grpc.aio
 
 from edriver.common.release import VERSION
-from edriver.common.wire import duration
 from edriver.driver.core import events
 from edriver.driver.rpc.agent_service import AgentServer
 from edriver.driver.rpc.agents.received import Inbound, Received
@@ -23,6 +22,7 @@ from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
+from edriver.wire.conversion import duration
 
 WELCOME = agent_pb2.Welcome(
     command=["train"], driver_lease=duration(5.0), worker_lease=duration(9.0), output_folder="/out", agent_id=1

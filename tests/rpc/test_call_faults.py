@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from edriver.common.serving.call_faults import CallFaults
-from edriver.system.ports.health_port import HealthPort
 from edriver.v1 import status_pb2, status_pb2_grpc
+from edriver.wire.call_faults import CallFaults
+from edriver.wire.health_port import HealthPort
 
 
 class Faulty(status_pb2_grpc.StatusServiceServicer):

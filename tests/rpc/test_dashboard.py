@@ -17,7 +17,6 @@ import pytest
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message
 from edriver.dashboard import callers as callers_module
 from edriver.dashboard import feed as feed_module
 from edriver.dashboard import server as server_module
@@ -35,6 +34,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2_grpc
+from edriver.wire.conversion import round_id_message
 from tests.told_events import told
 
 SECRET = "hush"
@@ -398,6 +398,24 @@ def test_a_caller_without_a_whole_request_is_hung_up_on(monkeypatch: pytest.Monk
             writer.close()
             page.run.hosts("a", "b")
             assert await message(), "a browser that reads is silent, too, and stays"
+
+    serve(work)
+
+
+def test_a_caller_that_asks_for_other_paths_is_hung_up_on_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers_module, "AUTHENTICATION_TIMEOUT", 0.2)
+
+    async def work(page: Page) -> None:
+        async with page.stream() as message:
+            await message()
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(page.url.rpartition(":")[2]))
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                while True:
+                    writer.write(b"GET /guess/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    await reader.readuntil(b"\r\n\r\nnot found\n")
+            writer.close()
+            page.run.hosts("a", "b")
+            assert await message(), "a browser that has shown the path stays"
 
     serve(work)
 

@@ -18,14 +18,13 @@ import grpc
 import pytest
 
 from edriver.common.ids import RoundId, Version
-from edriver.common.wire import timestamp, version_of
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import timestamp, version_of
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
 from edriver.worker.rounds import notification
-from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import ObjectState
 from tests.rpc.hand_made_agent import BOUND, Agent, Group, in_thread, round_id, rounds_of
 
@@ -52,7 +51,6 @@ def agent(folder: Path) -> Iterator[Agent]:
     agent = Agent(folder)
     yield agent
     agent.close()
-    topology.leave()
 
 
 def test_from_the_first_word_to_the_last(agent: Agent) -> None:
@@ -160,7 +158,6 @@ def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: py
 
 
 def test_a_newcomer_that_has_no_place_leaves_with_0(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "_assignment", None)
     monkeypatch.setenv("EDRIVER_WORKER_ID", "1")  # under a driver, so that it has no rank before its first round
     outcome = in_thread(rounds_of(agent, Group()), lambda state: 1, ObjectState(step=0))
     agent.announced()
@@ -214,7 +211,7 @@ def test_whatever_leaves_the_function_is_reported_before_the_process_ends(agent:
 def test_a_worker_whose_agent_is_gone_does_not_stay(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notification, "ORPHAN_TIMEOUT", 0.0)
     orphaned = threading.Event()
-    rounds = WorkerRounds(agent.environ, Group(), looks_like_peer_loss=lambda error: False, orphaned=orphaned.set)
+    rounds = rounds_of(agent, Group(), orphaned.set)
     in_thread(rounds, lambda state: orphaned.wait(BOUND), ObjectState(step=0))
     agent.announced()
     agent.attach()

@@ -14,7 +14,6 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import epoch_seconds, round_id_message
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
@@ -25,6 +24,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2, status_pb2_grpc
+from edriver.wire.conversion import epoch_seconds, round_id_message
 from tests import serving
 from tests.told_events import told
 

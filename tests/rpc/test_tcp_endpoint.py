@@ -21,24 +21,24 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from edriver.client import Address, AsyncClient, RunError
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import VERSION
-from edriver.common.wire import duration
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc import tcp_endpoint
-from edriver.driver.rpc.agent_service import MAX_MESSAGE_BYTES, AgentServer
+from edriver.driver.rpc.agent_service import AgentServer
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.agents.registry import AgentRegistry
-from edriver.driver.rpc.certificate_authority import Authority
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
-from edriver.system.ports import callers
-from edriver.system.ports.callers import Connection, Connections
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
+from edriver.wire import guarded_server, port_watch
+from edriver.wire.certificate_authority import Authority
+from edriver.wire.conversion import duration
+from edriver.wire.grpc_streams import MAX_MESSAGE_BYTES
+from edriver.wire.port_watch import AcceptedSocket, PortSockets
 
 BOUND = 120.0
 SECRET = b"of every agent"
@@ -301,8 +301,8 @@ def test_silent_callers_do_not_keep_an_agent_from_connecting() -> None:
 def test_callers_without_a_token_are_disconnected_and_one_with_a_token_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tcp_endpoint, "MAX_UNAUTHENTICATED", 20)
-    monkeypatch.setattr(callers, "CHECK_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr(guarded_server, "MAX_UNAUTHENTICATED", 20)
+    monkeypatch.setattr(port_watch, "CHECK_INTERVALS", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, registry):
@@ -329,8 +329,8 @@ def test_callers_without_a_token_are_disconnected_and_one_with_a_token_stays(
 
 
 def test_a_caller_that_keeps_calling_without_a_token_stays_unauthenticated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_endpoint, "AUTHENTICATION_TIMEOUT", 0.2)
-    monkeypatch.setattr(callers, "CHECK_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr(guarded_server, "AUTHENTICATION_TIMEOUT", 0.2)
+    monkeypatch.setattr(port_watch, "CHECK_INTERVALS", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, _):
@@ -342,16 +342,16 @@ def test_a_caller_that_keeps_calling_without_a_token_stays_unauthenticated(monke
 
 
 def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    really, failures = Connections.look, [errno.EMFILE] * 3
+    really, failures = PortSockets.look, [errno.EMFILE] * 3
 
-    def look(connections: Connections) -> list[Connection]:
+    def look(sockets: PortSockets) -> list[AcceptedSocket]:
         if failures:
             raise OSError(failures.pop(), "Too many open files")
-        return really(connections)
+        return really(sockets)
 
-    monkeypatch.setattr(Connections, "look", look)
-    monkeypatch.setattr(tcp_endpoint, "MAX_UNAUTHENTICATED", 0)
-    monkeypatch.setattr(callers, "CHECK_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr(PortSockets, "look", look)
+    monkeypatch.setattr(guarded_server, "MAX_UNAUTHENTICATED", 0)
+    monkeypatch.setattr(port_watch, "CHECK_INTERVALS", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, _):
@@ -364,7 +364,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_there_are_never_more_connections_than_half_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_endpoint, "MAX_CONNECTIONS", 10)
+    monkeypatch.setattr(guarded_server, "MAX_CONNECTIONS", 10)
 
     async def work() -> None:
         async with open_door() as (opened, _):
@@ -387,9 +387,9 @@ async def ends(reader: asyncio.StreamReader) -> None:
 def test_a_caller_who_shakes_hands_and_then_asks_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     shorter = tuple(
         (name, 100 if name == "grpc.max_connection_idle_ms" else value)
-        for name, value in tcp_endpoint._TCP_SERVER_OPTIONS
+        for name, value in guarded_server._TCP_SERVER_OPTIONS
     )
-    monkeypatch.setattr(tcp_endpoint, "_TCP_SERVER_OPTIONS", shorter)
+    monkeypatch.setattr(guarded_server, "_TCP_SERVER_OPTIONS", shorter)
 
     async def work() -> None:
         async with open_door() as (opened, _):

@@ -6,12 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.common.wire import round_id_of
 from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core import actions
 from edriver.driver.core.cause import Cause, CauseKind, FailedResize, RepeatedError
 from edriver.driver.core.roster import WorkerState
 from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.wire.conversion import round_id_of
 from edriver.worker.rounds.participant import Stage
 from tests.sim.trainee import BUG_LINE, SIZE_LINE
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from edriver.common.ids import NO_VERSION
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message, round_id_of
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import round_id_message, round_id_of
 from edriver.worker.restart.one_round import ROOT_CAUSE_TIMEOUT
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
 from tests.sim.fabric import Severed

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edriver.common.wire import round_id_message
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.v1 import cause_pb2
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import round_id_message
 from tests.sim.clockwork import Channel
 from tests.sim.sim_hosts import Process, SimHost
 

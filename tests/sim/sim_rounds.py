@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edriver.common.ids import NO_VERSION, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import version_of
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import version_of
 from edriver.worker.assignment import Assignment
 from edriver.worker.reports import Copied
 from edriver.worker.rounds import effects

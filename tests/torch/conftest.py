@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from edriver.worker.backend import default_group
-from edriver.worker.rounds.run import rounds_of_this_process
 
 
 @pytest.fixture
@@ -24,7 +23,6 @@ def group() -> Iterator[None]:
 def alone() -> Iterator[None]:
     """A script on its own: its group, which stays as long as the process, ends with the test."""
     yield
-    rounds_of_this_process.cache_clear()
     default_group.destroy()
 
 

@@ -26,10 +26,10 @@ import grpc
 import torch
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.wire import round_id_message, version_of
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import round_id_message, version_of
 from tests.torch.forks import FORKS
 
 BOUND = 60.0

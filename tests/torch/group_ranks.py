@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from edriver.agent.workers.worker_environment import GLOO_DEFAULTS
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.worker.assignment import Assignment
+from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.backend.gloo import groups as gloo_groups
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError
@@ -42,7 +42,6 @@ from edriver.worker.group.proven_pairs import PairsOfRound
 from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_transport import StoreTransport
-from edriver.worker.topology import SINGLE_WORKER
 from tests.linked_hosts import INTERFACE, LinkedHost
 from tests.torch import tcp_filters
 from tests.torch.foreign_connections import AsyncioTcp, ForeignConnection, GlooGroup, GrpcTcp, PlainTcp
@@ -360,13 +359,14 @@ class _Worker:
 
     def proven_groups(self) -> list[str]:
         """The names of the groups that have been proven in this round."""
-        assert proven_pairs._current is not None
-        return sorted(proven_pairs._current.proven)
+        assert self.group._round is not None
+        return sorted(self.group._round.pairs.proven)
 
     def forget_the_secret(self) -> None:
         """Have the groups that are made from now on prove something else."""
-        assert proven_pairs._current is not None
-        proven_pairs._current.assignment = dataclasses.replace(proven_pairs._current.assignment, secret=bytes(32))
+        assert self.group._round is not None
+        pairs = self.group._round.pairs
+        pairs.assignment = dataclasses.replace(pairs.assignment, secret=bytes(32))
 
     def bypass_the_proof(self) -> None:
         """Have torch make groups in another way than the one that is wrapped."""

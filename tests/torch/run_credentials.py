@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from edriver.common.tls_files import write_tls_files
-from edriver.driver.rpc.certificate_authority import Authority
 from edriver.v1 import agent_pb2
+from edriver.wire.certificate_authority import Authority
+from edriver.wire.tls_files import write_tls_files
 
 
 def tls_credentials(folder: Path, run_id: str = "run") -> Path:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
 import pytest
 import torch
 
-from edriver.worker import topology
+from edriver.worker import context
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.device_mark import DeviceMark
@@ -424,10 +425,8 @@ class LostPeer(Rounds):
 
 
 @pytest.fixture
-def beside_another() -> Iterator[None]:
-    topology.enter(dataclasses.replace(topology.SINGLE_WORKER, size=2))
-    yield
-    topology.leave()
+def beside_another() -> None:
+    context.current.place.enter(dataclasses.replace(SINGLE_WORKER, size=2))
 
 
 def test_no_step_begins_with_gradients_that_an_abort_may_have_left(beside_another: None) -> None:

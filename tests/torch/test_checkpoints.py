@@ -32,10 +32,10 @@ from edriver.checkpoints.ownership import Owner, Ownership
 from edriver.common.ids import RoundId
 from edriver.system.proc_stat import process_name
 from edriver.worker.checkpoints import checkpoints as room
-from edriver.worker.checkpoints.schedule import CheckpointSchedule
 from edriver.worker.errors import CheckpointError
 from edriver.worker.reports import checkpoints as written
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.on_disk import CheckpointSchedule
 from edriver.worker.state.torch_state import TorchState
 from tests.attacks.attackers import OTHER_ACCOUNT
 from tests.needs import MOTO, ROOT_USER, require

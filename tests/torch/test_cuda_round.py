@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from edriver.agent.workers.worker_environment import NCCL_DEFAULTS
 from edriver.common.ids import RoundId
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.group.round_group import RoundGroup
-from edriver.worker.topology import SINGLE_WORKER
 from tests import needs
 
 pytestmark = pytest.mark.needs(needs.GPU)

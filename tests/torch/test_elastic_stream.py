@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader
 
 import edriver
 from edriver.common.ids import RoundId
-from edriver.worker import topology
+from edriver.worker import context, topology
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler import stream_loader
 from edriver.worker.sampler.elastic_stream import ElasticStream
 from edriver.worker.sampler.stream_reader import Reply, Request
@@ -157,7 +158,7 @@ class Worker:
 
     def train(self, job: Job, the_round: Round, rank: int) -> None:
         here.round, here.exchanges = the_round, 0
-        here.place = replace(topology.SINGLE_WORKER, round_id=RoundId(1, id(the_round)), rank=rank, size=the_round.size)
+        here.place = replace(SINGLE_WORKER, round_id=RoundId(1, id(the_round)), rank=rank, size=the_round.size)
         try:
             self._train(job, the_round, rank)
         except (LostError, KilledError, StoppedError):
@@ -337,14 +338,11 @@ def test_other_bad_input_is_named() -> None:
 
 def test_a_stream_outside_the_state_raises_in_the_next_round() -> None:
     stream = stream_of(8)
-    topology.enter(topology.SINGLE_WORKER)
-    try:
+    context.current.place.enter(SINGLE_WORKER)
+    next(iter(stream.loader(2)))
+    context.current.place.enter(replace(SINGLE_WORKER, round_id=RoundId(1, 2)))
+    with pytest.raises(RuntimeError, match=r"belongs to round 0\.1, which is over.*give it to the state"):
         next(iter(stream.loader(2)))
-        topology.enter(replace(topology.SINGLE_WORKER, round_id=RoundId(1, 2)))
-        with pytest.raises(RuntimeError, match=r"belongs to round 0\.1, which is over.*give it to the state"):
-            next(iter(stream.loader(2)))
-    finally:
-        topology.leave()
 
 
 def test_an_iteration_ends_where_another_begins_and_what_it_read_ahead_is_not_lost() -> None:

@@ -18,25 +18,25 @@ from edriver.common.ids import RoundId
 from edriver.horovod import basics
 from edriver.horovod.elastic import state as states
 from edriver.horovod.elastic.sampler import ElasticSampler
-from edriver.worker import topology
+from edriver.worker import context, topology
+from edriver.worker.assignment import NO_ASSIGNMENT, SINGLE_WORKER
 from tests.torch.ranks import run_ranks
 
 SIZE = 2
 
 
 @pytest.fixture
-def placed(monkeypatch: pytest.MonkeyPatch) -> Any:
+def placed() -> Any:
     """Puts this process in a place of a round, as often as is asked."""
-    monkeypatch.setattr(basics.world, "initialized", True)
+    basics.world().initialized = True
     rounds = iter(range(1, 100))
 
     def place(rank: int, size: int) -> None:
         round_id = RoundId(1, next(rounds))
-        topology.enter(replace(topology.SINGLE_WORKER, round_id=round_id, rank=rank, size=size))
+        context.current.place.enter(replace(SINGLE_WORKER, round_id=round_id, rank=rank, size=size))
 
     place(0, 1)
-    yield place
-    topology.leave()
+    return place
 
 
 def test_the_sampler_has_horovods_attributes(placed: Any) -> None:
@@ -304,7 +304,6 @@ def test_model_and_optimizer_may_have_handlers_of_the_scripts_own(placed: Any, r
 
 
 def test_a_state_of_edrivers_own_writes_checkpoints(alone: None, placed: Any, tmp_path: Path) -> None:
-    topology.leave()
     placed(0, 1)
     sampler = ElasticSampler(range(8))
     state = edriver.TorchState(torch.nn.Linear(1, 1), sampler=sampler, checkpoint=tmp_path, every=1, keep=1)
@@ -390,7 +389,6 @@ def test_a_run_function_of_horovods_frameworks_does_without_a_reset(alone: None,
     from edriver.horovod.common.elastic import run_fn
 
     state = hvd.elastic.ObjectState(epoch=2)
-    topology.leave()
     placed(0, 1)
     assert run_fn(lambda state, more: state.epoch + more, fail)(state, 3) == 5
 
@@ -432,12 +430,12 @@ def in_a_fixed_world(rank: int) -> None:
     mixed = hvd.elastic.TorchState(sampler=sampler)
     sampler.record_indices([4, 2, 0] if rank == 0 else [1, 5])
     assert sampler.compact()["offset"] == (6 if rank == 0 else 2)
-    topology.enter(replace(topology.current(), round_id=RoundId(0, 2), receivers=()))
+    context.current.place.enter(replace(topology.current(), round_id=RoundId(0, 2), receivers=()))
     mixed.on_reset()
     mixed.sync()
     assert sampler.compact()["offset"] == 2, "what all have counted"
     assert mixed.digest(committed=False) == ""
-    topology.enter(replace(topology.current(), receivers=(1,)))
+    context.current.place.enter(replace(topology.current(), receivers=(1,)))
     handled_by_a_script(rank)
     counter = Counter()
     counter.value = rank + 1
@@ -520,8 +518,19 @@ def test_resets_are_told_from_the_second_round_on(placed: Any) -> None:
     assert told == [1]
 
 
+def test_a_function_that_runs_nothing_is_refused_in_a_world_that_never_changes_too(group: None, placed: Any) -> None:
+    basics.world().fixed = True
+
+    def hidden(state: Any) -> Any:
+        return (yield state)
+
+    train = hvd.elastic.run(lambda state: hidden(state))
+    with pytest.raises(TypeError, match=r"hvd\.elastic\.run has called .*, and nothing was run: .* a generator"):
+        train(hvd.elastic.ObjectState(epoch=0))
+
+
 def test_a_late_worker_is_neither_first_nor_alone(placed: Any) -> None:
-    topology.enter(topology.NO_ASSIGNMENT)
+    context.current.place.enter(NO_ASSIGNMENT)
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (1, 2, 0, 1)
     assert len(ElasticSampler(range(10))) == 5
     with pytest.raises(RuntimeError, match="was started when the run was under way"):

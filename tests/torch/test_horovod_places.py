@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import edriver.horovod as hvd
 from edriver.common.ids import RoundId
-from edriver.horovod import basics, devices, distributed_samplers, variables
-from edriver.worker import topology
+from edriver.horovod import devices, distributed_samplers
+from edriver.worker import context
+from edriver.worker.assignment import NO_ASSIGNMENT, SINGLE_WORKER
 
 WORKER = {"EDRIVER_WORKER_ID": "3", "EDRIVER_HOST": "b"}
 
@@ -43,7 +44,6 @@ def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Gpu
     found = Gpus(getattr(request, "param", 1))
     monkeypatch.setattr(torch.cuda, "set_device", found.set_device)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: found.count)
-    monkeypatch.setattr(devices, "_taking", False)
     return found
 
 
@@ -84,16 +84,12 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv(name, value)
     for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"):
         monkeypatch.setenv(f"HOROVOD_{name}", "of another run")
-    monkeypatch.setattr(basics.world, "initialized", False)
-    monkeypatch.setattr(variables, "_following", False)
-    monkeypatch.setattr(topology, "_listeners", [])
     rounds = iter(range(1, 100))
 
     def place(**numbers: Any) -> None:
-        topology.enter(replace(topology.SINGLE_WORKER, round_id=RoundId(1, next(rounds)), **numbers))
+        context.current.place.enter(replace(SINGLE_WORKER, round_id=RoundId(1, next(rounds)), **numbers))
 
-    yield place
-    topology.leave()
+    return place
 
 
 def said() -> dict[str, str]:
@@ -121,7 +117,7 @@ def test_the_environment_says_what_holds_in_this_round(worker: Any) -> None:
         "HOROVOD_LOCAL_RANK": "1",
         "HOROVOD_LOCAL_SIZE": "2",
     }
-    topology.enter(topology.NO_ASSIGNMENT)  # it came too late for a run: as rank() and the like have it
+    context.current.place.enter(NO_ASSIGNMENT)  # it came too late for a run: as rank() and the like have it
     assert (said()["HOROVOD_RANK"], said()["HOROVOD_SIZE"]) == (str(hvd.rank()), str(hvd.size())) == ("1", "2")
     hvd.shutdown()
     worker(rank=0, size=1)
@@ -133,14 +129,13 @@ def test_the_environment_says_what_holds_in_this_round(worker: Any) -> None:
 @pytest.fixture
 def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's DistributedSampler is afterwards what it was."""
-    monkeypatch.setattr(distributed_samplers, "_following", False)
     monkeypatch.setattr(DistributedSampler, "__init__", distributed_samplers._initialize)
 
 
 def test_a_samplers_share_is_that_of_the_round(worker: Any, samplers: None) -> None:
     data: Any = range(12)
     before: Any = DistributedSampler(data, num_replicas=1, rank=0)
-    topology.enter(topology.NO_ASSIGNMENT)  # a worker that was started later
+    context.current.place.enter(NO_ASSIGNMENT)  # a worker that was started later
     hvd.init()
     mine: Any = DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=False, seed=5)
     fixed: Any = DistributedSampler(data, num_replicas=6, rank=1)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from torch.utils.data import DistributedSampler
 
-from edriver.worker import topology
+from edriver.worker import context
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler import loaders
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
 
 
 @pytest.fixture
-def in_round() -> Iterator[None]:
-    topology.enter(topology.SINGLE_WORKER)
+def in_round() -> None:
+    context.current.place.enter(SINGLE_WORKER)
     loaders._warn_not_elastic.cache_clear()
-    yield
-    topology.leave()
 
 
 def foreign(module: str, name: str, body: str) -> Any:
@@ -102,9 +100,8 @@ def test_an_epoch_that_is_left_open(caplog: pytest.LogCaptureFixture, batches: i
 def test_other_ranks_and_epochs_that_were_not_begun_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
     sampler = ElasticSampler(range(10))
     sampler.set_epoch(3)
-    topology.enter(replace(topology.SINGLE_WORKER, rank=1, size=2))
+    context.current.place.enter(replace(SINGLE_WORKER, rank=1, size=2))
     other = ElasticSampler(range(10))
     iter(other)
     other.set_epoch(1)
-    topology.leave()
     assert not caplog.records

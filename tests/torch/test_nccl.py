@@ -16,12 +16,12 @@ from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from edriver.common.ids import RoundId
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.backend import checks, torch_groups
 from edriver.worker.backend import nccl as nccl_module
 from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here, note_sizes
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group.round_group import RoundGroup
-from edriver.worker.topology import SINGLE_WORKER
 
 LIMIT_SECONDS = 300.0
 

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import RoundId
-from edriver.worker import topology
+from edriver.worker import context
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.sync.rank_zero import values_of_rank_0
 from tests.torch.ranks import run_ranks
 
 
 def synced(rank: int) -> Any:
-    place = replace(topology.SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=2)
-    topology.enter(place)
+    place = replace(SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=2)
+    context.current.place.enter(place)
     state = ObjectState(best=[1.5, float("inf"), "x", None] if rank == 0 else 9, own=rank, from_rank_0=("best",))
     state.sync()
     return state.best, state.own
@@ -28,12 +29,12 @@ def test_all_have_what_rank_0_had_and_keep_the_rest() -> None:
 
 def test_a_world_of_one_asks_no_store() -> None:
     values = {"best": object()}
-    assert values_of_rank_0(values, topology.SINGLE_WORKER) is values
+    assert values_of_rank_0(values, SINGLE_WORKER) is values
 
 
 def refused(rank: int) -> str:
     if rank == 0:
-        place = replace(topology.SINGLE_WORKER, rank=rank, size=2)
+        place = replace(SINGLE_WORKER, rank=rank, size=2)
         with pytest.raises(TypeError, match="not JSON serializable"):
             values_of_rank_0({"best": object()}, place)
     return "refused"

@@ -37,7 +37,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from edriver.rendezvous.torchrun import backend as backends
 from edriver.rendezvous.torchrun.backend import EdriverBackend
-from edriver.rendezvous.torchrun.connection import Connection
+from edriver.rendezvous.torchrun.client import RendezvousClient
 from edriver.rendezvous.torchrun.engine import EVENTS, EdriverRendezvousHandler
 from edriver.rendezvous.torchrun.replica import Replica
 from edriver.rendezvous.torchrun.store import RendezvousStore
@@ -60,12 +60,12 @@ def run_id(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def connect(server: Server) -> Iterator[Callable[[], Connection]]:
+def connect(server: Server) -> Iterator[Callable[[], RendezvousClient]]:
     """Opens connections: each is another process, as far as the server knows."""
-    opened: list[Connection] = []
+    opened: list[RendezvousClient] = []
 
-    def connect() -> Connection:
-        opened.append(Connection(server.endpoint, server.credentials))
+    def connect() -> RendezvousClient:
+        opened.append(RendezvousClient(server.endpoint, server.credentials))
         return opened[-1]
 
     yield connect
@@ -75,7 +75,7 @@ def connect(server: Server) -> Iterator[Callable[[], Connection]]:
 
 @pytest.fixture
 def make(
-    connect: Callable[[], Connection], run_id: str, monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[], RendezvousClient], run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., EdriverBackend]:
     monkeypatch.setattr(backends, "REFRESH_INTERVAL", 0.0)
     made = []  # a state can be read for as long as the backend that has returned it lives
@@ -213,7 +213,7 @@ def test_a_node_that_is_silent_is_dead_to_the_engine_and_others_are_not(make: Ca
     assert max(state.last_heartbeats.values()) < datetime.now(UTC) - timedelta(days=1)
 
 
-def test_nothing_is_unpickled_that_comes_over_the_network(connect: Callable[[], Connection], run_id: str) -> None:
+def test_nothing_is_unpickled_that_comes_over_the_network(connect: Callable[[], RendezvousClient], run_id: str) -> None:
     """A store holds whatever a client sends; a state is protobuf, and has no field for bytes."""
     fields = GetStateRequest.DESCRIPTOR.file.message_types_by_name
     seen, pending = set(), [fields["GetStateResponse"], fields["SetStateResponse"]]
@@ -227,12 +227,12 @@ def test_nothing_is_unpickled_that_comes_over_the_network(connect: Callable[[], 
 
 def test_a_client_without_the_token_is_refused(server: Server, run_id: str) -> None:
     foreign = dataclasses.replace(server.credentials, token="guessed")
-    backend = EdriverBackend(Connection(server.endpoint, foreign), Replica(), run_id, (1, 2), 15.0, TIMEOUT)
+    backend = EdriverBackend(RendezvousClient(server.endpoint, foreign), Replica(), run_id, (1, 2), 15.0, TIMEOUT)
     with pytest.raises(RendezvousConnectionError, match="its credentials are another server's"):
         backend.get_state()
 
 
-def test_a_value_that_is_too_large_is_refused(connect: Callable[[], Connection], run_id: str) -> None:
+def test_a_value_that_is_too_large_is_refused(connect: Callable[[], RendezvousClient], run_id: str) -> None:
     request = SetKeysRequest(run_id=run_id, pairs=[KeyValue(key="k", value=bytes(9 * 1024 * 1024))])
     with pytest.raises(RendezvousError, match=r"KeyValue.value has \d+ bytes: 8388608 are allowed"):
         connect().call(connect().store.SetKeys, request, TIMEOUT)
@@ -242,7 +242,7 @@ def test_a_value_that_is_too_large_is_refused(connect: Callable[[], Connection],
 
 
 @pytest.fixture(params=["plain", "with-prefix"])
-def store(request: pytest.FixtureRequest, connect: Callable[[], Connection], run_id: str) -> Iterator[Any]:
+def store(request: pytest.FixtureRequest, connect: Callable[[], RendezvousClient], run_id: str) -> Iterator[Any]:
     made = RendezvousStore(connect(), run_id, TIMEOUT)
     yield made if request.param == "plain" else PrefixStore("prefix", made)
     made.num_keys()  # a PrefixStore does not keep it alive; torch's handler does
@@ -281,13 +281,13 @@ def test_a_wait_ends_with_the_timeout(store: Store) -> None:
         store.get("missing")
 
 
-def test_a_value_may_be_any_bytes(connect: Callable[[], Connection], run_id: str) -> None:
+def test_a_value_may_be_any_bytes(connect: Callable[[], RendezvousClient], run_id: str) -> None:
     store = RendezvousStore(connect(), run_id, TIMEOUT)
     store.set("k", bytes(range(256)))
     assert store.get("k") == bytes(range(256))
 
 
-def test_a_get_waits_for_another_to_set(connect: Callable[[], Connection], run_id: str) -> None:
+def test_a_get_waits_for_another_to_set(connect: Callable[[], RendezvousClient], run_id: str) -> None:
     mine, others = (RendezvousStore(connect(), run_id, TIMEOUT) for _ in range(2))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(mine.multi_get, ["x", "y"])
@@ -297,7 +297,7 @@ def test_a_get_waits_for_another_to_set(connect: Callable[[], Connection], run_i
 
 
 def test_the_address_of_a_rounds_store_comes_with_its_port(
-    connect: Callable[[], Connection], run_id: str, monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[], RendezvousClient], run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = RendezvousStore(connect(), run_id, TIMEOUT)
     prefix = f"torch.rendezvous.{run_id}.0"
@@ -317,14 +317,14 @@ def test_the_address_of_a_rounds_store_comes_with_its_port(
     assert store.get("x/MASTER_ADDR") == b"b"
 
 
-def test_many_who_add_at_once_lose_nothing(connect: Callable[[], Connection], run_id: str) -> None:
+def test_many_who_add_at_once_lose_nothing(connect: Callable[[], RendezvousClient], run_id: str) -> None:
     stores = [RendezvousStore(connect(), run_id, TIMEOUT) for _ in range(4)]
     with ThreadPoolExecutor(8) as pool:
         sums = list(pool.map(lambda number: stores[number % 4].add("n", 1), range(80)))
     assert sorted(sums) == list(range(1, 81))
 
 
-def test_runs_do_not_share_keys(connect: Callable[[], Connection], run_id: str) -> None:
+def test_runs_do_not_share_keys(connect: Callable[[], RendezvousClient], run_id: str) -> None:
     RendezvousStore(connect(), run_id, TIMEOUT).set("k", "v")
     assert not RendezvousStore(connect(), "another", TIMEOUT).check(["k"])
 
@@ -336,7 +336,7 @@ Engine = Callable[..., EdriverRendezvousHandler]
 
 
 @pytest.fixture
-def engine(connect: Callable[[], Connection], run_id: str) -> Iterator[Engine]:
+def engine(connect: Callable[[], RendezvousClient], run_id: str) -> Iterator[Engine]:
     """Makes torch's handler as an agent of torchrun has it, on a backend of its own."""
     made: list[EdriverRendezvousHandler] = []
 

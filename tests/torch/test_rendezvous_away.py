@@ -13,7 +13,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
 from edriver.rendezvous.torchrun import backend as backends
 from edriver.rendezvous.torchrun.backend import EdriverBackend
-from edriver.rendezvous.torchrun.connection import Connection
+from edriver.rendezvous.torchrun.client import RendezvousClient
 from edriver.rendezvous.torchrun.replica import Replica
 from edriver.rendezvous.torchrun.store import RendezvousStore
 from tests.rendezvous_server import serving
@@ -25,7 +25,7 @@ TIMEOUT = 60.0
 def test_a_restarted_server_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "REFRESH_INTERVAL", 0.0)
     with serving(tmp_path / "server") as server:
-        connection = Connection(server.endpoint, server.credentials)
+        connection = RendezvousClient(server.endpoint, server.credentials)
         backend = EdriverBackend(connection, Replica(), "r", (8, 9), 15.0, TIMEOUT)
         store = RendezvousStore(connection, "r", TIMEOUT)
         first = backend.set_state(state_of(A))
@@ -61,7 +61,7 @@ def test_a_restarted_server_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
 def test_who_has_never_reached_the_server_says_so_after_its_limit(tmp_path: Path) -> None:
     with serving(tmp_path / "server") as server:
         gone = server.credentials
-    connection = Connection(gone.drivers[0], gone)
+    connection = RendezvousClient(gone.drivers[0], gone)
     backend = EdriverBackend(connection, Replica(), "r", (1, 2), 15.0, limit=0.3)
     with pytest.raises(RendezvousConnectionError, match="cannot be reached"):
         backend.get_state()

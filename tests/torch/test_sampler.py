@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,22 +10,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from edriver.common.ids import RoundId
-from edriver.worker import topology
+from edriver.worker import context
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler
 from edriver.worker.state.torch_state import TorchState
 
 Loader = DataLoader[torch.Tensor]
 
 
-@pytest.fixture(autouse=True)
-def _world() -> Iterator[None]:
-    topology.leave()
-    yield
-    topology.leave()
-
-
 def enter(n: int, rank: int, size: int) -> None:
-    topology.enter(replace(topology.SINGLE_WORKER, round_id=RoundId(1, n), rank=rank, size=size))
+    context.current.place.enter(replace(SINGLE_WORKER, round_id=RoundId(1, n), rank=rank, size=size))
 
 
 def sampler_at(rank: int, size: int, length: int, shuffle: bool = True, seed: int = 0) -> ElasticSampler:

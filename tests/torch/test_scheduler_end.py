@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from edriver.common.ids import RoundId
-from edriver.worker.topology import SINGLE_WORKER
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.watch.scheduler_end import name_the_resize
 from edriver.worker.watch.traceback_text import traceback_text
 

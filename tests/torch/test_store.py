@@ -18,11 +18,11 @@ import pytest
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistNetworkError, DistStoreError
 
+from edriver.wire.unauthenticated import UnauthenticatedCallers
 from edriver.worker.group import store_server
 from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_server import StoreServer
 from edriver.worker.group.store_transport import StoreTransport
-from edriver.worker.group.unauthenticated import UnauthenticatedCallers
 from tests.torch.run_credentials import tls_credentials
 
 LIMIT_SECONDS = 300.0

@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from edriver.common.ids import RoundId
-from edriver.worker import topology
-from edriver.worker.assignment import Assignment
+from edriver.worker import context
+from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
@@ -36,9 +36,7 @@ from tests.torch.ranks import run_ranks
 
 
 def place_of(rank: int, size: int, source: int, receivers: tuple[int, ...]) -> Assignment:
-    return replace(
-        topology.SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=size, source=source, receivers=receivers
-    )
+    return replace(SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=size, source=source, receivers=receivers)
 
 
 class Net(torch.nn.Module):
@@ -86,7 +84,7 @@ def pointers(state: TorchState) -> list[int]:
 
 def sync_three(rank: int) -> dict[str, Any]:
     """Rank 1 sends to rank 0, which is fresh; rank 2 holds the same state as rank 1."""
-    topology.enter(place_of(rank, 3, source=1, receivers=(0,)))
+    context.current.place.enter(place_of(rank, 3, source=1, receivers=(0,)))
     state = new_state(seed=0 if rank == 0 else 7)
     if rank != 0:
         train(state, 3)
@@ -213,7 +211,7 @@ def test_objects_get_tensors_of_their_own() -> None:
 
 
 def sync_generators(rank: int) -> tuple[Any, ...]:
-    topology.enter(place_of(rank, 2, source=0, receivers=(1,)))
+    context.current.place.enter(place_of(rank, 2, source=0, receivers=(1,)))
     torch_generator = torch.Generator().manual_seed(rank)
     mine: dict[str, Any] = {"g": torch_generator, "rng": numpy.random.default_rng(rank), "python": random.Random(rank)}
     state = TorchState(**mine, old=numpy.random.RandomState(rank))
@@ -289,7 +287,7 @@ def die_at_piece(link: type[Downstream] | type[Upstream], step: str, number: int
 
 def lose_the_source(rank: int) -> dict[str, Any]:
     """Rank 1 dies when it has sent a part of the tensors."""
-    topology.enter(place_of(rank, 2, source=1, receivers=(0,)))
+    context.current.place.enter(place_of(rank, 2, source=1, receivers=(0,)))
     relay.PIECE_BYTES = 256
     state = new_state(seed=rank)
     train(state, 2 + rank)
@@ -315,7 +313,7 @@ def test_a_source_lost_on_the_way_leaves_the_receivers_state_as_it_was() -> None
 
 def lose_a_receiver(rank: int) -> bool:
     """Rank 1 of a chain dies when it has received a part; pieces are far larger than any socket's buffer."""
-    topology.enter(place_of(rank, 3, source=0, receivers=(1, 2)))
+    context.current.place.enter(place_of(rank, 3, source=0, receivers=(1, 2)))
     relay.PIECE_BYTES = 16 * 2**20
     state = TorchState(large=torch.full((2**25,), float(rank)))
     if rank == 1:
@@ -331,7 +329,7 @@ def test_the_ranks_before_and_behind_a_lost_receiver_raise_and_keep_their_state(
 
 def lose_the_source_amid_a_piece(rank: int) -> bool:
     """Rank 0 dies with more on its way than sockets hold, so that rank 1 has a part of a piece."""
-    topology.enter(place_of(rank, 2, source=0, receivers=(1,)))
+    context.current.place.enter(place_of(rank, 2, source=0, receivers=(1,)))
     relay.PIECE_BYTES = 16 * 2**20
     state = TorchState(large=torch.full((2**26,), float(rank)))
     if rank == 0:
@@ -406,7 +404,7 @@ def sever_the_receivers(rank: int) -> bool:
     store = c10d._get_default_store()
     relay.PIECE_BYTES = 256
     state = TorchState(large=torch.full((2**12,), float(rank)))
-    topology.enter(place_of(rank, 3, source=0, receivers=(1, 2)))
+    context.current.place.enter(place_of(rank, 3, source=0, receivers=(1, 2)))
     if rank == 0:
         pytest.MonkeyPatch().setattr(Downstream, "pass_on", raise_at(5, Downstream.pass_on))
         with pytest.raises(KeyboardInterrupt):
@@ -427,7 +425,7 @@ def test_receivers_that_are_cut_off_amid_a_sync_raise_and_keep_their_state() -> 
 
 
 def receive_another_model(rank: int) -> str:
-    topology.enter(place_of(rank, 2, source=0, receivers=(1,)))
+    context.current.place.enter(place_of(rank, 2, source=0, receivers=(1,)))
     state = TorchState(Net(width=8 if rank == 0 else 9))
     before = fingerprint(state)
     if rank == 0:
@@ -448,7 +446,7 @@ def test_the_error_of_a_receiver_with_another_model_names_the_key_that_differs()
 @pytest.mark.parametrize(
     "assignment",
     [
-        pytest.param(topology.SINGLE_WORKER, id="alone"),
+        pytest.param(SINGLE_WORKER, id="alone"),
         pytest.param(place_of(0, 3, source=0, receivers=()), id="no-receivers"),
         pytest.param(place_of(2, 3, source=0, receivers=(1,)), id="a-holder-beside"),
     ],
@@ -504,11 +502,8 @@ def test_no_garbage_is_collected_while_others_wait(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("the connection broke")
 
     monkeypatch.setattr(sync, "sync_state", broken)
-    topology.enter(place_of(0, 2, source=0, receivers=(1,)))
-    try:
-        with pytest.raises(RuntimeError, match="broke"):
-            new_state(1).sync()
-    finally:
-        topology.leave()
+    context.current.place.enter(place_of(0, 2, source=0, receivers=(1,)))
+    with pytest.raises(RuntimeError, match="broke"):
+        new_state(1).sync()
     assert collecting == [False]
     assert gc.isenabled()

@@ -455,5 +455,7 @@ def test_a_lazy_module_that_was_not_called_is_refused_by_name() -> None:
         TypeError, match=r"the state's 'net' has lazy modules .* '0\.weight' has no shape yet\. Call the"
     ):
         TorchState(net=net)
+    with pytest.raises(TypeError, match=r"'net' has lazy modules .* 'running_mean' has no shape yet"):
+        TorchState(net=torch.nn.LazyBatchNorm1d(affine=False))
     net(torch.ones(3, 4))
     TorchState(net=net).commit()

@@ -16,9 +16,9 @@ from statistics import median
 
 from benchmarks.history import History, Round
 from edriver.common.stall_limits import MIN_STALL_SECONDS, STALL_FACTOR
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.text.message_reader import message_of
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 SHARE, SECONDS = 0.01, 0.05
 """How far a number may be from the truth: the larger one counts."""

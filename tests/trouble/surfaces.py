@@ -16,11 +16,11 @@ from typing import Any
 from playwright.sync_api import Page
 from prometheus_client.parser import text_string_to_metric_families
 
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.text.cause_names import INTERRUPTION_NAMES, RUN_END_NAMES
 from edriver.text.message_reader import message_of
 from edriver.text.time_spent import TIME_KINDS, seconds_by_kind
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 from tests.process.running import edriver
 
 SCRAPE_INTERVAL = 1.0

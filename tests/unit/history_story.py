@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from edriver.common.wire import duration, timestamp
 from edriver.history.history import History
 from edriver.history.lanes import SlotState
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import duration, timestamp
 
 BOOTING, WAITING, TRAINING, STOPPING, GONE = (
     status_pb2.WORKER_STATE_BOOTING,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from edriver.agent.addresses import drivers_by_ssh, interface_of, own_address
-from edriver.common import driver_channel
-from edriver.common.driver_channel import target_of
+from edriver.wire import driver_channel
+from edriver.wire.driver_channel import target_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edriver.agent.settings import AgentSettings
-from edriver.agent.terms import Terms
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers.ready_socket import check_folder
 from edriver.agent.workers.worker_environment import (
     GLOO_DEFAULTS,
@@ -251,9 +251,9 @@ def test_a_worker_in_restart_mode_finds_what_torchrun_leaves_it(
     mode: agent_pb2.RestartMode | None, expected: dict[str, str | None]
 ) -> None:
     settings = AgentSettings(run_id="r", host="h", agent_id=1, address="127.0.0.1", folder=Path("/s"))
-    terms = Terms(settings, {"CUDA_VISIBLE_DEVICES": "4,5"})
-    terms.take(agent_pb2.Welcome(restart_mode=mode))
-    found = terms.environment_of(agent_pb2.StartWorker(worker_id=3, slot=1))
+    worker_settings = WorkerSettings(settings, {"CUDA_VISIBLE_DEVICES": "4,5"})
+    worker_settings.take(agent_pb2.Welcome(restart_mode=mode))
+    found = worker_settings.environment_of(agent_pb2.StartWorker(worker_id=3, slot=1))
     assert {name: found.get(name) for name in expected} == expected
     if mode is None:
         assert found.items() >= NCCL_DEFAULTS.items()

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from edriver.common.wire import duration
 from edriver.driver.core import cause as why
 from edriver.driver.core.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.observe.cause_message import cause_message, cause_with_text
 from edriver.v1 import cause_pb2
+from edriver.wire.conversion import duration
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
 ERROR = ScriptError("ValueError", "train.py", 17, "train")

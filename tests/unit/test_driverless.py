@@ -9,8 +9,8 @@ import pytest
 
 from edriver.agent.driverless import Driverless
 from edriver.agent.lost_round import loss_in
-from edriver.agent.terms import Terms
 from edriver.agent.worker import Worker
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 
 ROUND = rounds_pb2.RoundId(incarnation=1, n=4)
@@ -64,8 +64,8 @@ def collective_raised(worker_id: int) -> agent_pb2.ConnectRequest:
 def test_one_of_those_that_live_writes_a_checkpoint(messages: list[agent_pb2.ConnectRequest], writer: int) -> None:
     members = [Member(11, 0), Member(12, 1), Member(13, 2)]
     workers = {member.worker_id: cast(Worker, member) for member in members}
-    terms: Any = SimpleNamespace(restart_mode=None)
-    driverless = Driverless(workers, "a", cast(Terms, terms), lambda: False)
+    worker_settings: Any = SimpleNamespace(restart_mode=None)
+    driverless = Driverless(workers, "a", cast(WorkerSettings, worker_settings), lambda: False)
     for message in messages:
         next(member for member in members if member.worker_id == loss_in(message)).say(driverless, message)
     driverless.part_with_run(BOUND)
@@ -75,8 +75,8 @@ def test_one_of_those_that_live_writes_a_checkpoint(messages: list[agent_pb2.Con
 def test_where_rank_0_is_on_another_host_none_writes_here_unless_the_round_has_lost_a_member() -> None:
     members = [Member(12, 1), Member(13, 2)]
     workers = {member.worker_id: cast(Worker, member) for member in members}
-    terms: Any = SimpleNamespace(restart_mode=None)
-    driverless = Driverless(workers, "a", cast(Terms, terms), lambda: False)
+    worker_settings: Any = SimpleNamespace(restart_mode=None)
+    driverless = Driverless(workers, "a", cast(WorkerSettings, worker_settings), lambda: False)
     driverless.part_with_run(BOUND)
     assert [member.writes for member in members] == [False, False]
     members[1].say(driverless, ending(13))

@@ -11,8 +11,8 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
 
 from edriver.agent.workers.error_file import MAX_ERROR_FILE_BYTES, read, recorded_error
-from edriver.common.wire import epoch_seconds
 from edriver.text.wire_text import MAX_TEXT_LENGTH
+from edriver.wire.conversion import epoch_seconds
 
 
 def of_record(**more: Any) -> dict[str, Any]:

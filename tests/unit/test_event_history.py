@@ -6,7 +6,6 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
@@ -20,6 +19,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.text.cause_names import INTERRUPTION_NAMES
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
 from tests.told_events import told
 
 

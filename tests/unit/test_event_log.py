@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 
-from edriver.common.wire import duration, timestamp
 from edriver.text.event_lines import event_line, progress_line
 from edriver.v1 import rounds_pb2, status_pb2
+from edriver.wire.conversion import duration, timestamp
 
 
 def test_a_line_is_an_event_with_plain_values() -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from edriver.driver.core import events
-from edriver.driver.journal import sqlite_journal
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.file_lease import LEASE, LOOK_PERIOD, FileLease
 from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.system.database import open_locked
 from edriver.system.proc_stat import process_name
 
 HEAD = Head("5d2f01aa", (), "/", {}, b"k" * 32, "")
@@ -77,7 +77,7 @@ def stop(journal: SqliteJournal) -> None:
 def test_two_connections_do_not_see_each_other_here(tmp_path: Path) -> None:
     """What the other tests are about."""
     journal = first(tmp_path)
-    sqlite_journal._open(journal.path).close()
+    open_locked(journal.path).close()
     journal.close()
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from edriver.system.ports.grpc_log import LEVEL_VARIABLE, silence_grpc, with_users_level
+from edriver.wire.grpc_log import LEVEL_VARIABLE, silence_grpc, with_users_level
 
 
 @pytest.mark.parametrize(

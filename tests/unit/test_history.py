@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from edriver.common.wire import duration, timestamp
 from edriver.history import interruptions, lanes, rounds
 from edriver.history.history import MAX_LOG_LINES, History
 from edriver.history.lanes import SlotState
 from edriver.text.time_spent import TIME_KINDS
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import duration, timestamp
 from tests.unit.history_story import (
     FAILURE,
     GONE,

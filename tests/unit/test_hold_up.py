@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from edriver.common.wire import duration, epoch_seconds, timestamp
 from edriver.driver.observe.pace.hold_up import (
     GOES_ON_SECONDS,
     MAX_NAMED,
@@ -17,6 +16,7 @@ from edriver.driver.observe.pace.hold_up import (
 )
 from edriver.text.pace_text import hold_up_text, waited_for_text
 from edriver.v1 import notification_pb2, pace_pb2
+from edriver.wire.conversion import duration, epoch_seconds, timestamp
 
 NOW = 1000.0
 WAITING = pace_pb2.WORKER_ACTIVITY_WAITING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.spawn
 import os
 import threading
 import weakref
@@ -10,7 +11,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from edriver.worker.backend.interpreter import callers, format_stack, frames, without_collections
+from edriver.worker.backend.interpreter import (
+    before_new_process,
+    callers,
+    format_stack,
+    frames,
+    prepares_as_known,
+    without_collections,
+)
 from edriver.worker.watch.stall import stacks
 
 BOUND = 20.0
@@ -152,3 +160,23 @@ def test_a_child_forked_in_a_pause_collects_garbage() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_a_new_process_is_seen_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepares_as_known()
+    monkeypatch.setattr(multiprocessing.spawn, "get_preparation_data", dict)
+
+    def refuse() -> None:
+        raise RuntimeError("not now")
+
+    before_new_process(refuse)
+    child = multiprocessing.get_context("spawn").Process(target=print)
+    with pytest.raises(RuntimeError, match="not now"):
+        child.start()
+
+
+def test_where_new_processes_are_prepared_otherwise_nothing_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(multiprocessing.spawn, "get_preparation_data")
+    before_new_process(pytest.fail)
+    assert not prepares_as_known()
+    assert not hasattr(multiprocessing.spawn, "get_preparation_data")

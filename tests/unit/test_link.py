@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from edriver.common.link import Link, LinkOverflowError
+from edriver.wire.link import Link, LinkOverflowError
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ from edriver.agent.health.process_state import stands_still
 from edriver.agent.health.unresponsive import UnresponsiveWatch
 from edriver.common.lease import ProcessClock
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import span_seconds
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import rounds_pb2
+from edriver.wire.conversion import span_seconds
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,7 @@ def test_a_worker_that_does_not_answer_is_asked_and_then_reported_once() -> None
     report = mute.look(20.5, Phase.STEP, LIMITS)
     assert report is not None
     assert (report.stalled.phase, span_seconds(report.stalled.duration), report.stalled.round_id.n) == ("step", 20.5, 3)
+    assert report.stalled.WhichOneof("threads") == "stacks_on_stderr"
     assert mute.look(21.0, Phase.STEP, LIMITS) is None
     # It has answered meanwhile: this is another silence.
     assert mute.look(5.0, Phase.STEP, LIMITS) is None

@@ -8,9 +8,8 @@ import pytest
 
 from edriver.common.ids import RoundId
 from edriver.driver.journal.draws import Draws, new_key
-from edriver.worker.assignment import Assignment
+from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.group.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
-from edriver.worker.topology import SINGLE_WORKER
 
 SECRET = bytes(range(SECRET_BYTES))
 PROOF = MembershipProof(SECRET, RoundId(1, 7), "round/1.7//0")

@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.release import VERSION
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import duration, timestamp
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
@@ -34,6 +33,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.round_time import SETTLING_SECONDS
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import agent_pb2, notification_pb2, resources_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import duration, timestamp
 from scripts.docs_site import metrics
 from tests import needs
 from tests.told_events import told

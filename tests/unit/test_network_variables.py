@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edriver.agent.settings import AgentSettings
-from edriver.agent.terms import Terms
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers.network_variables import infiniband_devices, missing
 from edriver.driver.training_script import program_in_restart_mode
 from edriver.v1 import agent_pb2
@@ -56,13 +56,13 @@ def test_a_worker_starts_without_an_interface_that_is_not_here(
 ) -> None:
     settings = AgentSettings("run", "localhost", 1, "127.0.0.1", tmp_path)
     with caplog.at_level(logging.WARNING):
-        terms = Terms(settings, {"GLOO_SOCKET_IFNAME": "eth99", "NCCL_SOCKET_IFNAME": "lo"})
+        worker_settings = WorkerSettings(settings, {"GLOO_SOCKET_IFNAME": "eth99", "NCCL_SOCKET_IFNAME": "lo"})
         for _ in range(2):  # an agent that dials again has another
-            terms.take(agent_pb2.Welcome(command=["/usr/bin/python3.12", "train.py"]))
+            worker_settings.take(agent_pb2.Welcome(command=["/usr/bin/python3.12", "train.py"]))
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("GLOO_SOCKET_IFNAME=eth99 is left out: this host has no such network interface, only ")
     assert "lo" in line.partition("only ")[2].split(", ")
-    environment = terms.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0))
+    environment = worker_settings.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0))
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
 
 
@@ -76,7 +76,9 @@ def test_a_worker_starts_without_an_interface_that_is_not_here(
 def test_what_leads_into_another_network_keeps_its_variables(
     command: Sequence[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    terms = Terms(AgentSettings("run", "localhost", 1, "127.0.0.1", tmp_path), {"GLOO_SOCKET_IFNAME": "eth99"})
-    terms.take(agent_pb2.Welcome(command=command))
-    assert terms.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0))["GLOO_SOCKET_IFNAME"] == "eth99"
+    worker_settings = WorkerSettings(
+        AgentSettings("run", "localhost", 1, "127.0.0.1", tmp_path), {"GLOO_SOCKET_IFNAME": "eth99"}
+    )
+    worker_settings.take(agent_pb2.Welcome(command=command))
+    assert worker_settings.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0))["GLOO_SOCKET_IFNAME"] == "eth99"
     assert caplog.records == []

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import edriver
-from edriver.worker import topology
+from edriver.worker import context
+from edriver.worker.backend import default_group
 from edriver.worker.rounds.effects import Train
 from edriver.worker.rounds.script_call import ScriptCall
 from edriver.worker.watch.not_called import refuse_result
@@ -68,16 +69,24 @@ RETURNED: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 def script_call(function: Callable[..., Any], boundaries: int = 0) -> ScriptCall[Any]:
-    return ScriptCall(function, edriver.ObjectState(), (), {}, lambda: None, lambda: boundaries)
+    return ScriptCall(context.current, function, edriver.ObjectState(), (), {}, lambda: None, lambda: boundaries)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """The process group of a script on its own ends with the test."""
+    yield
+    default_group.destroy()
 
 
 @pytest.mark.parametrize(("function", "said"), RETURNED.values(), ids=RETURNED)
-def test_what_only_returns_one_is_refused_where_it_was_called(function: Callable[..., Any], said: str) -> None:
+def test_what_only_returns_one_is_refused_where_it_was_called(
+    alone: None, function: Callable[..., Any], said: str
+) -> None:
     message = f"edriver.run has called .*, and nothing was run: it has returned {said}, which does nothing until"
     for hidden in (decorated(function), lambda state: function(state)):
         with pytest.raises(TypeError, match=message):
             script_call(hidden).perform(Train())
-        topology.leave()
         with pytest.raises(TypeError, match=message):
             edriver.run(hidden)(edriver.ObjectState())
 

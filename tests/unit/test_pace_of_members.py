@@ -6,11 +6,11 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.driver.core.rounds.ranks import Candidate, plan_round
 from edriver.driver.observe.pace.hold_up import SETTLE_SECONDS
 from edriver.driver.observe.pace.members import Pace
 from edriver.v1 import agent_pb2, notification_pb2, pace_pb2, status_pb2
+from edriver.wire.conversion import duration, round_id_message, timestamp
 
 ROUND = RoundId(1, 1)
 NOW = 1000.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.phases import parse, phases_of_kill
-from edriver.common.wire import timestamp
+from edriver.wire.conversion import timestamp
 
 KILLED = 100.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.wire import duration, timestamp
 from edriver.text.progress_text import age, lasted, progress_text, time_text
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import duration, timestamp
 
 
 @pytest.mark.parametrize(

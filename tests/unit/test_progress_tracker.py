@@ -6,11 +6,11 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import epoch_seconds, timestamp
 from edriver.driver.core.rounds.ranks import Candidate, plan_round
 from edriver.driver.observe.progress import RATE_WINDOW, Commits, ProgressTracker, SampleCount, Written
 from edriver.driver.observe.progress_history import ProgressHistory
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, timestamp
 
 
 class Story:

@@ -9,7 +9,8 @@ import pytest
 import edriver
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS
-from edriver.worker import topology
+from edriver.worker import context
+from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.reports import SamplesDone
 from edriver.worker.rounds.participant import Participant
 from edriver.worker.rounds.progress_watch import ProgressWatch
@@ -17,8 +18,8 @@ from edriver.worker.rounds.step_times import StepTimes
 
 
 @pytest.fixture(autouse=True)
-def rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "_assignment", topology.SINGLE_WORKER)
+def rank_0() -> None:
+    context.current.place.enter(SINGLE_WORKER)
 
 
 class Resumed(edriver.ObjectState):
@@ -30,7 +31,7 @@ class Resumed(edriver.ObjectState):
 
 def test_what_a_worker_holds_before_its_first_sync_is_not_the_runs() -> None:
     times = StepTimes()
-    watch = ProgressWatch(Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
+    watch = ProgressWatch(context.current, Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
     watch.state = Resumed()
     watch.state.report(loss=3.0)
     before = watch.progress()
@@ -45,12 +46,10 @@ def test_what_a_worker_holds_before_its_first_sync_is_not_the_runs() -> None:
 
 
 @pytest.mark.parametrize(("rank", "reported"), [(0, {f"value {n}": float(n) for n in range(100)}), (1, {})])
-def test_what_the_script_reports_in_rank_0_is_sent(
-    monkeypatch: pytest.MonkeyPatch, rank: int, reported: dict[str, float]
-) -> None:
-    monkeypatch.setattr(topology, "_assignment", replace(topology.SINGLE_WORKER, rank=rank))
+def test_what_the_script_reports_in_rank_0_is_sent(rank: int, reported: dict[str, float]) -> None:
+    context.current.place.enter(replace(SINGLE_WORKER, rank=rank))
     times = StepTimes()
-    watch = ProgressWatch(Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
+    watch = ProgressWatch(context.current, Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
     watch.state = edriver.ObjectState()
     for number in range(100):
         watch.state.report(**{f"value {number}": float(number)})
@@ -61,7 +60,7 @@ def test_what_the_script_reports_in_rank_0_is_sent(
 
 def test_values_belong_to_the_boundary_that_follows_them() -> None:
     times = StepTimes()
-    watch = ProgressWatch(Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
+    watch = ProgressWatch(context.current, Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
     watch.state = edriver.ObjectState()
     times.synced(RoundId(1, 1))
     seen = []

@@ -13,11 +13,11 @@ from google.protobuf import json_format
 from google.protobuf.json_format import SerializeToJsonError
 from google.protobuf.message import Message
 
-from edriver.common.wire import epoch_seconds, timestamp
 from edriver.history.records import RecordError, UnreadableLine, read, records_of
 from edriver.text.event_lines import event_line, plain
 from edriver.text.message_reader import message_of
 from edriver.v1 import resources_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, timestamp
 from tests.fuzz.messages import Fuzzer
 
 LINES = (

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from edriver.common.join_config import JoinConfig
-from edriver.driver.rpc.certificate_authority import Authority, end_of
 from edriver.rendezvous.address import CREDENTIALS_FILE
 from edriver.rendezvous.server.identity import AUTHORITY_FILE, SERVER_FILE, Identity, identity, write_private
+from edriver.rendezvous.server.serve import serve
+from edriver.system.private_files import OwnFolder
+from edriver.wire.certificate_authority import Authority, end_of
+from edriver.wire.guarded_server import GuardedServer
 
 START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 
@@ -74,3 +78,24 @@ def test_a_server_that_lost_its_certificate_says_that_clients_need_new_credentia
     (tmp_path / SERVER_FILE).write_bytes(b"")
     start(tmp_path, 1)
     assert caplog.messages == [f"this server has a new authority: give all clients the new {CREDENTIALS_FILE}"]
+
+
+def test_a_server_uses_the_folder_that_it_has_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another account, which owns the folder above, puts one of its own in its place right after the look."""
+    folder, looked_at = tmp_path / "server", tmp_path / "moved"
+    really = OwnFolder.check
+
+    def check(own: OwnFolder, names: Iterable[str]) -> None:
+        really(own, names)
+        if not looked_at.exists():
+            folder.rename(looked_at)
+            folder.mkdir()
+
+    async def refuse(_server: GuardedServer, _address: str, _port: int) -> int:
+        raise OSError("the test ends here")
+
+    monkeypatch.setattr(OwnFolder, "check", check)
+    monkeypatch.setattr(GuardedServer, "open", refuse)
+    assert serve(folder, "127.0.0.1", 0) == 1
+    assert list(folder.iterdir()) == []
+    assert {"server.pem", "authority.pem", "journal.sqlite3"} <= {path.name for path in looked_at.iterdir()}

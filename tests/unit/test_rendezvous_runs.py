@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
+import sqlite3
 import stat
 from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,9 +17,10 @@ import pytest
 from edriver.common.limits import OutOfBoundsError
 from edriver.rendezvous.server import journal as journals
 from edriver.rendezvous.server import key_values, runs
-from edriver.rendezvous.server.journal import CorruptJournalError, Journal
-from edriver.rendezvous.server.key_values import NotANumberError
+from edriver.rendezvous.server.journal import CorruptJournalError, Journal, JournalHeldError
 from edriver.rendezvous.server.runs import Runs
+from edriver.system.database import open_locked
+from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.v1.rendezvous_pb2 import (
     ChangeKeyRequest,
     CompareSet,
@@ -25,6 +30,7 @@ from edriver.v1.rendezvous_pb2 import (
     SetStateRequest,
     StateChange,
 )
+from edriver.wire.store_values import NotANumberError
 from tests.unit.test_rendezvous_state import change, entry, names
 
 
@@ -41,18 +47,19 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = Clock()
-        self.journal = Journal(folder)
+        self.own = OwnFolder(folder)
+        self.journal = Journal(self.own, folder)
         self.runs = Runs(self.journal, self.clock)
 
     def restart(self) -> Runs:
         self.journal.close()
-        self.journal = Journal(self.folder)
+        self.journal = Journal(self.own, self.folder)
         self.runs = Runs(self.journal, self.clock)
         return self.runs
 
     @property
     def file(self) -> Path:
-        return self.folder / "journal"
+        return self.folder / journals.DATABASE
 
     def join(self, name: str, run_id: str = "r") -> None:
         found = self.runs.find(run_id)
@@ -67,8 +74,12 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def host(tmp_path: Path) -> Iterator[Host]:
+    (tmp_path / "server").mkdir(0o700)
+    found = Host(tmp_path / "server")
+    with found.own:
+        yield found
+        found.journal.close()
 
 
 def add(key: str, number: int, request_id: bytes) -> ChangeKeyRequest:
@@ -113,39 +124,96 @@ def test_a_change_that_arrives_again_is_made_once_also_after_a_restart(host: Hos
     assert host.runs.change_key(add("n", 5, b"two")).value == b"10"
 
 
-def test_a_record_that_was_cut_off_is_left_out(host: Host) -> None:
+def test_a_server_that_is_killed_has_lost_nothing_that_it_has_answered(host: Host, tmp_path: Path) -> None:
+    """Killed: its files are as they are at some moment, and the last change is torn."""
     host.set("a", b"1")
     host.set("b", b"2")
-    host.file.write_bytes(host.file.read_bytes()[:-3])
-    keys = host.restart().get("r").keys
-    assert (keys.get("a"), keys.get("b")) == (b"1", None)
-    host.set("c", b"3")
-    assert host.restart().get("r").keys.get("c") == b"3"
+    killed = tmp_path / "killed"
+    shutil.copytree(host.folder, killed)
+    log = killed / f"{journals.DATABASE}-wal"
+    log.write_bytes(log.read_bytes()[:-3])
+    with OwnFolder(killed) as own, closing(Journal(own, killed)) as journal:
+        keys = Runs(journal, host.clock).get("r").keys
+        assert (keys.get("a"), keys.get("b")) == (b"1", None)
 
 
-def test_a_damaged_file_is_refused(host: Host) -> None:
-    host.set("a", b"1")
-    data = bytearray(host.file.read_bytes())
-    data[-1] ^= 1
-    host.file.write_bytes(data)
-    with pytest.raises(CorruptJournalError, match=r"journal is damaged at byte \d+: remove it"):
+@pytest.mark.parametrize(
+    "where", [pytest.param(b"a-value", id="in-a-value"), pytest.param(b"SQLite", id="at-its-begin")]
+)
+def test_a_damaged_file_is_refused(host: Host, where: bytes) -> None:
+    host.set("a", b"a-value")
+    host.restart()
+    host.journal.close()
+    data = host.file.read_bytes()
+    assert where in data
+    host.file.write_bytes(data.replace(where, where.swapcase()))
+    with pytest.raises(CorruptJournalError, match=r"journal.sqlite3 is damaged \(.*\): remove it"):
         host.restart()
     host.journal.close()
+
+
+def test_the_file_of_a_later_edriver_is_refused(host: Host) -> None:
+    host.journal.close()
+    with closing(sqlite3.connect(host.file)) as database:
+        database.execute(f"PRAGMA user_version = {journals.FORMAT + 1}")
+    with pytest.raises(CorruptJournalError, match="has format 2, and this edriver knows 1"):
+        host.restart()
+
+
+def test_tokens_of_a_database_that_was_removed_are_stale(host: Host) -> None:
+    host.join("a")
+    token = host.runs.get("r").state.token
+    host.journal.close()
+    host.file.unlink()
+    host.restart()
+    host.join("a")
+    stale = change(token, entry("b", participant=True), count=2, nodes=(50, 60))
+    stale.run_id = "r"
+    assert host.runs.get("r").state.token.version == token.version
+    assert not host.runs.set_state(stale)[1]
+
+
+def test_a_folder_that_is_replaced_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite goes by the path: what it has opened must lie in the folder that was looked at."""
+    for name in ("own", "foreign"):
+        (tmp_path / name).mkdir(0o700)
+        (tmp_path / name / journals.DATABASE).touch(0o600)
+
+    def swapped(path: Path) -> sqlite3.Connection:
+        return open_locked(tmp_path / "foreign" / path.name)
+
+    monkeypatch.setattr(journals, "open_locked", swapped)
+    with OwnFolder(tmp_path / "own") as own, pytest.raises(NotOwnError, match="was replaced by another folder"):
+        Journal(own, tmp_path / "own")
 
 
 def test_files_are_for_their_user_alone_and_a_folder_for_one_server(host: Host) -> None:
     host.set("a", b"1")
     assert {stat.S_IMODE(path.stat().st_mode) for path in host.folder.iterdir()} == {0o600}
-    with pytest.raises(BlockingIOError):
-        Journal(host.folder)
+    with pytest.raises(JournalHeldError):
+        Journal(host.own, host.folder)
 
 
 def test_the_file_begins_anew_when_most_of_it_is_out_of_date(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "MIN_APPENDED_BYTES", 10_000)
     for number in range(100):
-        host.set("key", b"%d" % number * 200)
-        assert host.file.stat().st_size < 12_000
-    assert host.restart().get("r").keys.get("key") == b"99" * 200
+        host.set("key", b"%d" % number * 2000)
+    assert host.restart().get("r").keys.get("key") == b"99" * 2000
+    assert host.file.stat().st_size < 60_000  # it has never been larger: SQLite gives nothing back
+
+
+def test_a_change_at_which_the_file_begins_anew_is_not_lost(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "MIN_APPENDED_BYTES", 1)
+    for number in range(8):
+        host.set("key", b"%d" % number)
+        killed = tmp_path / f"killed-{number}"
+        shutil.copytree(host.folder, killed)
+        with OwnFolder(killed) as own, closing(Journal(own, killed)) as journal:
+            assert Runs(journal, host.clock).get("r").keys.get("key") == b"%d" % number
 
 
 def test_the_keys_of_old_rounds_are_removed(host: Host) -> None:
@@ -180,7 +248,7 @@ def test_compare_and_set_of_a_key() -> None:
 def test_what_is_no_number_is_not_added_to() -> None:
     keys = key_values.KeyValues()
     keys.set("k", b"x")
-    with pytest.raises(NotANumberError):
+    with pytest.raises(NotANumberError, match="'k': the value is not a number"):
         keys.change(add("k", 1, b"a"))
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from edriver.client import RunError
 from edriver.commands.report import report
-from edriver.common.wire import timestamp
 from edriver.dashboard import assets
 from edriver.dashboard.assets import INSTALL_COMMAND, PAGE_SCRIPTS, filled, plotly_script
 from edriver.dashboard.report import facts, html_report, recorded_run, script_safe, text_summary
 from edriver.history.records import Records
+from edriver.wire.conversion import timestamp
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b onclick=x>&amp;"
 T = 1700000000.0

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from edriver.agent.resources.changes import REFRESH_INTERVAL, UsageChanges
+from edriver.agent.resources.changes import REFRESH_INTERVAL, UsageChanges, UsageReports
 from edriver.agent.resources.gpus import GpuReading, NoGpus, gpus_of, open_gpus
 from edriver.agent.resources.host import Host, interfaces_that_count
 from edriver.agent.resources.limits import cpu_limit, memory_limit
@@ -28,7 +28,6 @@ from edriver.agent.resources.processes import (
     ended_among,
     process_stat,
 )
-from edriver.agent.resources.reports import UsageReports
 from edriver.agent.resources.resident import MAX_WALK_AGE, PAGE_BYTES, ResidentMemory, private_pages
 from edriver.agent.resources.sample import Sample, WorkerPlace
 from edriver.agent.resources.sampler import Sampler

@@ -18,11 +18,12 @@ import edriver
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.worker import context
 from edriver.worker.assignment import Assignment
 from edriver.worker.restart import standby
 from edriver.worker.restart.environment import torchrun_environment
 from edriver.worker.restart.script import own_traceback, run_script
-from edriver.worker.rounds.run import rounds_of_this_process
+from edriver.worker.rounds.run import rounds_of
 
 PLACE = Assignment(
     round_id=RoundId(1, 4),
@@ -128,7 +129,7 @@ def test_a_call_of_run_in_restart_mode_raises(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("EDRIVER_WORKER_ID", "1")
     monkeypatch.setenv("EDRIVER_MODE", "restart")
     with pytest.raises(RuntimeError, match="give --mode elastic"):
-        rounds_of_this_process.__wrapped__()
+        rounds_of(context.current)
 
 
 def test_no_checkpoint_is_requested_outside_of_restart_mode() -> None:

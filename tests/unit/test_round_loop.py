@@ -9,9 +9,9 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message, version_of
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import round_id_message, version_of
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
 from edriver.worker.rounds.loop import End, RoundLoop

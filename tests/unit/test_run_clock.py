@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from edriver.agent.settings import AgentSettings
-from edriver.agent.terms import Terms
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.common.clocks.run_clock import CLOCK_VARIABLE, RunClock
-from edriver.common.wire import timestamp
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import timestamp
 
 
 class Machine:
@@ -70,8 +70,8 @@ def test_a_worker_without_one_reads_its_machines(environment: Mapping[str, str])
 def test_a_worker_is_told_the_time_that_the_driver_has_told_its_agent(tmp_path: object) -> None:
     from pathlib import Path
 
-    terms = Terms(AgentSettings("run", "a", 1, "127.0.0.1", Path(str(tmp_path))), {})
-    hour_ahead = terms.clock() + 3600.0
-    terms.take(agent_pb2.Welcome(now=timestamp(hour_ahead)))
-    told = RunClock.of(terms.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0)))
+    worker_settings = WorkerSettings(AgentSettings("run", "a", 1, "127.0.0.1", Path(str(tmp_path))), {})
+    hour_ahead = worker_settings.clock() + 3600.0
+    worker_settings.take(agent_pb2.Welcome(now=timestamp(hour_ahead)))
+    told = RunClock.of(worker_settings.environment_of(agent_pb2.StartWorker(worker_id=1, slot=0)))
     assert 3590.0 < told() - RunClock()() < 3610.0

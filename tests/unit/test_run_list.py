@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from edriver.commands.runs import runs, table
-from edriver.common.wire import duration, timestamp
 from edriver.dashboard import known_runs
 from edriver.history.run_list import TAIL_BYTES, RunSummary, recorded_runs
 from edriver.text.event_lines import event_line, plain
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import duration, timestamp
 
 BEGAN = 1_700_000_000.0
 

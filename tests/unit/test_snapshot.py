@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from edriver.common.link import Link
 from edriver.driver.core import events
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, Turn
 from edriver.driver.journal.snapshot import snapshot_from_bytes, snapshot_to_bytes
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.v1 import agent_pb2
+from edriver.wire.link import Link
 
 HEAD = Head("5d2f01aa", (), "/", {}, b"k" * 32, "")
 EVENT = Entry(1.0, 2.0, events.DrainRequested("a", None, "x" * 1000, "me"))

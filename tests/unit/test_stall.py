@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, Phase, collective_timeout, limits_of, text_of
-from edriver.worker import training_phase
+from edriver.worker import context, training_phase
 from edriver.worker.watch.stall import MAX_CHECK_INTERVAL, Stall, StallWatch, stacks
 
 
@@ -162,17 +162,17 @@ def test_a_collective_may_wait_longer_than_any_member_may_be_busy(limits: dict[s
 
 
 def test_a_phase_ends_where_its_block_ends_whatever_happens_in_it() -> None:
-    before, changes = training_phase.current.phase, training_phase.current.changes
+    before, changes = context.current.phase.phase, context.current.phase.changes
 
     def evaluate() -> None:
         with training_phase.phase("eval"):
-            assert training_phase.current.phase is Phase.EVAL
+            assert context.current.phase.phase is Phase.EVAL
             raise KeyError
 
     with pytest.raises(KeyError):
         evaluate()
-    assert training_phase.current.phase is before
-    assert training_phase.current.changes == changes + 2
+    assert context.current.phase.phase is before
+    assert context.current.phase.changes == changes + 2
 
 
 def test_a_phase_that_there_is_not() -> None:

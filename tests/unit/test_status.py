@@ -11,7 +11,6 @@ from edriver.client import RunError
 from edriver.commands.status import lines, listed, status
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import duration, epoch_seconds, span_seconds, timestamp
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
@@ -22,6 +21,7 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.status import MAX_ANSWER_AGE, StatusServer
 from edriver.v1 import cause_pb2, status_pb2
+from edriver.wire.conversion import duration, epoch_seconds, span_seconds, timestamp
 
 NOTHING = "0 rounds; 0 failures, 0 preemptions, 0 resizes; 0 steps lost"
 

@@ -8,8 +8,8 @@ import pytest
 
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
 from edriver.worker.rounds import step_times
 from edriver.worker.rounds.step_times import MIN_STEPS_CONSIDERED, STEPS_CONSIDERED, StepTimes
 

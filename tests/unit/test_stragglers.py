@@ -7,10 +7,10 @@ from statistics import median
 
 import pytest
 
-from edriver.common.wire import duration, timestamp
 from edriver.driver.observe.pace.stragglers import Sample, Step, Verdict, Window, _median_of_others, stragglers
 from edriver.text.pace_text import straggler_text
 from edriver.v1 import pace_pb2
+from edriver.wire.conversion import duration, timestamp
 
 LOADING = pace_pb2.STRAGGLER_REASON_LOADING
 COMPUTING = pace_pb2.STRAGGLER_REASON_COMPUTING

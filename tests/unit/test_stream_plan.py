@@ -7,7 +7,7 @@ import json
 import pytest
 
 from edriver.worker.sampler.stream_block import MAX_STEPS, Block, Part, batches_of
-from edriver.worker.sampler.stream_course import Course, Report, Terms
+from edriver.worker.sampler.stream_course import Course, Report, StreamSettings
 from edriver.worker.sampler.stream_plan import Plan, cut, samples_in
 from edriver.worker.sampler.stream_shards import Piece, Progress, Range, shard_order
 
@@ -114,7 +114,7 @@ def test_a_block_has_as_many_steps_as_the_worker_with_the_fewest() -> None:
     assert [block.after(steps).samples_done() for steps in (2, 0, 1)] == [8, 0, 4]
 
 
-TERMS = Terms(epoch=0, seed=0, shuffle=False, shards=1, batch_size=4, drop_last=True)
+TERMS = StreamSettings(epoch=0, seed=0, shuffle=False, shards=1, batch_size=4, drop_last=True)
 
 
 def test_a_report_arrives_as_it_was() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from edriver.common.wire import span_seconds
 from edriver.driver.core.cause import RoundEnd
 from edriver.text.time_spent import seconds_by_kind
+from edriver.wire.conversion import span_seconds
 from tests.unit.time_ledger_story import BOOT, FAILURE, NEXT_RUN, USUAL, Story
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.driver.core.cause import RoundEnd
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import notification_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 from edriver.worker.rounds.step_times import StepTimes
 from tests.unit.time_ledger_story import BEGAN, BOOT, FAILURE, KIND_OF, NEXT_RUN, NO_PHASES, STALL, Story, check
 

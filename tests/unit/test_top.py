@@ -14,9 +14,9 @@ from textual.worker import WorkerCancelled
 
 from edriver.client import Run, RunError
 from edriver.commands.top import MAX_SHOWN_WORKERS, Top, Watch, head, worker_rows
-from edriver.common.wire import timestamp
 from edriver.text.printable import printable
 from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
+from edriver.wire.conversion import timestamp
 
 HOST = "gpu-node-{}.cluster.example.org"
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import RoundId, Version
-from edriver.common.wire import epoch_seconds, timestamp
 from edriver.driver.core import events
 from edriver.driver.observe.records.recorder import Recorder, writers_of
 from edriver.driver.observe.records.trace import REMARKS_TRACK, Trace
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, timestamp
 from tests.unit.test_event_history import Story
 
 Entry = dict[str, Any]

@@ -12,9 +12,9 @@ from types import FrameType
 import pytest
 
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import span_seconds
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import pace_pb2
+from edriver.wire.conversion import span_seconds
 from edriver.worker.watch import training_looks
 from edriver.worker.watch.activity import activity_of, place_of
 from edriver.worker.watch.training_looks import LOOK_INTERVAL, TrainingLooks

@@ -1,14 +1,17 @@
-"""The events that an agent's messages become."""
+"""The events that messages of agents and workers become."""
 
 from __future__ import annotations
 
 import pytest
 
+from edriver.common.ids import RoundId
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, Exit, WorkerName
 from edriver.driver.core.losses import loss_of
-from edriver.driver.rpc.translate import exit_reason_of
-from edriver.v1 import agent_pb2, cause_pb2
+from edriver.driver.rpc.translate import STACKS_ON_STDERR, event_of_report, exit_reason_of
+from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
+from edriver.v1.notification_pb2 import Idle, Report, StacksOnStderr, Stalled
+from edriver.wire.conversion import duration
 
 WORKER = WorkerName(1, "a", 0, 0)
 
@@ -42,3 +45,26 @@ WORKER = WorkerName(1, "a", 0, 0)
 def test_what_an_agent_knows_of_an_exit_is_its_cause(message: cause_pb2.Cause | None, lost: Cause) -> None:
     reason = exit_reason_of(agent_pb2.WorkerExited(worker_id=1, code=-9, cause=message))
     assert loss_of(events.WorkerExited(1, -9, reason=reason), WORKER) == lost
+
+
+ROUND = rounds_pb2.RoundId(incarnation=1, n=3)
+
+
+@pytest.mark.parametrize(
+    ("message", "stacks"),
+    [
+        pytest.param(Stalled(stacks="at train.py:7"), "at train.py:7", id="its-own-stacks"),
+        pytest.param(Stalled(stacks_on_stderr=StacksOnStderr()), STACKS_ON_STDERR, id="on-its-standard-error"),
+        pytest.param(Stalled(), "", id="a-worker-that-cannot-read-its-stacks"),
+    ],
+)
+def test_a_stall_is_one_whatever_is_known_of_its_stacks(message: Stalled, stacks: str) -> None:
+    message.MergeFrom(Stalled(round_id=ROUND, phase="eval", duration=duration(60.0)))
+    stalled = events.WorkerStalled(7, RoundId(1, 3), "eval", 60.0, stacks)
+    assert event_of_report(7, Report(stalled=message)) == stalled
+
+
+@pytest.mark.parametrize(("message", "seconds"), [(Idle(duration=duration(12.5)), 12.5), (Idle(), 0.0)])
+def test_an_idle_script_is_no_stall(message: Idle, seconds: float) -> None:
+    message.round_id.CopyFrom(ROUND)
+    assert event_of_report(7, Report(idle=message)) == events.WorkerIdle(7, RoundId(1, 3), seconds)

@@ -7,60 +7,60 @@ import socket
 
 import pytest
 
-from edriver.system.ports.callers import (
-    Connection,
-    Connections,
-    UnauthenticatedConnections,
+from edriver.wire.port_watch import (
+    AcceptedSocket,
+    PortLimit,
+    PortSockets,
     plain_address,
     shut_down,
 )
 
 
-def caller(inode: int) -> Connection:
-    return Connection(inode, inode, ("10.0.0.1", inode))
+def caller(inode: int) -> AcceptedSocket:
+    return AcceptedSocket(inode, inode, ("10.0.0.1", inode))
 
 
-def callers(*inodes: int) -> list[Connection]:
+def callers(*inodes: int) -> list[AcceptedSocket]:
     return [caller(inode) for inode in inodes]
 
 
 def test_the_oldest_strangers_go_when_there_are_too_many() -> None:
-    strangers = UnauthenticatedConnections(most=2, timeout=15.0)
-    assert strangers.too_many(callers(9), 0.0) == []
-    assert strangers.too_many(callers(1, 2, 3, 9), 1.0) == callers(9, 1)
+    strangers = PortLimit(most=2, timeout=15.0)
+    assert strangers.to_close(callers(9), 0.0) == []
+    assert strangers.to_close(callers(1, 2, 3, 9), 1.0) == callers(9, 1)
 
 
 def test_a_stranger_has_some_seconds() -> None:
-    strangers = UnauthenticatedConnections(most=5, timeout=15.0)
-    assert strangers.too_many(callers(1), 0.0) == []
-    assert strangers.too_many(callers(1, 2), 14.9) == []
-    assert strangers.too_many(callers(1, 2), 15.0) == callers(1)
+    strangers = PortLimit(most=5, timeout=15.0)
+    assert strangers.to_close(callers(1), 0.0) == []
+    assert strangers.to_close(callers(1, 2), 14.9) == []
+    assert strangers.to_close(callers(1, 2), 15.0) == callers(1)
 
 
 def test_a_caller_that_has_shown_a_token_stays() -> None:
-    strangers = UnauthenticatedConnections(most=1, timeout=15.0)
-    strangers.know(("10.0.0.1", 1))
-    strangers.know(("10.0.0.1", 2))
-    assert strangers.too_many(callers(1, 2, 3), 0.0) == []
-    assert strangers.too_many(callers(1, 2), 100.0) == []
+    strangers = PortLimit(most=1, timeout=15.0)
+    strangers.authenticate(("10.0.0.1", 1))
+    strangers.authenticate(("10.0.0.1", 2))
+    assert strangers.to_close(callers(1, 2, 3), 0.0) == []
+    assert strangers.to_close(callers(1, 2), 100.0) == []
 
 
 def test_a_port_that_another_caller_has_later_is_a_strangers() -> None:
-    strangers = UnauthenticatedConnections(most=1, timeout=15.0)
-    strangers.know(("10.0.0.1", 1))
-    assert strangers.too_many(callers(1), 0.0) == []
-    assert strangers.too_many([], 1.0) == []
-    assert strangers.too_many(callers(1), 2.0) == []
-    assert strangers.too_many(callers(1), 17.0) == callers(1)
+    strangers = PortLimit(most=1, timeout=15.0)
+    strangers.authenticate(("10.0.0.1", 1))
+    assert strangers.to_close(callers(1), 0.0) == []
+    assert strangers.to_close([], 1.0) == []
+    assert strangers.to_close(callers(1), 2.0) == []
+    assert strangers.to_close(callers(1), 17.0) == callers(1)
 
 
 def test_the_next_look_is_soon_only_after_there_were_too_many() -> None:
-    strangers = UnauthenticatedConnections(most=2, timeout=15.0)
-    strangers.too_many(callers(1, 2), 0.0)
+    strangers = PortLimit(most=2, timeout=15.0)
+    strangers.to_close(callers(1, 2), 0.0)
     assert not strangers.crowded
-    strangers.too_many(callers(1, 2, 3), 0.0)
+    strangers.to_close(callers(1, 2, 3), 0.0)
     assert strangers.crowded
-    strangers.too_many(callers(2, 3), 0.1)
+    strangers.to_close(callers(2, 3), 0.1)
     assert not strangers.crowded
 
 
@@ -81,7 +81,7 @@ def test_connections_at_a_port_are_found_and_shut_down() -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6) as server,
         socket.create_server(("127.0.0.1", 0)) as other,
     ):
-        connections = Connections(server.getsockname()[1])
+        connections = PortSockets(server.getsockname()[1])
         assert connections.look() == []
         with socket.create_connection(server.getsockname()[:2]) as calling, server.accept()[0] as accepted:
             with socket.create_connection(other.getsockname()), other.accept()[0]:
@@ -96,6 +96,6 @@ def test_connections_at_a_port_are_found_and_shut_down() -> None:
 def test_a_descriptor_that_is_anothers_by_now_is_left_alone() -> None:
     one, other = socket.socketpair()
     with one, other:
-        shut_down(Connection(os.fstat(other.fileno()).st_ino, one.fileno(), ("10.0.0.1", 1)))
+        shut_down(AcceptedSocket(os.fstat(other.fileno()).st_ino, one.fileno(), ("10.0.0.1", 1)))
         other.send(b"x")
         assert one.recv(1) == b"x"

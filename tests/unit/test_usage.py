@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from edriver.common import message_limits
 from edriver.common.limits import MAX_AMOUNT, OutOfBoundsError
-from edriver.common.wire import timestamp
 from edriver.dashboard.report import facts, recorded_run
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core.roster import Roster, Worker, WorkerState
@@ -24,6 +22,8 @@ from edriver.history.usage_sum import sum_of
 from edriver.text.event_lines import event_line, usage_line
 from edriver.text.usage_text import host_usage_text, worker_usage_text
 from edriver.v1 import agent_pb2, resources_pb2, status_pb2
+from edriver.wire import message_limits
+from edriver.wire.conversion import timestamp
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from edriver.common.wire import (
+from edriver.wire.conversion import (
     duration,
     epoch_seconds,
     round_times_message,

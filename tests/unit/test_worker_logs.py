@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edriver.agent.settings import AgentSettings
-from edriver.agent.terms import Terms
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers.capture import Capture
 from edriver.agent.workers.log_files import TO_DRIVER, Destination, LogFiles, worker_files
 from edriver.agent.workers.pipes import Pipes
@@ -85,16 +85,16 @@ def test_files_lie_as_torchruns_do() -> None:
     assert stderr == Destination(Path("/logs/run_a/attempt_2/1/stderr.log"), append=True)
 
 
-def terms(logs: agent_pb2.WorkerLogs) -> Terms:
+def worker_settings(logs: agent_pb2.WorkerLogs) -> WorkerSettings:
     settings = AgentSettings(run_id="run", host="a", agent_id=1, address="127.0.0.1", folder=Path("/s"))
-    made = Terms(settings, {})
+    made = WorkerSettings(settings, {})
     for _ in range(2):  # a stream to the driver that breaks is opened again
         made.take(agent_pb2.Welcome(restart_mode=agent_pb2.RestartMode(logs=logs)))
     return made
 
 
 def test_each_run_and_host_has_a_folder_of_its_own() -> None:
-    logs = terms(agent_pb2.WorkerLogs(folder="/logs")).logs
+    logs = worker_settings(agent_pb2.WorkerLogs(folder="/logs")).logs
     assert logs is not None
     assert logs.folder == Path("/logs/run_a")
 
@@ -103,7 +103,7 @@ def test_without_a_folder_one_is_made_once_for_this_user_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    logs = terms(agent_pb2.WorkerLogs()).logs
+    logs = worker_settings(agent_pb2.WorkerLogs()).logs
     (made,) = tmp_path.iterdir()
     assert logs is not None
     assert logs.folder == made / "run_a"

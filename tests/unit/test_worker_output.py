@@ -6,9 +6,9 @@ import pytest
 
 from edriver.client import RunError
 from edriver.commands.logs import chosen, text_of
-from edriver.common.wire import epoch_seconds
 from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds
 
 ALL = is_wanted(status_pb2.ReadOutputRequest())
 LINE = 200  # bytes that a line takes beside its text

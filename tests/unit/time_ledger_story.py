@@ -7,11 +7,11 @@ from typing import Final
 import pytest
 
 from edriver.common.ids import RoundId
-from edriver.common.wire import duration, epoch_seconds, round_id_message, span_seconds, timestamp
 from edriver.driver.core.cause import Cause, CauseKind, Change, Done, Exit, ReportedText, RoundEnd, WorkerName
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import notification_pb2, status_pb2
+from edriver.wire.conversion import duration, epoch_seconds, round_id_message, span_seconds, timestamp
 
 BEGAN = 100.0
 USUAL = 0.5

@@ -11,11 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import duration
 from edriver.v1 import notification_pb2, rounds_pb2
-
-STACKS_NOTE = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
-"""Instead of stacks: only a signal handler in C can write them then, and it writes there."""
+from edriver.wire.conversion import duration
 
 
 class UnresponsiveWatch:
@@ -61,6 +58,9 @@ class UnresponsiveWatch:
             return None
         self._reported = True
         stalled = notification_pb2.Stalled(
-            round_id=self.round_id, phase=phase, duration=duration(lasted), stacks=STACKS_NOTE
+            round_id=self.round_id,
+            phase=phase,
+            duration=duration(lasted),
+            stacks_on_stderr=notification_pb2.StacksOnStderr(),
         )
         return notification_pb2.Report(stalled=stalled)

@@ -1,4 +1,4 @@
-"""Which samples are worth a word to the driver: those in which something has changed noticeably; pure."""
+"""What of the samples goes to the driver with its heartbeats: that in which something has changed noticeably; pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from edriver.agent.resources.sample import Sample
-from edriver.v1 import resources_pb2
+from edriver.v1 import agent_pb2, resources_pb2
 
 REFRESH_INTERVAL: Final = 30.0
 """Seconds after which a sample is sent, whatever is in it: heartbeats may be lost."""
@@ -93,3 +93,36 @@ def _worker_changed(before: resources_pb2.WorkerUsage, now: resources_pb2.Worker
         or abs(now.gpu_utilization - before.gpu_utilization) >= NOTICEABLE_SHARE
         or _differs(before.gpu_memory_bytes, now.gpu_memory_bytes)
     )
+
+
+class UsageReports:
+    """Keeps the latest sample until a heartbeat takes along what is new in it.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._latest: Sample | None = None
+        self._changes = UsageChanges(clock)
+
+    def take(self, sample: Sample) -> None:
+        """This is the latest sample."""
+        self._latest = sample
+
+    def forget(self) -> None:
+        """Send everything again: what was sent may not have arrived."""
+        self._changes.forget()
+
+    def add_to(self, heartbeat: agent_pb2.Heartbeat) -> None:
+        """Add what is new to a heartbeat."""
+        sample, self._latest = self._latest, None
+        if sample is None:
+            return
+        news = self._changes.of(sample)
+        if news.host.ByteSize():
+            heartbeat.usage.CopyFrom(news.host)
+        beats = {beat.worker_id: beat for beat in heartbeat.workers}
+        for worker_id, usage in news.workers.items():
+            beat = beats.get(worker_id) or heartbeat.workers.add(worker_id=worker_id)
+            beat.usage.CopyFrom(usage)

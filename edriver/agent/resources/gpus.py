@@ -49,7 +49,6 @@ class NoGpus:
     """A host without GPUs, or one that cannot ask them."""
 
     def read(self) -> Sequence[GpuReading]:
-        """See Gpus."""
         return ()
 
 
@@ -75,7 +74,6 @@ class Nvml:
                 )
 
     def read(self) -> Sequence[GpuReading]:
-        """See Gpus."""
         return list(self._readings())
 
     def _readings(self) -> Iterator[GpuReading]:

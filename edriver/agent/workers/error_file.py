@@ -14,9 +14,9 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.common.wire import timestamp
 from edriver.text.wire_text import wire_text
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import timestamp
 
 MAX_ERROR_FILE_BYTES: Final = 1024 * 1024
 """Bytes of the largest error file that is read."""

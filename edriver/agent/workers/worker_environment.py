@@ -11,7 +11,7 @@ from edriver.calls.worker_process import WORKER_PID_VARIABLE
 from edriver.common import stall_limits as limits
 from edriver.common.clocks.run_clock import CLOCK_VARIABLE
 from edriver.system.own_addresses import is_loopback
-from edriver.system.ports.grpc_log import with_users_level
+from edriver.wire.grpc_log import with_users_level
 
 MALLOC_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """malloc asks for huge pages, where the kernel gives them on request. A page fault for every 4 KiB of a model that a

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import grpc.aio
 
-from edriver.common.grpc_streams import CHANNEL_OPTIONS, StreamBrokenError, stream_errors
 from edriver.common.lease import Lease
 from edriver.v1 import notification_pb2, notification_pb2_grpc
+from edriver.wire.grpc_streams import CHANNEL_OPTIONS, StreamBrokenError, stream_errors
 
 logger = logging.getLogger("edriver.agent")
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from edriver.driver.journal.journal import Journal, JournalError
 from edriver.driver.journal.sqlite_journal import SqliteJournal
-from edriver.system.ports.grpc_log import silence_grpc
 from edriver.system.record_folder import JOURNAL_FILE, default_root, is_run_id
+from edriver.wire.grpc_log import silence_grpc
 
 if TYPE_CHECKING:
     from edriver.driver.options import RunOptions

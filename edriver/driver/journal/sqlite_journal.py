@@ -18,6 +18,7 @@ from edriver.common.release import VERSION
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.file_lease import FileLease
 from edriver.driver.journal.journal import FORMAT, AgentLink, Head, Journal, JournalError, JournalLostError, Turn
+from edriver.system.database import is_locked, open_locked
 from edriver.system.private_files import NotOwnError, OwnFolder, open_private
 from edriver.system.record_folder import JOURNAL_FILES, LEASE_FILE
 
@@ -34,8 +35,6 @@ CREATE TABLE snapshot (
 );
 CREATE TABLE links (agent_id INTEGER PRIMARY KEY, received INTEGER NOT NULL, acknowledged INTEGER NOT NULL);
 """
-
-_LOCKED: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 
 class SqliteJournal(Journal):
@@ -68,7 +67,7 @@ class SqliteJournal(Journal):
             os.close(open_private(path, os.O_EXCL))
             lease = lease or FileLease(path.with_name(LEASE_FILE))
             lease.take()
-            with _closed_on_error(cls(path, _open(path), lease)) as journal:
+            with _closed_on_error(cls(path, open_locked(path), lease)) as journal:
                 with journal._database:
                     marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
                     journal._database.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
@@ -100,7 +99,7 @@ class SqliteJournal(Journal):
                 if not path.stat().st_size:
                     raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
                 lease = lease or FileLease(path.with_name(LEASE_FILE))
-                with _closed_on_error(cls(path, _open(path), lease)) as journal:
+                with _closed_on_error(cls(path, open_locked(path), lease)) as journal:
                     folder.check_opened((path.name, f"{path.name}-wal"))  # SQLite goes by the path
                     journal._check(run_id)
                     lease.take()
@@ -109,7 +108,7 @@ class SqliteJournal(Journal):
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be taken over: {_reason(error)}") from None
         except (sqlite3.Error, ValueError, TypeError) as error:  # its own texts may be damaged, too
-            if getattr(error, "sqlite_errorname", "").startswith(_LOCKED):
+            if isinstance(error, sqlite3.Error) and is_locked(error):
                 raise JournalError(
                     f"the driver of this run lives: it holds the journal {path}. Stop it first (edriver stop)"
                 ) from None
@@ -235,25 +234,6 @@ def _closed_on_error(journal: SqliteJournal) -> Iterator[SqliteJournal]:
     except BaseException:
         journal.close()
         raise
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """Open the database and lock it.
-
-    Raises:
-        sqlite3.Error: it is none, or locked.
-    """
-    database = sqlite3.connect(path, timeout=0.0, isolation_level="DEFERRED")
-    try:
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        with database:
-            database.execute("BEGIN EXCLUSIVE")
-    except BaseException:
-        database.close()
-        raise
-    return database
 
 
 def _number(found: object) -> float:

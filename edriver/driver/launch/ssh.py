@@ -41,7 +41,7 @@ class SshLauncher:
     def __init__(self, options: SshOptions, spawn: Callable[[str, bytes], Child] | None = None) -> None:
         self._options = options
         self._spawn = spawn or self._ssh
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, _SshOutput] = {}
 
     @classmethod
     def of(cls, context: LaunchContext) -> SshLauncher:
@@ -55,7 +55,7 @@ class SshLauncher:
             OSError: there is no ssh here, or no port can be opened.
         """
         process = self._spawn(host, await bootstrap.join_config())
-        connection = _Connection(host, bootstrap.connected)
+        connection = _SshOutput(host, bootstrap.connected)
 
         def reaped(code: int) -> None:
             del self._connections[bootstrap.agent_id]
@@ -90,7 +90,7 @@ class SshLauncher:
             )
 
 
-class _Connection:
+class _SshOutput:
     """The output of ssh, and whether it was killed by this process."""
 
     child: WatchedProcess

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from edriver.common.wire import epoch_seconds, timestamp
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, timestamp
 
 MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
 """Bytes of events that are remembered."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
@@ -26,6 +25,7 @@ from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
 from edriver.driver.observe.warnings import Warnings
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.conversion import timestamp
 
 _WAITS: Final = (
     CauseKind.WORKERS_AWAITED,

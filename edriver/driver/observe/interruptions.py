@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from edriver.common.ids import NO_ROUND
 from edriver.common.stall_limits import excess
-from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.driver.core.cause import Cause, RoundEnd
 from edriver.driver.observe.cause_message import cause_with_text
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import duration, round_id_message, timestamp
 
 KINDS: Final = {
     RoundEnd.FAILURE: status_pb2.INTERRUPTION_KIND_FAILURE,

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from edriver.common.ids import NO_ROUND, RoundId
 from edriver.common.stall_limits import excess
-from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
 
 RATE_WINDOW: Final = 10.0
 """Seconds over which a rate is taken."""

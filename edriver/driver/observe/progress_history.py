@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from edriver.common.downsample import Downsampled
-from edriver.common.wire import timestamp
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.conversion import timestamp
 
 
 class ProgressHistory:

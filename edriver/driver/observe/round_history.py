@@ -8,7 +8,6 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.common.wire import duration, epoch_seconds, round_id_message, round_times_message, timestamp
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, RoundEnd
 from edriver.driver.core.rounds.ranks import RoundPlan
@@ -16,6 +15,7 @@ from edriver.driver.observe.cause_message import cause_with_text
 from edriver.driver.observe.interruptions import Opening
 from edriver.driver.observe.recovery_phases import recovery_phases
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_times_message, timestamp
 
 ROUNDS_REMEMBERED: Final = 1000
 """Rounds that are remembered."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from edriver.common.ids import RoundId
-from edriver.common.wire import epoch_seconds, round_id_message, span_seconds, timestamp
 from edriver.driver.core.cause import Cause
 from edriver.v1 import notification_pb2, status_pb2
+from edriver.wire.conversion import epoch_seconds, round_id_message, span_seconds, timestamp
 
 SETTLING_SECONDS: Final = 5.0
 """Seconds within which all members have reported what one of them has. Reports come every one to four seconds."""

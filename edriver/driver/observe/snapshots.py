@@ -6,7 +6,6 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.common.wire import timestamp
 from edriver.driver.core.actions import Failure, FinishRun, RunEnd
 from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.host_state import HostStanding, HostState
@@ -15,6 +14,7 @@ from edriver.driver.core.roster import HostRecord, Worker, WorkerState
 from edriver.driver.observe.cause_message import cause_with_text, obstacle_messages
 from edriver.driver.observe.timeline import Timeline
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import timestamp
 
 WORKER_STATES: Final = {
     WorkerState.BOOTING: status_pb2.WORKER_STATE_BOOTING,

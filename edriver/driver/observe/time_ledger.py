@@ -15,13 +15,13 @@ from typing import Final
 
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import excess
-from edriver.common.wire import duration, epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
 from edriver.driver.core.cause import Cause, RoundEnd
 from edriver.driver.observe.interruptions import KINDS, Opening, OpenInterruption
 from edriver.driver.observe.round_time import RoundEnding, RoundTime
 from edriver.history.recovery_times import RecoveryTimes
 from edriver.text.time_spent import TIME_KINDS
 from edriver.v1 import notification_pb2, status_pb2
+from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
 
 MAX_REPORT_AGE: Final = 5.0
 """Seconds after which it counts that no member reports anything. Reports come every one to four seconds."""

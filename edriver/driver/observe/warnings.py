@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from edriver.common.wire import timestamp
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.events import SourceFile, SourcesLoaded
 from edriver.driver.observe.cause_message import cause_with_text
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import timestamp
 
 MAX_WARNINGS: Final = 16
 """Warnings that are remembered, the latest."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
-from edriver.common.wire import timestamp
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.conversion import timestamp
 
 MAX_WORKER_BYTES: Final = 256 * 1024
 """Bytes that are remembered of each worker, the latest."""

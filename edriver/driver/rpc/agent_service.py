@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.parse
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from edriver.common import message_limits
-from edriver.common.grpc_streams import NO_BANDWIDTH_PROBE, SILENT_PEER_SERVER_OPTIONS
 from edriver.common.limits import OutOfBoundsError
-from edriver.common.wire import timestamp
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
 from edriver.driver.rpc.agents.agent_messages import AgentMessages, progress_of
 from edriver.driver.rpc.agents.fault_log import FaultLog
@@ -23,20 +19,12 @@ from edriver.driver.rpc.agents.registry import AGENT_LEASE, AgentPeer, AgentRegi
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.wire import message_limits
+from edriver.wire.conversion import timestamp
+from edriver.wire.grpc_streams import address_of
 
 if TYPE_CHECKING:
     from edriver.v1.agent_pb2_grpc import _MaybeAsyncIterator, _ServicerContext
-
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of the largest message either side takes: an assignment of thousands of ranks, with room to spare."""
-
-SERVER_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.so_reuseport", 0),
-    *NO_BANDWIDTH_PROBE,
-    *SILENT_PEER_SERVER_OPTIONS,
-)
 
 
 class AgentServer(agent_pb2_grpc.AgentServiceServicer):
@@ -199,9 +187,3 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         finally:
             stream.close()
         return ""
-
-
-def address_of(peer: str) -> str:
-    """The network address in what gRPC calls a peer (ipv4:10.0.0.1:50, ipv6:%5B::1%5D:50); empty for a unix socket."""
-    family, _, where = peer.partition(":")
-    return urllib.parse.unquote(where).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""

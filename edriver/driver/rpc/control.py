@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import grpc
 from google.protobuf.message import Message
 
-from edriver.common import message_limits
 from edriver.common.limits import OutOfBoundsError
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
 from edriver.text.phrases import count_text
 from edriver.v1 import control_pb2, control_pb2_grpc
+from edriver.wire import message_limits
 
 if TYPE_CHECKING:
     from edriver.driver.core.roster import HostRecord

@@ -17,7 +17,7 @@ from edriver.common.join_config import JoinConfig
 from edriver.system.record_folder import is_run_id
 
 if TYPE_CHECKING:
-    from edriver.driver.rpc.certificate_authority import Authority
+    from edriver.wire.certificate_authority import Authority
 
 _TOKENS = ("agent_token", "status_token", "control_token")
 
@@ -43,7 +43,7 @@ class RunCredentials:
     @classmethod
     def new(cls, now: datetime.datetime) -> RunCredentials:
         """Make new ones, which are valid from now on; `now` has its time zone."""
-        from edriver.driver.rpc.certificate_authority import Authority  # takes 0.1 s
+        from edriver.wire.certificate_authority import Authority  # takes 0.1 s
 
         run_id = secrets.token_hex(4)
         return cls(run_id, Authority.of_run(run_id, now), *(secrets.token_urlsafe(32) for _ in _TOKENS))
@@ -86,7 +86,7 @@ class RunCredentials:
         Raises:
             ValueError, TypeError, KeyError: it has not.
         """
-        from edriver.driver.rpc.certificate_authority import Authority
+        from edriver.wire.certificate_authority import Authority
 
         found: dict[str, Any] = json.loads(text)
         authority = Authority(**{field.name: _text(found["authority"], field.name) for field in fields(Authority)})

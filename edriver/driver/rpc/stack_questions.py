@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Final
 
-from edriver.common.wire import timestamp
 from edriver.v1 import agent_pb2, stacks_pb2, status_pb2
+from edriver.wire.conversion import timestamp
 
 MAX_ANSWER_AGE: Final = 1.0
 """Seconds for which an answer is given to others, too."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from edriver.common.release import VERSION
-from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.host_state import host_standings
@@ -25,6 +24,7 @@ from edriver.driver.observe.snapshots import failure_message, host_status, size_
 from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
 from edriver.driver.rpc.stack_questions import StackQuestions, is_meant, names_of, place_of, stacks_message
 from edriver.v1 import status_pb2, status_pb2_grpc
+from edriver.wire.conversion import duration, round_id_message, timestamp
 
 if TYPE_CHECKING:
     from edriver.v1.status_pb2_grpc import _ServicerContext

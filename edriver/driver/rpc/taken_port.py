@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from edriver.system.own_addresses import bound_at
 from edriver.system.private_files import account_name
 from edriver.text.printable import printable_line
+from edriver.wire.guarded_server import is_taken
 
 _log = logging.getLogger("edriver.driver")
 
 RETRY_PERIOD: Final = 1.0
 """Seconds between two tries."""
 
-ALL_ADDRESSES: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token protect it; the first is IPv4's, too
-
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENING: Final = "0A"
 _ADDRESS, _STATE, _ACCOUNT = 1, 3, 7
 """Fields of proc(5), /proc/net/tcp."""
-
-
-def is_taken(address: str, port: int) -> bool:
-    """Whether another process has a TCP port. If so, gRPC would write lines of C++ to stderr.
-
-    Args:
-        address: at which address; empty: at all of this machine.
-        port: the port.
-    """
-    try:
-        bound_at(address or ALL_ADDRESSES[-1], port).close()
-    except OSError as error:
-        return error.errno == errno.EADDRINUSE
-    return False
 
 
 async def await_port(

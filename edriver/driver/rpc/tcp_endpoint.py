@@ -6,68 +6,36 @@ It is opened when it is needed: for agents of other hosts, or for observers and 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
-import hmac
 import logging
-import resource
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import grpc
-import grpc.aio
 
 from edriver.common.join_config import JoinConfig, at_port
-from edriver.common.serving.call_faults import CallFaults
-from edriver.driver.rpc.agent_service import SERVER_OPTIONS, address_of
-from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
-from edriver.driver.rpc.taken_port import ALL_ADDRESSES, is_taken
-from edriver.driver.rpc.unauthenticated import noting_callers
-from edriver.system.ports.callers import Connection, UnauthenticatedConnections, close_surplus, plain_address
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
+from edriver.wire.guarded_server import GuardedServer
+from edriver.wire.introspection import INTROSPECTION_SERVICES, add_introspection
 
 if TYPE_CHECKING:
-    from edriver.driver.rpc.certificate_authority import Authority
     from edriver.driver.rpc.run_credentials import RunCredentials
+    from edriver.wire.certificate_authority import Authority
 
 _log = logging.getLogger("edriver.driver")
-
-HANDSHAKE_TIMEOUT: Final = 10.0
-"""Seconds in which a caller must have shown that it speaks TLS and HTTP/2."""
-
-IDLE_TIMEOUT: Final = 30.0
-"""Seconds that a connection may be open without a call on it; those of agents always have one."""
-
-AUTHENTICATION_TIMEOUT: Final = 15.0
-"""Seconds within which a caller must have made an authenticated call."""
-
-MAX_LOGGED_ADDRESSES: Final = 100
-"""How many addresses are named in the log for what they did; those after them are refused in silence."""
-
-_TCP_SERVER_OPTIONS: Final = (
-    *SERVER_OPTIONS,
-    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT * 1000)),
-    ("grpc.max_connection_idle_ms", int(IDLE_TIMEOUT * 1000)),
-    ("grpc.max_metadata_size", 8 * 1024),
-    ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
-)
-
-MAX_CONNECTIONS: Final = 20_000
-"""Connections at a time, if this process may have twice as many descriptors; else half of those that it may have: what
-unauthenticated callers take, the rest of the driver must not lack. Beyond that each is closed as soon as it is
-accepted."""
-
-MAX_UNAUTHENTICATED: Final = 1024
-"""Connections that have shown no token yet, if that is at most half of all; else half."""
 
 AGENT_SERVICE: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 CONTROL_SERVICE: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
 STATUS_SERVICE: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_OPENED_BY: Final = {
+    AGENT_SERVICE: "the credentials that hosts dial in by (--credentials)",
+    STATUS_SERVICE: "the file of --status-credentials or --control-credentials",
+    CONTROL_SERVICE: "the file of --control-credentials",
+}
+"""What opens a service."""
 
 
 class TcpEndpoint:
@@ -144,6 +112,8 @@ class TcpEndpoint:
                 self.control_token: {CONTROL_SERVICE, STATUS_SERVICE, *INTROSPECTION_SERVICES},
             },
             server_credentials,
+            _log,
+            opened_by=_OPENED_BY,
         )
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server.grpc)
         status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, server.grpc)
@@ -158,7 +128,7 @@ class TcpEndpoint:
 
     def _make_server_credentials(self) -> grpc.ServerCredentials:
         if self.authority is None:
-            from edriver.driver.rpc.certificate_authority import (
+            from edriver.wire.certificate_authority import (
                 Authority,  # takes 0.1 s and 10 MB, which a local run does not pay
             )
 
@@ -205,146 +175,3 @@ class TcpEndpoint:
         """Stop listening; running calls have the grace period, in seconds."""
         if self._server is not None:
             await self._server.close(grace)
-
-
-class GuardedServer:
-    """A gRPC server at a TCP port that serves callers with a token, and limits those without.
-
-    Args:
-        tokens: the full names of the services that each token opens.
-        credentials: the server's own; None: there are neither TLS nor tokens.
-        options: the server's, in place of the usual ones of the same name.
-
-    Attributes:
-        grpc: the server, to which services are added before it is opened.
-    """
-
-    def __init__(
-        self,
-        tokens: Mapping[str, set[str]],
-        credentials: grpc.ServerCredentials | None,
-        options: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = min(MAX_CONNECTIONS, MAX_CONNECTIONS if descriptors == resource.RLIM_INFINITY else descriptors // 2)
-        self._unauthenticated = UnauthenticatedConnections(min(MAX_UNAUTHENTICATED, most // 2), AUTHENTICATION_TIMEOUT)
-        noted = noting_callers(self._know)
-        self._credentials = credentials
-        self._watching: asyncio.Task[None] | None = None
-        usual = dict[str, int](_TCP_SERVER_OPTIONS)
-        self.grpc = grpc.aio.server(
-            options=tuple({**usual, "grpc.max_allowed_incoming_connections": most, **options}.items()),
-            interceptors=(CallFaults(), TokenCheck(tokens), noted) if credentials else (CallFaults(), noted),
-        )
-
-    async def open(self, address: str, port: int) -> int:
-        """Listen; returns the port.
-
-        Args:
-            address: where; empty: at all addresses of this machine.
-            port: at which port; 0: any.
-
-        Raises:
-            OSError: no port can be had.
-        """
-        if port and is_taken(address, port):
-            raise OSError(f"another process listens at port {port}: give another --port (0: any free port)")
-        port = self._add_port([at_port(host, port) for host in ([address] if address else ALL_ADDRESSES)])
-        await self.grpc.start()
-
-        def log(surplus: Connection) -> None:
-            _log.warning(
-                "callers at port %s from %s, and perhaps others, have no token: their connections are closed",
-                *(port, surplus.where[0]),
-            )
-
-        self._watching = asyncio.create_task(close_surplus(port, self._unauthenticated, log))
-        return port
-
-    async def close(self, grace: float) -> None:
-        """Stop listening; running calls have the grace period, in seconds."""
-        if self._watching is not None:
-            self._watching.cancel()
-        await self.grpc.stop(grace)
-
-    def _know(self, peer: str) -> None:
-        """The caller that gRPC calls so (ipv4:10.0.0.1:50) has made an authenticated call."""
-        with contextlib.suppress(ValueError):  # it has gone, and has no name any more
-            self._unauthenticated.know((plain_address(address_of(peer)), int(peer.rpartition(":")[2])))
-
-    def _add_port(self, wheres: Sequence[str]) -> int:
-        failure = ""
-        for where in wheres:
-            try:
-                return (
-                    self.grpc.add_secure_port(where, self._credentials)
-                    if self._credentials
-                    else self.grpc.add_insecure_port(where)
-                )
-            except RuntimeError as error:
-                failure = str(error)
-        raise OSError(f"no TCP port can be opened: {failure}")
-
-
-_OPENED_BY: Final = {
-    AGENT_SERVICE: "the credentials that hosts dial in by (--credentials)",
-    STATUS_SERVICE: "the file of --status-credentials or --control-credentials",
-    CONTROL_SERVICE: "the file of --control-credentials",
-}
-"""What opens a service."""
-
-
-class TokenCheck(grpc.aio.ServerInterceptor):
-    """Refuses every call without a token for its service, and logs that once per address.
-
-    Args:
-        tokens: the full names of the services that each token opens; the metadata's `authorization` gives it as bearer.
-    """
-
-    def __init__(self, tokens: Mapping[str, set[str]]) -> None:
-        self._services = {f"Bearer {token}".encode(): services for token, services in tokens.items()}
-        self._named: set[str] = set()
-        self._refusal: Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Hand on what shows the token."""
-        shown = [value for key, value in handler_call_details.invocation_metadata or () if key == "authorization"]
-        token = _bytes_of(shown[0]) if len(shown) == 1 else b""
-        known = [services for expected, services in self._services.items() if hmac.compare_digest(token, expected)]
-        if not known:
-            return self._refusal
-        service = _service(handler_call_details)
-        return await continuation(handler_call_details) if service in known[0] else self._denial(service)
-
-    async def _refuse(self, _requests: Any, context: Any) -> None:
-        self._name(context, "it did not show this run's token")
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token of this run is required")
-
-    def _denial(self, service: str) -> Handler:
-        opens = _OPENED_BY.get(service, "no credentials of this run")
-
-        async def deny(_requests: Any, context: Any) -> None:
-            self._name(context, "its token is for another service")
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, f"these credentials do not allow this call; {opens} would"
-            )
-
-        return grpc.stream_stream_rpc_method_handler(deny)
-
-    def _name(self, context: Any, why: str) -> None:
-        address = context.peer().rpartition(":")[0]
-        if address and address not in self._named and len(self._named) < MAX_LOGGED_ADDRESSES:
-            self._named.add(address)
-            _log.warning("refused a call from %s: %s", address, why)
-
-
-def _service(details: grpc.HandlerCallDetails) -> str:
-    return details.method.strip("/").rpartition("/")[0]
-
-
-def _bytes_of(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value

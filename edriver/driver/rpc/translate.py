@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from edriver.common.wire import (
+from edriver.driver.core import actions, events
+from edriver.driver.core.cause import CauseKind
+from edriver.driver.core.mode import CheckpointWay
+from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.observe.cause_message import cause_with_text
+from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from edriver.wire.conversion import (
     RANK_FIELDS,
     duration,
     epoch_seconds,
@@ -18,13 +25,6 @@ from edriver.common.wire import (
     timestamp,
     version_of,
 )
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import CauseKind
-from edriver.driver.core.mode import CheckpointWay
-from edriver.driver.core.rounds.ranks import RoundPlan
-from edriver.driver.observe.cause_message import cause_with_text
-from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
 
 _CHECKPOINT_WAYS: Final = {
     notification_pb2.CHECKPOINT_WAY_SIGNAL: CheckpointWay.SIGNAL,
@@ -37,6 +37,10 @@ _STREAMS: Final = {
     Streams.STDERR: agent_pb2.STREAMS_STDERR,
     Streams.BOTH: agent_pb2.STREAMS_BOTH,
 }
+
+
+STACKS_ON_STDERR: Final = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
+"""What people read in place of the stack traces of a worker that could not take them itself."""
 
 
 def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.Event | None:
@@ -76,10 +80,11 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
         case "stalled":
             stall = report.stalled
             round_id = round_id_of(stall.round_id)
-            seconds = span_seconds(stall.duration)
-            if not stall.stacks:  # an agent's word
-                return events.WorkerIdle(worker_id, round_id, seconds)
-            return events.WorkerStalled(worker_id, round_id, stall.phase, seconds, stall.stacks)
+            stacks = STACKS_ON_STDERR if stall.HasField("stacks_on_stderr") else stall.stacks
+            return events.WorkerStalled(worker_id, round_id, stall.phase, span_seconds(stall.duration), stacks)
+        case "idle":
+            idle = report.idle
+            return events.WorkerIdle(worker_id, round_id_of(idle.round_id), span_seconds(idle.duration))
         case "blocked":
             blocked = report.blocked
             round_id = round_id_of(blocked.round_id)

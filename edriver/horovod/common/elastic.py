@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from edriver.horovod.elastic.host_updates import HostUpdateResult as HostUpdateResult
 from edriver.horovod.elastic.run import run
+from edriver.horovod.elastic.state import HostUpdateResult as HostUpdateResult
 from edriver.horovod.elastic.state import ObjectState as ObjectState
 from edriver.horovod.elastic.state import State as State
 from edriver.horovod.errors import HorovodInternalError as HorovodInternalError

@@ -12,7 +12,7 @@ from edriver.horovod.elastic.state import ForeignState, State
 from edriver.worker.restart import fresh_start
 from edriver.worker.rounds.run import run as run_in_rounds
 from edriver.worker.state.state import State as StateOfRounds
-from edriver.worker.watch.not_called import refuse_function
+from edriver.worker.watch.not_called import refuse_function, refuse_result
 
 R = TypeVar("R")
 
@@ -24,7 +24,8 @@ def run(func: Callable[..., R]) -> Callable[..., R | None]:
 
     Raises:
         ValueError: hvd.init() has not been called.
-        TypeError: the function is an async function or a generator function, or the first argument is no state.
+        TypeError: the function is an async function or a generator function, or has returned what only such a function
+            returns; or the first argument is no state.
     """
     refuse_function(func, "hvd.elastic.run")
 
@@ -42,10 +43,12 @@ def run(func: Callable[..., R]) -> Callable[..., R | None]:
             finally:
                 process_sets.stop_all()  # what nobody waits for must not reach into the next round
 
-        if basics.world.fixed and isinstance(own, StateOfRounds):
+        if basics.world().fixed and isinstance(own, StateOfRounds):
             fresh_start.say_no_state_is_kept("hvd.elastic.run")
             own.sync()
-            return in_round(own, *args, **kwargs)
+            result = in_round(own, *args, **kwargs)
+            refuse_result(func, result, "hvd.elastic.run")
+            return result
         return run_in_rounds(in_round)(own, *args, **kwargs)
 
     return wrapper

@@ -16,6 +16,7 @@ from edriver.horovod import basics
 from edriver.horovod.collectives.negotiation import digest_of, met
 from edriver.horovod.collectives.objects import broadcast_object
 from edriver.horovod.process_sets import global_process_set
+from edriver.worker.assignment import Assignment
 from edriver.worker.copies.small_copy import Fixed
 from edriver.worker.sampler import elastic_sampler
 from edriver.worker.sampler.cursor import Cursor, CursorState
@@ -37,7 +38,6 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         super().__init__(dataset, shuffle, seed)
-        self._length = len(dataset)
         self._excluded: tuple[int, ...] = ()
         self._not_excluded: list[int] | None = None
         self._ahead: set[int] = set()
@@ -210,15 +210,14 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
         Raises:
             ValueError: the dataset's length has changed, or hvd.init() has not been called.
         """
-        if len(self.dataset) != self._length:
-            raise ValueError(f"the dataset had {self._length} samples, and has {len(self.dataset)} now")
-        place = basics.place()
-        self._cursor.enter(place.rank, place.size)
-        self._split_for = place.round_id
+        super().reset()
         self._forget_marks()
 
+    def _place(self) -> Assignment:
+        return basics.place()
+
     def _placed(self) -> Cursor:
-        if self._split_for is None or self._split_for != basics.place().round_id:
+        if self._split_for is None or self._split_for != self._place().round_id:
             self.reset()
         return self._cursor
 

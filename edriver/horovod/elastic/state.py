@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import enum
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,6 +28,15 @@ from edriver.horovod.process_sets import global_process_set
 from edriver.worker.state import object_state, torch_state
 from edriver.worker.state import state as states
 from edriver.worker.state.digests import digest_text
+
+
+class HostUpdateResult(enum.IntFlag):
+    """What changed, as `State.on_hosts_updated` receives it."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = removed | added
 
 
 class State(abc.ABC):

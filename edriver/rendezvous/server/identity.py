@@ -13,9 +13,9 @@ from typing import Final
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from edriver.common.join_config import SERVER_NAME, JoinConfig
-from edriver.driver.rpc.certificate_authority import CERTIFICATE_LIFETIME, Root, end_of
 from edriver.rendezvous.address import CREDENTIALS_FILE
 from edriver.system.private_files import open_private, sync_folder
+from edriver.wire.certificate_authority import CERTIFICATE_LIFETIME, Root, end_of
 
 _log = logging.getLogger("edriver.rendezvous")
 

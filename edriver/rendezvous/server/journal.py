@@ -1,4 +1,4 @@
-"""What the server keeps on disk: each change, appended to one file that only its user can read.
+"""What the server keeps on disk: each change, as a record in a SQLite database that only its user can read.
 
 A change is written before it is answered, so a server that is killed has lost nothing that a client relies on. It is
 not synced to the disk one by one: after a power failure the last changes may be missing. That is safe, because each
@@ -8,11 +8,11 @@ on top of a state that it has not seen.
 
 from __future__ import annotations
 
-import fcntl
-import itertools
-import logging
+import contextlib
+import errno
 import os
-import struct
+import secrets
+import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,101 +20,105 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from edriver.system.private_files import open_private, sync_folder
+from edriver.system.database import is_locked, open_locked
+from edriver.system.private_files import OwnFolder, open_private
 from edriver.v1.rendezvous_pb2 import RendezvousRecord
 
-_log = logging.getLogger("edriver.rendezvous")
+DATABASE: Final = "journal.sqlite3"
 
-_HEAD: Final = struct.Struct("!II")
-"""Before each record: its length and its CRC-32."""
-
-JOURNAL_FILES: Final = ("journal", "journal.new", "lock")
+JOURNAL_FILES: Final = (DATABASE, f"{DATABASE}-wal")
 """The names of its files."""
 
+APPLICATION_ID: Final = 0x65647272
+"""Marks the file as a rendezvous's (https://www.sqlite.org/fileformat.html#application_id): "edrr"."""
+
+FORMAT: Final = 1
+"""Of the database; another one is refused."""
+
+_SCHEMA: Final = """
+CREATE TABLE starts (incarnation INTEGER NOT NULL);
+CREATE TABLE records (n INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, record BLOB NOT NULL);
+"""
+
+_CHECKPOINT_PAGES: Final = 4096
+"""Pages of 4 KiB after which SQLite moves its log into the database and syncs, while no call is answered. Its default
+is 1,000."""
+
 MIN_APPENDED_BYTES: Final = 8 * 1024 * 1024
-"""Bytes that are appended at least before the file is written anew."""
+"""Bytes that are appended at least before the records are written anew."""
 
 
 class CorruptJournalError(Exception):
-    """The file is damaged; the message names it."""
+    """What is on disk is damaged, or of a later edriver; the message names the file."""
+
+
+class JournalHeldError(Exception):
+    """Another server uses the folder."""
 
 
 class Journal:
-    """The file.
+    """The database of one server, from its construction to `close`.
 
     Args:
         folder: where it lies.
+        path: what the folder is called.
 
     Attributes:
         incarnation: of this start.
+
+    Raises:
+        JournalHeldError: another server uses the folder.
+        CorruptJournalError: the database is damaged, or of a later edriver.
+        OSError: it cannot be made.
+        NotOwnError: another folder has taken the place of this one.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "journal"
-        self._lock = open_private(folder / "lock")
+    def __init__(self, folder: OwnFolder, path: Path) -> None:
+        self._path = path / DATABASE
+        os.close(open_private(folder.pinned / DATABASE))  # SQLite would let the umask decide who may read it
+        with self._errors():
+            self._database = open_locked(folder.pinned / DATABASE)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
+            folder.check_opened(JOURNAL_FILES)
+            with self._errors():
+                self._check()
+                self._database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            self.incarnation = 1 + self._last_incarnation()
+        except BaseException:
+            self._database.close()
             raise
-        self._file = -1
         self._appended = 0
         self._whole = 0
-        self.incarnation = 1
 
     def load(self) -> Iterator[RendezvousRecord]:
         """What was written by earlier starts, in order.
 
         Raises:
-            CorruptJournalError: the file is damaged, and not only cut off in its last record.
+            CorruptJournalError: it is damaged.
             OSError: it cannot be read.
         """
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return
-        at = 0
-        while at < len(data):
-            end = at + _HEAD.size
-            length, checksum = _HEAD.unpack_from(data, at) if end <= len(data) else (len(data), 0)
-            if end + length > len(data):
-                _log.warning("%s ends in the middle of a record, which was never answered: it is left out", self._path)
-                return
-            record = _record(data[end : end + length], checksum)
-            if record is None:
-                raise CorruptJournalError(
-                    f"{self._path} is damaged at byte {at}: remove it, and all runs begin with a new rendezvous"
-                )
-            if record.HasField("incarnation"):
-                self.incarnation = record.incarnation + 1
-            else:
+        with self._errors():
+            for n, checksum, data in self._database.execute("SELECT n, checksum, record FROM records ORDER BY n"):
+                record = _record(data, checksum) if isinstance(data, bytes) else None
+                if record is None:
+                    raise self._damaged(f"record {n}")
                 yield record
-            at = end + length
 
     def begin(self, records: Iterable[RendezvousRecord]) -> None:
-        """Write the file anew: this start, and all that there is.
+        """Write everything anew: this start, and all that there is. It is on the disk then.
 
         Raises:
             OSError: that cannot be done.
         """
-        new = self._path.with_suffix(".new")
-        descriptor = open_private(new, os.O_TRUNC | os.O_APPEND)
-        whole = 0
-        try:
-            for record in itertools.chain([RendezvousRecord(incarnation=self.incarnation)], records):
-                packed = _packed(record)
-                _write(descriptor, packed)
-                whole += len(packed)
-            os.fsync(descriptor)
-            new.replace(self._path)
-            sync_folder(self._path.parent)
-        except OSError:
-            os.close(descriptor)
-            raise
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = descriptor
-        self._whole = whole
+        self._whole = 0
+        with self._errors(), self._database:
+            self._database.execute("DELETE FROM records")
+            self._database.execute("DELETE FROM starts")
+            self._database.execute("INSERT INTO starts VALUES (?)", (self.incarnation,))
+            for record in records:
+                self._whole += self._insert(record)
+        with self._errors():
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # which syncs
         self._appended = 0
 
     def append(self, record: RendezvousRecord) -> None:
@@ -123,20 +127,63 @@ class Journal:
         Raises:
             OSError: that cannot be done.
         """
-        packed = _packed(record)
-        _write(self._file, packed)
-        self._appended += len(packed)
+        with self._errors(), self._database:
+            self._appended += self._insert(record)
 
     @property
     def long(self) -> bool:
-        """Whether the file should begin anew: most of it is out of date."""
+        """Whether everything should be written anew: most of it is out of date."""
         return self._appended > max(MIN_APPENDED_BYTES, 2 * self._whole)
 
     def close(self) -> None:
-        """Close the file, and let another server have the folder."""
-        if self._file >= 0:
-            os.close(self._file)
-        os.close(self._lock)
+        """Close the database, and let another server have the folder."""
+        self._database.close()
+
+    def _insert(self, record: RendezvousRecord) -> int:
+        data = record.SerializeToString()
+        self._database.execute("INSERT INTO records (checksum, record) VALUES (?, ?)", (zlib.crc32(data), data))
+        return len(data)
+
+    def _check(self) -> None:
+        (application,) = self._database.execute("PRAGMA application_id").fetchone()
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        if (application, version) == (0, 0) and not self._database.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
+            self._database.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
+            return
+        if application != APPLICATION_ID:
+            raise self._damaged("its header")
+        if version != FORMAT:
+            raise CorruptJournalError(
+                f"{self._path} has format {version}, and this edriver knows {FORMAT}: use the edriver that wrote it, "
+                "or remove the file, and all runs begin with a new rendezvous"
+            )
+        (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise self._damaged(str(verdict))
+
+    def _last_incarnation(self) -> int:
+        """That of the last start; of a new database any, so that tokens of one that was removed are stale as well."""
+        with self._errors():
+            found = self._database.execute("SELECT incarnation FROM starts").fetchone()
+        return secrets.randbits(32) if found is None else int(found[0])
+
+    def _damaged(self, where: str) -> CorruptJournalError:
+        return CorruptJournalError(
+            f"{self._path} is damaged ({where}): remove it, and all runs begin with a new rendezvous"
+        )
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise what SQLite raises as the errors that are promised."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if is_locked(error):
+                raise JournalHeldError from None
+            raise OSError(errno.EIO, str(error), str(self._path)) from None
+        except sqlite3.Error as error:
+            raise self._damaged(str(error)) from None
 
 
 def _record(data: bytes, checksum: int) -> RendezvousRecord | None:
@@ -146,14 +193,3 @@ def _record(data: bytes, checksum: int) -> RendezvousRecord | None:
         return RendezvousRecord.FromString(data)
     except DecodeError:
         return None
-
-
-def _packed(record: RendezvousRecord) -> bytes:
-    data = record.SerializeToString()
-    return _HEAD.pack(len(data), zlib.crc32(data)) + data
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]

@@ -8,6 +8,8 @@ from typing import Final
 
 from edriver.common.limits import MAX_STORE_VALUE_BYTES, OutOfBoundsError
 from edriver.v1.rendezvous_pb2 import ChangeKeyRequest, ChangeKeyResponse
+from edriver.wire import store_values
+from edriver.wire.store_values import NotANumberError
 
 MAX_STORE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of all keys and values of one run, and of the changes that are remembered."""
@@ -20,13 +22,6 @@ MAX_REMEMBERED_CHANGES: Final = 10_000
 
 ENTRY_BYTES: Final = 200
 """What a key, or a remembered change, takes beside its own bytes."""
-
-_MAX_NUMBER: Final = 2**63 - 1
-_NUMBER_BYTES: Final = len(str(-_MAX_NUMBER)) + 1
-
-
-class NotANumberError(ValueError):
-    """Something is to be added to a value that is no number."""
 
 
 class KeyValues:
@@ -118,7 +113,7 @@ class KeyValues:
 
     def remember(self, request_id: bytes, result: bytes) -> None:
         """Remember a change that was made: the sum of an addition, of others nothing."""
-        result = result[:_NUMBER_BYTES]  # an older journal may have the whole value
+        result = result[: store_values.NUMBER_BYTES]  # an older journal may have the whole value
         before = self._made.get(request_id)
         self._made[request_id] = result
         self._made_bytes += len(result) - len(before) if before is not None else _cost(request_id, result)
@@ -146,16 +141,17 @@ class KeyValues:
         key, value = request.key, self._values.get(request.key)
         match request.WhichOneof("change"):
             case "add":
-                after = b"%d" % (_number(value, key) + request.add)
+                try:
+                    after = store_values.added(value, request.add)
+                except NotANumberError as error:
+                    raise NotANumberError(f"{key!a}: {error}") from None
             case "append":
                 after = (value or b"") + request.append
             case "compare_set":
-                expected = request.compare_set.expected
-                if value is None and expected:
-                    return ChangeKeyResponse(value=expected), False  # as torch's stores answer
-                if value is not None and value != expected:
-                    return ChangeKeyResponse(value=value), False
-                after = request.compare_set.desired
+                compare = request.compare_set
+                after, is_set = store_values.compared(value, compare.expected, compare.desired)
+                if not is_set:
+                    return ChangeKeyResponse(value=after), False
             case _:
                 existed = self.delete(key)
                 return ChangeKeyResponse(existed=existed), existed
@@ -167,13 +163,3 @@ class KeyValues:
 
 def _cost(request_id: bytes, result: bytes) -> int:
     return len(request_id) + len(result) + ENTRY_BYTES
-
-
-def _number(value: bytes | None, key: str) -> int:
-    try:
-        number = int(value or b"0")
-    except ValueError:
-        number = _MAX_NUMBER + 1
-    if abs(number) > _MAX_NUMBER:
-        raise NotANumberError(f"the value of {key!a} is no number to which something could be added")
-    return number

@@ -164,9 +164,9 @@ class Runs:
         return answer
 
     def _write(self, record: RendezvousRecord) -> None:
-        self._journal.append(record)
-        if self._journal.long:
+        if self._journal.long:  # before it: what it says may not be done yet, and would be left out
             self._journal.begin(self._records())
+        self._journal.append(record)
 
     def _make_room(self) -> None:
         if len(self._runs) < MAX_RUNS:

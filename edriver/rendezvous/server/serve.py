@@ -16,15 +16,15 @@ import grpc
 import uvloop
 
 from edriver.common.join_config import JoinConfig, at_port
-from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
-from edriver.driver.rpc.tcp_endpoint import GuardedServer
 from edriver.rendezvous.address import CREDENTIALS_FILE
 from edriver.rendezvous.server.identity import AUTHORITY_FILE, SERVER_FILE, identity, write_private
-from edriver.rendezvous.server.journal import JOURNAL_FILES, CorruptJournalError, Journal
+from edriver.rendezvous.server.journal import JOURNAL_FILES, CorruptJournalError, Journal, JournalHeldError
 from edriver.rendezvous.server.runs import Runs
 from edriver.rendezvous.server.service import RENDEZVOUS_SERVICE, STORE_SERVICE, RendezvousService, StoreService
 from edriver.system.private_files import NotOwnError, OwnFolder, make_private
 from edriver.v1 import rendezvous_pb2_grpc
+from edriver.wire.guarded_server import GuardedServer
+from edriver.wire.introspection import INTROSPECTION_SERVICES, add_introspection
 
 _log = logging.getLogger("edriver.rendezvous")
 
@@ -52,9 +52,9 @@ def serve(folder: Path, address: str, port: int) -> int:
     """
     try:
         make_private(folder)
-        with OwnFolder(folder) as own:
+        with OwnFolder(folder) as own:  # whatever becomes of its path, this very folder is used
             own.check((AUTHORITY_FILE, SERVER_FILE, CREDENTIALS_FILE, *JOURNAL_FILES))
-        uvloop.run(_serve(folder, address, port))
+            uvloop.run(_serve(own, folder, address, port))
     except NotOwnError as error:
         _log.error("the folder is not used: %s", error)
         return 1
@@ -67,13 +67,20 @@ def serve(folder: Path, address: str, port: int) -> int:
     return 0
 
 
-async def _serve(folder: Path, address: str, port: int) -> None:
+async def _serve(own: OwnFolder, folder: Path, address: str, port: int) -> None:
     try:
-        journal = Journal(folder)
+        journal = Journal(own, folder)
+    except JournalHeldError:
+        raise ServerError(f"another server uses this folder: {folder}") from None
+    except CorruptJournalError as error:
+        raise ServerError(str(error)) from None
     except OSError as error:
-        raise ServerError(
-            f"{folder}: another server uses this folder, or it cannot be used: {error.strerror}"
-        ) from None
+        raise ServerError(f"{folder} cannot be used: {error.strerror}") from None
+    with contextlib.closing(journal):
+        await _serve_from(journal, own, folder, address, port)
+
+
+async def _serve_from(journal: Journal, own: OwnFolder, folder: Path, address: str, port: int) -> None:
     ended = asyncio.Event()
     faults: list[OSError] = []
 
@@ -83,11 +90,12 @@ async def _serve(folder: Path, address: str, port: int) -> None:
 
     try:
         runs = Runs(journal, time.monotonic)
-        known_by = identity(folder, datetime.datetime.now(datetime.UTC))
+        known_by = identity(own.pinned, datetime.datetime.now(datetime.UTC))
         server_credentials = grpc.ssl_server_credentials([(known_by.key, known_by.certificate)])
         server = GuardedServer(
             {known_by.token: {RENDEZVOUS_SERVICE, STORE_SERVICE, *INTROSPECTION_SERVICES}},
             server_credentials,
+            _log,
             {"grpc.max_concurrent_streams": MAX_CALLS},
         )
         service = RendezvousService(runs, time.monotonic, fatal)
@@ -97,7 +105,7 @@ async def _serve(folder: Path, address: str, port: int) -> None:
         opened = await server.open(address, port)
         endpoint = at_port(address or socket.gethostname(), opened)
         shown = JoinConfig(RUN_ID, "", 0, (endpoint,), known_by.authority, known_by.token)
-        write_private(folder / CREDENTIALS_FILE, shown.to_json())
+        write_private(own.pinned / CREDENTIALS_FILE, shown.to_json())
     except CorruptJournalError as error:
         raise ServerError(str(error)) from None
     except OSError as error:
@@ -113,6 +121,5 @@ async def _serve(folder: Path, address: str, port: int) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), WARNING_INTERVAL)
     await server.close(grace=0.5)
-    journal.close()
     if faults:
         raise ServerError(f"{folder}: the journal cannot be written: {faults[0].strerror}")

@@ -11,12 +11,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from edriver.common import message_limits
 from edriver.common.limits import OutOfBoundsError
-from edriver.rendezvous.server.key_values import NotANumberError
 from edriver.rendezvous.server.runs import Runs
 from edriver.v1 import rendezvous_pb2 as pb
 from edriver.v1 import rendezvous_pb2_grpc
+from edriver.wire import message_limits
+from edriver.wire.store_values import NotANumberError
 
 if TYPE_CHECKING:
     from edriver.v1.rendezvous_pb2_grpc import _ServicerContext

@@ -10,7 +10,7 @@ from typing import Any, Final
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousStateError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, _NodeDesc, _RendezvousState
 
-from edriver.rendezvous.torchrun.connection import Connection
+from edriver.rendezvous.torchrun.client import RendezvousClient
 from edriver.rendezvous.torchrun.engine_state import EngineState, change_of, touched
 from edriver.rendezvous.torchrun.replica import Replica
 from edriver.v1.rendezvous_pb2 import (
@@ -34,7 +34,7 @@ class EdriverBackend(RendezvousBackend):
     those that it has returned are of use until its next call.
 
     Args:
-        connection: to the server.
+        client: to the server.
         replica: what this process knows of the state.
         run_id: the run.
         nodes: --nnodes, as (minimum, maximum).
@@ -47,7 +47,7 @@ class EdriverBackend(RendezvousBackend):
 
     def __init__(
         self,
-        connection: Connection,
+        client: RendezvousClient,
         replica: Replica,
         run_id: str,
         nodes: tuple[int, int],
@@ -56,7 +56,7 @@ class EdriverBackend(RendezvousBackend):
     ) -> None:
         if not run_id:
             raise ValueError("The run id must be a non-empty string.")
-        self._connection = connection
+        self._client = client
         self._replica = replica
         self._run_id = run_id
         self._min_nodes, self._max_nodes = nodes
@@ -109,10 +109,10 @@ class EdriverBackend(RendezvousBackend):
             if self._replica.token is not None:
                 request.known.CopyFrom(self._replica.token)
             heartbeat = not whole and self._replica.same(change)
-        call = self._connection.rendezvous.SetState
+        call = self._client.rendezvous.SetState
         asked_at = time.monotonic()
         try:
-            answer: SetStateResponse = self._connection.call(call, request, 0.0 if heartbeat else self._limit)
+            answer: SetStateResponse = self._client.call(call, request, 0.0 if heartbeat else self._limit)
         except RendezvousConnectionError:
             if not heartbeat or self._is_out_of_date(asked_at):
                 raise
@@ -134,10 +134,10 @@ class EdriverBackend(RendezvousBackend):
         return known and (*known, done)
 
     def _refresh(self, limit: float) -> None:
-        call = self._connection.rendezvous.GetState
+        call = self._client.rendezvous.GetState
         request = GetStateRequest(run_id=self._run_id, known=self._replica.token)
         asked_at = time.monotonic()
-        answer: GetStateResponse = self._connection.call(call, request, limit)
+        answer: GetStateResponse = self._client.call(call, request, limit)
         self._take(answer, asked_at)
 
     def _is_out_of_date(self, now: float) -> bool:

@@ -14,7 +14,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from edriver.common.join_config import at_port
 from edriver.rendezvous.address import DEFAULT_PORT, CredentialsError, credentials_of
 from edriver.rendezvous.torchrun.backend import EdriverBackend
-from edriver.rendezvous.torchrun.connection import Connection
+from edriver.rendezvous.torchrun.client import RendezvousClient
 from edriver.rendezvous.torchrun.replica import Replica
 from edriver.rendezvous.torchrun.store import RendezvousStore
 
@@ -67,10 +67,10 @@ def engine_of(params: RendezvousParameters) -> EdriverRendezvousHandler:
     if not timeout or timeout < 0 or not interval or not attempts:
         raise ValueError("read_timeout, keep_alive_interval and keep_alive_max_attempt must be positive.")
     target = at_port(*parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)) if params.endpoint else ""
-    connection = Connection(target or credentials.drivers[0], credentials)
+    client = RendezvousClient(target or credentials.drivers[0], credentials)
     nodes = params.min_nodes, params.max_nodes
-    backend = EdriverBackend(connection, Replica(), params.run_id, nodes, interval * attempts, timeout)
-    store = RendezvousStore(connection, params.run_id, timeout)
+    backend = EdriverBackend(client, Replica(), params.run_id, nodes, interval * attempts, timeout)
+    store = RendezvousStore(client, params.run_id, timeout)
     limits = (params.get_as_int(f"{name}_timeout") for name in ("join", "last_call", "close", "heartbeat"))
     handler: EdriverRendezvousHandler = EdriverRendezvousHandler.from_backend(
         *(params.run_id, store, backend, *nodes, params.local_addr),

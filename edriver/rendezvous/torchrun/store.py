@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from edriver.common.limits import MAX_LIST_ITEMS
-from edriver.rendezvous.torchrun.connection import Connection
+from edriver.rendezvous.torchrun.client import RendezvousClient
 from edriver.v1 import rendezvous_pb2 as pb
 
 _REQUEST_ID_BYTES: Final = 16
@@ -31,14 +31,14 @@ class RendezvousStore(Store):
     where it refuses, or where what is waited for does not come.
 
     Args:
-        connection: to the server.
+        client: to the server.
         run_id: the run.
         timeout: seconds for which is waited.
     """
 
-    def __init__(self, connection: Connection, run_id: str, timeout: float) -> None:
+    def __init__(self, client: RendezvousClient, run_id: str, timeout: float) -> None:
         super().__init__()
-        self._connection = connection
+        self._client = client
         self._run_id = run_id
         self._ahead: tuple[str, bytes] | None = None  # a key that was read with the one before, and its value
         self.set_timeout(timedelta(seconds=timeout))
@@ -55,7 +55,7 @@ class RendezvousStore(Store):
         """
         for chunk in _chunks(list(zip(keys, values, strict=True))):
             pairs = [pb.KeyValue(key=key, value=_bytes(value)) for key, value in chunk]
-            self._call(self._connection.store.SetKeys, pb.SetKeysRequest(run_id=self._run_id, pairs=pairs))
+            self._call(self._client.store.SetKeys, pb.SetKeysRequest(run_id=self._run_id, pairs=pairs))
 
     def get(self, key: str) -> bytes:
         """The value of a key, as soon as it is set.
@@ -85,7 +85,7 @@ class RendezvousStore(Store):
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all keys are set."""
         requests = (pb.CheckKeysRequest(run_id=self._run_id, keys=chunk) for chunk in _chunks(keys))
-        return all(self._call(self._connection.store.CheckKeys, request).all_set for request in requests)
+        return all(self._call(self._client.store.CheckKeys, request).all_set for request in requests)
 
     def add(self, key: str, value: int) -> int:
         """Add to the number that a key has, or to 0; returns the sum."""
@@ -110,7 +110,7 @@ class RendezvousStore(Store):
 
     def num_keys(self) -> int:
         """How many keys there are."""
-        return int(self._call(self._connection.store.CountKeys, pb.CountKeysRequest(run_id=self._run_id)).count)
+        return int(self._call(self._client.store.CountKeys, pb.CountKeysRequest(run_id=self._run_id)).count)
 
     def has_extended_api(self) -> bool:
         """Whether there are append, multi_get and multi_set."""
@@ -129,7 +129,7 @@ class RendezvousStore(Store):
         # The server makes it once, should it arrive again because the answer was lost.
         request_id = os.urandom(_REQUEST_ID_BYTES)
         request = pb.ChangeKeyRequest(run_id=self._run_id, key=key, request_id=request_id, **change)
-        answer: pb.ChangeKeyResponse = self._call(self._connection.store.ChangeKey, request)
+        answer: pb.ChangeKeyResponse = self._call(self._client.store.ChangeKey, request)
         return answer
 
     def _wait_for(self, keys: Sequence[str], limit: float, wait_only: bool) -> list[bytes]:
@@ -139,7 +139,7 @@ class RendezvousStore(Store):
             request = pb.GetKeysRequest(run_id=self._run_id, keys=chunk, wait_only=wait_only)
             left = deadline - time.monotonic()
             try:
-                found += self._call(self._connection.store.GetKeys, request, left, wait=True).values
+                found += self._call(self._client.store.GetKeys, request, left, wait=True).values
             except TimeoutError:
                 names = ", ".join(map(repr, itertools.islice(keys, 3)))
                 raise DistStoreError(
@@ -150,7 +150,7 @@ class RendezvousStore(Store):
     def _call(self, method: Any, request: object, limit: float | None = None, wait: bool = False) -> Any:
         try:
             limit = self._limit if limit is None else limit
-            return self._connection.call(method, request, max(limit, 0.0), wait)
+            return self._client.call(method, request, max(limit, 0.0), wait)
         except RendezvousConnectionError as error:
             raise DistNetworkError(str(error)) from error
         except RendezvousError as error:

@@ -123,6 +123,10 @@ def _threads_are_seen() -> str:
     return "" if interpreter.ends_as_known() else "threading has no function in which a process waits for its end"
 
 
+def _new_processes_are_seen() -> str:
+    return "" if interpreter.prepares_as_known() else "multiprocessing prepares new processes by another function"
+
+
 def _scaler_is_known() -> str:
     scaler = torch.amp.GradScaler("cpu")
     return "" if grad_scaler.is_known(scaler) else "GradScaler keeps its scale elsewhere"
@@ -190,6 +194,12 @@ PROCESS_CHECKS: Final = (
         "telling a worker that is stuck or stalled from one that computes",
         _threads_are_seen,
         "A worker that is stuck in a collective is not replaced before the group's own timeout.",
+    ),
+    Check(
+        "new processes",
+        "telling a script in restart mode that a process it starts would run it again",
+        _new_processes_are_seen,
+        'Such a process fails or hangs in its own way, where the script has no `if __name__ == "__main__":`.',
     ),
     Check(
         "scaler",

@@ -18,6 +18,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from edriver.worker import context
+
 logger = logging.getLogger("edriver.worker")
 
 init = c10d.init_process_group
@@ -30,17 +32,18 @@ destroy = c10d.destroy_process_group
 class _Claim:
     """Attributes:
     group: refers to edriver's default group, weakly: its last reference ends its threads.
-    warned: calls about which a warning has been logged.
+    logged: calls of which it has been logged that they do nothing.
     """
 
-    group: Callable[[], object] = staticmethod(lambda: None)
-    warned: frozenset[str] = frozenset()
+    def __init__(self) -> None:
+        self.group: Callable[[], object] = lambda: None
+        self.logged: set[str] = set()
 
 
 def claim() -> None:
     """The default group that is there now is edriver's."""
     guard()
-    _Claim.group = weakref.ref(dist.GroupMember.WORLD)
+    context.current.part(_Claim).group = weakref.ref(dist.GroupMember.WORLD)
 
 
 def guard() -> None:
@@ -51,7 +54,7 @@ def guard() -> None:
 
 
 def _is_ours() -> bool:
-    return dist.is_initialized() and dist.GroupMember.WORLD is _Claim.group()
+    return dist.is_initialized() and dist.GroupMember.WORLD is context.current.part(_Claim).group()
 
 
 @functools.wraps(init)
@@ -80,6 +83,7 @@ def _destroy(group: Any = None) -> None:
 
 
 def _say(name: str, why: str) -> None:
-    if name not in _Claim.warned:
-        _Claim.warned |= {name}
+    logged = context.current.part(_Claim).logged
+    if name not in logged:
+        logged.add(name)
         logger.info("%s does nothing here: %s", name, why)

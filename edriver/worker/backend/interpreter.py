@@ -1,4 +1,4 @@
-"""CPython: stacks of threads, whether the interpreter is ending, objects that are never destroyed.
+"""CPython: stacks of threads, whether the interpreter is ending, objects that are never destroyed, new processes.
 
 Checked with CPython 3.11 to 3.13. Does not import torch.
 """
@@ -8,15 +8,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
+import multiprocessing.spawn
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 _SHUTDOWN_FUNCTION: Final = "_shutdown"
+
+_PREPARING_FUNCTION: Final = "get_preparation_data"
 
 
 def frames() -> dict[int, FrameType]:
@@ -92,6 +96,32 @@ def never_destroy(kept: object) -> None:
     CPython works. Elsewhere a forked child that ends by sys.exit would cut connections that it shares with its parent.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+def before_new_process(check: Callable[[], object]) -> None:
+    """Call this whenever multiprocessing is about to start a process by spawn or forkserver; what it raises comes out.
+
+    Interface: multiprocessing.spawn.get_preparation_data, which both start methods call in the process that starts
+    another. Without it nothing is called.
+    """
+    prepare = getattr(multiprocessing.spawn, _PREPARING_FUNCTION, None)
+    if prepare is None:
+        return
+
+    def checked(name: str) -> dict[str, Any]:
+        check()
+        found: dict[str, Any] = prepare(name)
+        return found
+
+    setattr(multiprocessing.spawn, _PREPARING_FUNCTION, checked)
+
+
+def prepares_as_known() -> bool:
+    """Whether both start methods call the function that `before_new_process` replaces."""
+    if not callable(getattr(multiprocessing.spawn, _PREPARING_FUNCTION, None)):
+        return False
+    starters = [importlib.import_module(f"multiprocessing.popen_{way}") for way in ("spawn_posix", "forkserver")]
+    return all(_PREPARING_FUNCTION in starter.Popen._launch.__code__.co_names for starter in starters)
 
 
 class _Collections:

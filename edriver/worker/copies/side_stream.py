@@ -66,7 +66,6 @@ class SideStream:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
 
     def begin(self, changing: Sequence[Copy], lasting: Sequence[Copy]) -> None:
-        """See SideCopies."""
         if not changing and not lasting:
             return
         self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -80,12 +79,10 @@ class SideStream:
                 source.record_stream(self._stream)  # or its memory may be given to another tensor before
 
     def hold(self) -> None:
-        """See SideCopies."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
 
     def completion(self) -> Callable[[], None]:
-        """See SideCopies."""
         if self._stream is None:
             return lambda: None
         self._stream.wait_stream(torch.cuda.current_stream())  # which copies what changes

@@ -21,7 +21,6 @@ from edriver.worker.assignment import Assignment
 from edriver.worker.backend.gloo import groups as gloo_groups
 from edriver.worker.backend.gloo.callers import Caller, names_of, suspects
 from edriver.worker.backend.gloo.groups import Backend
-from edriver.worker.backend.gloo.guarded_devices import GuardedDevice
 from edriver.worker.backend.gloo.sever import GlooDevice
 from edriver.worker.errors import UnprovenPeerError
 from edriver.worker.group.connection_guard import ConnectionGuard
@@ -124,30 +123,3 @@ class PairsOfRound:
         )
         logger.warning("%s", unproven)
         return unproven
-
-
-_current: PairsOfRound | None = None
-
-
-def enter(pairs: PairsOfRound) -> None:
-    """From now on groups that this process makes belong to this round. Main thread only."""
-    gloo_groups.when_made(_prove, _devices)
-    global _current
-    _current = pairs
-
-
-def leave() -> None:
-    """Outside of rounds: groups are made by torch alone."""
-    global _current
-    left, _current = _current, None
-    if left is not None and left.guard is not None:
-        left.guard.close()
-
-
-def _devices() -> list[GuardedDevice] | None:
-    return None if _current is None or _current.guard is None else _current.guard.guard()
-
-
-def _prove(group: Backend) -> None:
-    if _current is not None:
-        _current.prove(group, gloo_groups.name_in(_current.store.last_set))

@@ -26,6 +26,8 @@ from edriver.system.descriptors import check_room
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend import default_group, torch_groups
 from edriver.worker.backend.checks import SEVERING_CHECK
+from edriver.worker.backend.gloo import groups as gloo_groups
+from edriver.worker.backend.gloo.guarded_devices import GuardedDevice
 from edriver.worker.backend.gloo.listener_filter import close_listeners
 from edriver.worker.backend.gloo.sever import (
     GlooDevice,
@@ -39,7 +41,6 @@ from edriver.worker.backend.nccl import Communicator, Nccl, UnknownPartError, ab
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.thread_count import ThreadCount
 from edriver.worker.errors import PeerLostError
-from edriver.worker.group import proven_pairs
 from edriver.worker.group.connection_guard import ConnectionGuard
 from edriver.worker.group.proven_pairs import PairsOfRound
 from edriver.worker.group.store import StoreClient
@@ -166,7 +167,7 @@ class RoundGroup:
                 self._round = current
             store.connect()
             prefixed = PrefixStore(f"round/{assignment.round_id}", store)
-            proven_pairs.enter(current.pairs)
+            gloo_groups.when_made(self._prove, self._guarded_devices)
             torch_groups.init(self._backend, prefixed, assignment.rank, assignment.size, timedelta(seconds=timeout))
             if not current.pairs.proven:
                 raise RuntimeError(f"torch {torch.__version__} makes Gloo groups in a way in which none is proven")
@@ -245,8 +246,9 @@ class RoundGroup:
         self._finish_nccl()
         with self._lock:
             current, self._round = self._round, None
-            proven_pairs.leave()
             if current is not None:
+                if current.pairs.guard is not None:
+                    current.pairs.guard.close()
                 sever_gloo(_devices(current).values())
                 current.store.close()
         self._await_disposal(DISPOSAL_TIMEOUT)
@@ -261,6 +263,17 @@ class RoundGroup:
         # interpreter is shutting down would abort it: hence the wait at exit.
         self._disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
         self._disposal.start()
+
+    def _prove(self, group: gloo_groups.Backend) -> None:
+        """Prove the connections of a group that this process has made in a round."""
+        if self._round is not None:
+            pairs = self._round.pairs
+            pairs.prove(group, gloo_groups.name_in(pairs.store.last_set))
+
+    def _guarded_devices(self) -> list[GuardedDevice] | None:
+        """The devices of a group that is about to be made; None: torch's own."""
+        guard = None if self._round is None else self._round.pairs.guard
+        return None if guard is None else guard.guard()
 
     def _close(self, current: _CurrentGroup, size: int) -> None:
         """Close the listeners of the proven group of `size` ranks to new connections, and let no reset end a send."""

@@ -13,10 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from edriver.wire import store_values
+from edriver.wire.unauthenticated import UnauthenticatedCallers
 from edriver.worker.group import store_protocol as protocol
 from edriver.worker.group.store_protocol import as_list, items_of
 from edriver.worker.group.store_transport import WOULD_BLOCK_ERRORS, StoreTransport, is_known
-from edriver.worker.group.unauthenticated import UnauthenticatedCallers
 
 logger = logging.getLogger("edriver.worker")
 
@@ -235,7 +236,7 @@ class StoreServer:
             self._keep(caller, key, value)
             self._reply(caller, number, b"")
         elif kind == protocol.ADD:
-            total = b"%d" % (int(self._values.get(key, b"0")) + int(value))
+            total = store_values.added(self._values.get(key), int(value))
             self._keep(caller, key, total)
             self._reply(caller, number, total)
         elif kind == protocol.APPEND:
@@ -245,9 +246,10 @@ class StoreServer:
             self._reply(caller, number, b"1" if key in self._values else b"0")
         elif kind == protocol.COMPARE_SET:
             expected, desired = items_of(value)
-            if self._values.get(key, b"") == expected:
+            answer, is_set = store_values.compared(self._values.get(key), expected, desired)
+            if is_set:
                 self._keep(caller, key, desired)
-            self._reply(caller, number, self._values.get(key, expected))
+            self._reply(caller, number, answer)
         elif kind == protocol.DELETE:
             self._reply(caller, number, b"1" if self._delete(key) else b"0")
         elif kind == protocol.COUNT:

@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 
 from edriver.common.join_config import MEMBER_NAME
-from edriver.common.tls_files import AUTHORITY_FILE, MEMBER_FILE
+from edriver.wire.tls_files import AUTHORITY_FILE, MEMBER_FILE
 
 WOULD_BLOCK_ERRORS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What reading from a connection raises while there is no data."""

@@ -4,8 +4,7 @@ The first DistributedDataParallel, backward pass and optimizer step of a process
 takes a second), start threads and fill caches: some 100 ms more than the second. A newcomer that did all that in its
 first round would make all other members wait.
 
-Nor does it take new memory from the kernel then, which costs a page fault for every 4 KiB: 2 microseconds each, and up
-to 20 on a virtual machine that has given its free memory back to its host.
+Nor does it take new memory from the kernel then: see heap.py.
 """
 
 from __future__ import annotations
@@ -24,14 +23,11 @@ from torch.optim.adam import Adam
 
 from edriver.worker.backend import checks, torch_code
 from edriver.worker.backend.gloo import groups as gloo_groups
+from edriver.worker.backend.heap import grow_heap
 from edriver.worker.backend.process_modes import as_at_start
 from edriver.worker.group.round_group import RoundGroup
 
 logger = logging.getLogger("edriver.worker")
-
-HEAP_BYTES = 31 * 2**20
-"""Memory that is made ready: nearly as much as the C library (glibc, malloc.c: DEFAULT_MMAP_THRESHOLD_MAX) ever takes
-from its heap at once, and keeps there."""
 
 
 def warm_up() -> frozenset[str]:
@@ -85,16 +81,6 @@ def group_alone() -> Iterator[None]:
         yield
     finally:
         group.teardown()
-
-
-def grow_heap() -> None:
-    """Take memory, write to it, and give it back to the heap, from which it will be taken again.
-
-    malloc takes large blocks from the kernel each time, until one has been freed: then it takes such as that from the
-    heap, and keeps twice as much there (mallopt(3), M_MMAP_THRESHOLD). Elsewhere than with glibc nothing of it lasts.
-    """
-    torch.empty(HEAP_BYTES, dtype=torch.uint8)
-    torch.zeros(HEAP_BYTES, dtype=torch.uint8)
 
 
 class _TinyModel(torch.nn.Module):

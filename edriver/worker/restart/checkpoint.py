@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-_asked: Callable[[], bool] | None = None
+from edriver.worker import context
 
 
 def checkpoint_requested() -> bool:
@@ -18,10 +16,4 @@ def checkpoint_requested() -> bool:
     Returns False outside restart mode, and for ever if no change of the hosts is agreed on: after the loss of a worker
     no script is asked.
     """
-    return False if _asked is None else _asked()
-
-
-def ask(asked: Callable[[], bool]) -> None:
-    """Have the calls of this process answered."""
-    global _asked
-    _asked = asked
+    return context.current.checkpoint_requested()

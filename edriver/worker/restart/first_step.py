@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from edriver.worker.backend import torch_code
-from edriver.worker.group.warm_up import grow_heap, tiny_step
+from edriver.worker.backend.heap import grow_heap
+from edriver.worker.group.warm_up import tiny_step
 
 logger = logging.getLogger("edriver.worker")
 

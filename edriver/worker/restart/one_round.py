@@ -17,13 +17,14 @@ import torch.distributed as dist
 from edriver.calls import worker_process
 from edriver.common.ids import NO_VERSION
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message, round_id_of
 from edriver.system import stack_dump
 from edriver.system.own_addresses import bound_at
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import round_id_message, round_id_of
+from edriver.worker import context
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
-from edriver.worker.restart import checkpoint, standby
+from edriver.worker.restart import standby
 from edriver.worker.restart.quick_end import QuickEnd
 from edriver.worker.restart.script import own_traceback
 from edriver.worker.restart.tensorflow_cluster import Store
@@ -61,7 +62,7 @@ class OneRound:
         self._blocked = BlockedWatch(threading.main_thread())
         self._stop_ordered = False
         self._sources = SourceFiles()
-        checkpoint.ask(self.checkpoint_requested)
+        context.current.checkpoint_requested = self.checkpoint_requested
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"],
             environ["EDRIVER_RUN_ID"],

@@ -51,8 +51,10 @@ def lead_to_round(own: StoreAddress, size: int) -> None:
                 at_port(*own),
                 address,
             )
-        store, *place = next(iter(torchs(f"tcp://{at_port(*own)}", rank, world_size, **kwargs)))
-        return iter([(dist.PrefixStore(address, store), *place)])  # type: ignore[attr-defined]  # documented
+        # Not through torch's rendezvous, whose rank 0 serves every address from 2.15 on but that of MASTER_ADDR.
+        bound = {name: value for name, value in kwargs.items() if name == "timeout"}
+        store = dist.TCPStore(own.host, own.port, world_size, is_master=False, **bound)  # type: ignore[attr-defined]
+        return iter([(dist.PrefixStore(address, store), rank, world_size)])  # type: ignore[attr-defined]  # documented
 
     for module in modules:
         module.rendezvous = rendezvous  # type: ignore[attr-defined]

@@ -7,35 +7,27 @@ the same rank, and wait for ever for peers that have met already.
 from __future__ import annotations
 
 import ast
-import multiprocessing.spawn
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+from edriver.worker.backend.interpreter import before_new_process
+
 
 def refuse_unguarded() -> None:
-    """Have the script's own process raise a RuntimeError where such a process is started and would train.
+    """Have the script's own process raise a RuntimeError where such a process is started and would train."""
+    before_new_process(_refuse_unguarded)
 
-    Interface: multiprocessing.spawn.get_preparation_data, which both start methods call in the process that starts
-    another. Without it nothing is refused, and such a process fails or hangs in its own way.
-    """
-    prepare = getattr(multiprocessing.spawn, "get_preparation_data", None)
-    if prepare is None:
-        return
 
-    def checked(name: str) -> dict[str, Any]:
-        main = vars(sys.modules["__main__"])
-        if (script := main.get("__file__")) and _is_at_top_level(main) and not _is_guarded(Path(script)):
-            raise RuntimeError(
-                f"a process is started by spawn or forkserver, as a DataLoader's worker may be, and would run {script} "
-                'again from its top: put the code that trains under `if __name__ == "__main__":`. forkserver is the '
-                "default start method from Python 3.14 on"
-            )
-        found: dict[str, Any] = prepare(name)
-        return found
-
-    multiprocessing.spawn.get_preparation_data = checked
+def _refuse_unguarded() -> None:
+    main = vars(sys.modules["__main__"])
+    if (script := main.get("__file__")) and _is_at_top_level(main) and not _is_guarded(Path(script)):
+        raise RuntimeError(
+            f"a process is started by spawn or forkserver, as a DataLoader's worker may be, and would run {script} "
+            'again from its top: put the code that trains under `if __name__ == "__main__":`. forkserver is the '
+            "default start method from Python 3.14 on"
+        )
 
 
 def _is_at_top_level(main: dict[str, Any]) -> bool:

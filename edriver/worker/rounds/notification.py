@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import grpc
 
-from edriver.common.grpc_streams import NO_BANDWIDTH_PROBE
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
+from edriver.wire.grpc_streams import NO_BANDWIDTH_PROBE
 from edriver.worker.watch.forked import Owner, keep_in_children
 from edriver.worker.watch.stall import stacks
 
@@ -163,7 +163,6 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
     def Attach(  # noqa: N802  gRPC's name
         self, request_iterator: Iterator[pb.AttachRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.AttachResponse]:
-        """See notification.proto."""
         first = next(request_iterator, None)
         if first is None or (first.notice.attached.run_id, first.notice.attached.worker_id) != self._identity:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is worker {1} of run {0}".format(*self._identity))

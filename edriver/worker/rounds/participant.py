@@ -15,7 +15,9 @@ import enum
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import (
+from edriver.v1 import notification_pb2 as pb
+from edriver.v1 import rounds_pb2
+from edriver.wire.conversion import (
     RANK_FIELDS,
     duration,
     round_id_message,
@@ -24,8 +26,6 @@ from edriver.common.wire import (
     store_address_of,
     version_message,
 )
-from edriver.v1 import notification_pb2 as pb
-from edriver.v1 import rounds_pb2
 from edriver.worker.assignment import Assignment
 
 

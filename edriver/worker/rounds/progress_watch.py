@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 
 from edriver.common.stall_limits import Phase
-from edriver.common.wire import duration, round_id_message
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker import topology, training_phase
+from edriver.wire.conversion import duration, round_id_message
+from edriver.worker.context import WorkerContext
 from edriver.worker.reports import SamplesDone, checkpoints, commits
 from edriver.worker.rounds.participant import Participant, Stage
 from edriver.worker.rounds.step_times import NOTHING_REPORTED, StepTimes
@@ -32,6 +32,7 @@ class ProgressWatch:
         waits_for_verdict: whether it waits at a boundary for others, who may evaluate for an hour: no stall of its own.
 
     Args:
+        context: of this process.
         participant: the worker's part in its rounds.
         step_times: how long its steps take.
         limits: seconds that each phase may last.
@@ -41,6 +42,7 @@ class ProgressWatch:
 
     def __init__(
         self,
+        context: WorkerContext,
         participant: Participant,
         step_times: StepTimes,
         limits: Mapping[str, float],
@@ -51,13 +53,14 @@ class ProgressWatch:
         self.checks = 0
         self.waits_for_verdict = False
         self._said: SamplesDone | None = None
+        self._context = context
         self._participant = participant
         self._step_times = step_times
         self._report = report
         self._stall = StallWatch(threading.main_thread(), limits)
         self._blocked = BlockedWatch(threading.main_thread())
         self._end = EndWatch(threading.main_thread())
-        watched = _TrainingThread(self, participant, step_times, waiting_is_seen)
+        watched = _TrainingThread(self, context, participant, step_times, waiting_is_seen)
         self.looks = TrainingLooks(threading.main_thread(), watched, self._tell_progress)
 
     def look(self) -> None:
@@ -69,7 +72,8 @@ class ProgressWatch:
     @property
     def reported(self) -> Mapping[str, float]:
         """What the script has reported in rank 0. In others, and before there is a rank, it is shown nowhere."""
-        if self.state is None or not topology.in_round() or topology.current().rank != 0:
+        place = self._context.place
+        if self.state is None or not place.in_round or place.assignment.rank != 0:
             return NOTHING_REPORTED
         return self.state.reported
 
@@ -94,7 +98,7 @@ class ProgressWatch:
         self._report(pb.Report(progress_changed=pb.ProgressChanged(), progress=self.progress()))
 
     def _look_for_stall(self) -> None:
-        participant, phase = self._participant, training_phase.current
+        participant, phase = self._participant, self._context.phase
         if participant.stage is not Stage.ASSIGNED or self.waits_for_verdict:
             return
         progress = (participant.round_id, participant.boundaries, self.checks, phase.changes)
@@ -114,9 +118,15 @@ class _TrainingThread:
     """What the looks have to know: see `training_looks.Watched`."""
 
     def __init__(
-        self, watch: ProgressWatch, participant: Participant, step_times: StepTimes, waiting_is_seen: Callable[[], bool]
+        self,
+        watch: ProgressWatch,
+        context: WorkerContext,
+        participant: Participant,
+        step_times: StepTimes,
+        waiting_is_seen: Callable[[], bool],
     ) -> None:
         self._watch = watch
+        self._context = context
         self._participant = participant
         self._step_times = step_times
         self._waiting_is_seen = waiting_is_seen
@@ -130,7 +140,7 @@ class _TrainingThread:
 
     @property
     def phase(self) -> Phase:
-        return training_phase.current.phase
+        return self._context.phase.phase
 
     @property
     def waits_for_verdict(self) -> bool:

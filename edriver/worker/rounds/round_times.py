@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from edriver.common.ids import RoundId
-from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import duration, round_id_message, timestamp
 from edriver.worker.reports import Copied
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from edriver.calls import worker_process
-from edriver.worker import topology
-from edriver.worker.rounds.alone import Alone
+from edriver.checkpoints.ownership import release_at_exit
+from edriver.worker import context
+from edriver.worker.context import Rounds, WorkerContext
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import holds_nothing
 from edriver.worker.state.state import State
-from edriver.worker.watch.not_called import refuse_function
+from edriver.worker.watch.not_called import refuse_function, refuse_result
+from edriver.worker.watch.script_location import nested_run
 
 logger = logging.getLogger("edriver.worker")
 
@@ -33,11 +35,47 @@ def end_process_group() -> None:
     os._exit(1)  # it is the first process of its namespace, which no signal of its own ends
 
 
-@functools.cache
-def rounds_of_this_process() -> WorkerRounds | Alone:
+class StandaloneRounds:
+    """The rounds of a script that no driver has started: one, of one worker, in which nothing happens."""
+
+    def __init__(self) -> None:
+        from edriver.worker.group.round_group import RoundGroup
+
+        self._group = RoundGroup(None)
+        self._entered = False
+        self._running = False
+
+    def run(self, function: Callable[..., R], state: State, args: Any, kwargs: Any) -> R | None:
+        """Call the function once."""
+        if self._running:
+            raise nested_run(function)
+        if not self._entered:
+            self._group.build_alone()
+            self._entered = True
+        if state.newest_checkpoint(look=True):
+            state.load_checkpoint()
+        state.sync()
+        self._running = True
+        try:
+            result = function(state, *args, **kwargs)
+            refuse_result(function, result)
+            state.function_returned()
+        finally:
+            self._running = False
+        release_at_exit()
+        return result
+
+
+def rounds_of(process: WorkerContext) -> Rounds:
     """The rounds of this process: of a worker if a driver has started it, else of a script on its own."""
+    if process.rounds is None:
+        process.rounds = _rounds_of(process)
+    return process.rounds
+
+
+def _rounds_of(process: WorkerContext) -> Rounds:
     if "EDRIVER_WORKER_ID" not in os.environ:
-        return Alone()
+        return StandaloneRounds()
     if os.environ.get("EDRIVER_MODE") == "restart":
         raise RuntimeError(
             "edriver.run was called in restart mode, in which a script is run anew in every round: give --mode "
@@ -55,7 +93,7 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
     group = RoundGroup(
         os.environ["EDRIVER_STORE"], wire=StoreTransport(Path(tls_folder) if tls_folder else None), broken=broken
     )
-    return WorkerRounds(os.environ, group, looks_like_peer_loss, end_process_group)
+    return WorkerRounds(process, os.environ, group, looks_like_peer_loss, end_process_group)
 
 
 def _take_first_step() -> None:
@@ -68,7 +106,7 @@ def _warm_up(function: Callable[[S], object], state: S) -> None:
     """Call what a script warms up with, in a round of this process alone. Nothing that it does to the state stays."""
     from edriver.worker.group.warm_up import group_alone
 
-    with state.rehearsal(), group_alone(), topology.alone():
+    with state.rehearsal(), group_alone(), context.current.place.alone():
         function(state)
 
 
@@ -136,7 +174,7 @@ def _elastic(
                 f"TorchState), not {type(state).__name__}"
             )
         worker_process.refuse_child("edriver.run")
-        rounds = rounds_of_this_process()
+        rounds = rounds_of(context.current)
         if isinstance(rounds, WorkerRounds) and not holds_nothing(state):
             _take_first_step()
         if cold is not None:

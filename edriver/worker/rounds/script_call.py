@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from edriver.worker import topology, training_phase
+from edriver.worker.context import WorkerContext
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, OfScript
 from edriver.worker.state.state import State
@@ -23,12 +23,14 @@ class ScriptCall(Generic[R]):
         result: what it returned in this round.
 
     Args:
+        context: of this process.
         synced: called when the state is synced in a round.
         boundaries: answers how many boundaries have been passed in the round.
     """
 
     def __init__(
         self,
+        context: WorkerContext,
         function: Callable[..., R],
         state: State,
         args: Any,
@@ -36,6 +38,7 @@ class ScriptCall(Generic[R]):
         synced: Callable[[], None],
         boundaries: Callable[[], int],
     ) -> None:
+        self._context = context
         self.state = state
         self.result: R | None = None
         self._function = function
@@ -73,7 +76,7 @@ class ScriptCall(Generic[R]):
             case effects.WhyTorn():
                 return state.why_torn
             case effects.Digest(committed):
-                training_phase.current.show(None)
+                self._context.phase.show(None)
                 return state.digest(committed)
             case effects.NewestCheckpoint(look):
                 return state.newest_checkpoint(look)
@@ -92,7 +95,7 @@ class ScriptCall(Generic[R]):
         return None
 
     def _train(self) -> None:
-        state, place = self.state, topology.current()
+        state, place = self.state, self._context.place.assignment
         self._sizes.append(place.size)
         try:
             with state.computes_in.in_function():

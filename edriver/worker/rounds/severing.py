@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from edriver.common.ids import RoundId
-from edriver.common.wire import round_id_message
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import round_id_message
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.participant import Participant, Stage
 from edriver.worker.watch.stall import stacks

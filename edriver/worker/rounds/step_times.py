@@ -16,8 +16,8 @@ from typing import Final
 
 from edriver.common.ids import NO_ROUND, RoundId
 from edriver.common.stall_limits import MIN_STALL_SECONDS, Phase, excess
-from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.conversion import duration, round_id_message, timestamp
 
 STEPS_CONSIDERED: Final = 31
 """Of so many latest steps the median is the usual one. A script whose steps become slower for good is believed after

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from edriver.checkpoints.ownership import release_at_exit
+from edriver.common.lease import Lease
 from edriver.common.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker import topology, training_phase
-from edriver.worker.assignment import Assignment
+from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
+from edriver.worker.context import WorkerContext
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError, UnprovenPeerError
 from edriver.worker.rounds import effects
-from edriver.worker.rounds.agent_silence import AgentSilence
 from edriver.worker.rounds.effects import Answer, Complaint, Effect, OfScript, OfWorker, Raised
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.loop import End, RoundLoop
@@ -33,11 +34,15 @@ logger = logging.getLogger("edriver.worker")
 R = TypeVar("R")
 E = TypeVar("E", bound=End | Verdict | None)
 
+SILENCE_BOUND: Final = 30.0
+"""Seconds without a word from the agent (it speaks every 4 s at least) after which a waiting worker gives up."""
+
 
 class TrainingThread:
     """Drives the loop, in the thread that calls it.
 
     Args:
+        context: of this process.
         worker_id: this worker's id, for people.
         participant: what decides,
         changed: and its lock, which is notified of every notice that it has taken.
@@ -51,6 +56,7 @@ class TrainingThread:
 
     def __init__(
         self,
+        context: WorkerContext,
         worker_id: str,
         participant: Participant,
         changed: threading.Condition,
@@ -61,6 +67,7 @@ class TrainingThread:
         watch: ProgressWatch,
         looks_like_peer_loss: Callable[[BaseException], bool],
     ) -> None:
+        self._context = context
         self._worker_id = worker_id
         self._participant = participant
         self._changed = changed
@@ -88,9 +95,9 @@ class TrainingThread:
             if end is End.LEFT:
                 raise SystemExit(0)
             if end is End.SKIPPED:
-                topology.enter(topology.NO_ASSIGNMENT)
+                self._context.place.enter(NO_ASSIGNMENT)
                 return None
-            training_phase.current.show(None)
+            self._context.phase.show(None)
             release_at_exit()
             return call.result
         except BaseException as error:  # also Ctrl-C and sys.exit: the others need not wait until this process ends
@@ -184,7 +191,7 @@ class TrainingThread:
                 assert error is not None, "it has been raised"
                 return str(error) if isinstance(error, UnprovenPeerError) else traceback_text(error)
             case effects.FirstBoundary():
-                training_phase.current.change(Phase.STEP)
+                self._context.phase.change(Phase.STEP)
                 assert self._watch.state is not None, "a boundary of a state that is bound"
                 state = self._watch.state
                 state.first_boundary()
@@ -195,11 +202,11 @@ class TrainingThread:
         return None
 
     def _build(self, assignment: Assignment) -> None:
-        training_phase.current.change(Phase.INIT)
+        self._context.phase.change(Phase.INIT)
         self._group.teardown()
         self._group.build(assignment, self._collective_timeout)
         self._times.mark("built")
-        topology.enter(assignment)
+        self._context.place.enter(assignment)
 
     def _kind_of(self, error: Exception) -> Raised:
         """What an exception is to the loop."""
@@ -237,3 +244,29 @@ class TrainingThread:
         """Report, with how far this worker is: the next sign of life may come too late to tell of it, or never."""
         report.progress.CopyFrom(self._watch.progress())
         self._server.report(report)
+
+
+class AgentSilence:
+    """Looks again and again whether the agent that this worker waits for still speaks: it may be gone without a trace.
+
+    Args:
+        last_word: when its last word came.
+    """
+
+    def __init__(self, last_word: Callable[[], float]) -> None:
+        self._last_word = last_word
+        self._heard = last_word()
+        self._lease = Lease(SILENCE_BOUND, time.monotonic)
+
+    def look(self) -> None:
+        """Look once. It is looks that count: a word may lie unread if this process itself was stopped.
+
+        Raises:
+            SystemExit: the agent has been silent for too long; nothing would ever come.
+        """
+        if self._heard != self._last_word():
+            self._heard = self._last_word()
+            self._lease.renew()
+        if self._lease.tick():
+            logger.error("no message from the agent for %g s: this worker ends", SILENCE_BOUND)
+            raise SystemExit(1)

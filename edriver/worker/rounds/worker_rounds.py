@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.stall_limits import Phase, collective_timeout, limits_of
-from edriver.common.wire import epoch_seconds
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker import training_phase
+from edriver.wire.conversion import epoch_seconds
+from edriver.worker.context import WorkerContext
 from edriver.worker.errors import PeerLostError
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.notification import NotificationManager, NotificationServer
@@ -40,6 +40,7 @@ class WorkerRounds:
     """A worker's rounds, from its first `run` to its end.
 
     Args:
+        context: of this process.
         environ: what the agent passed to the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY,
             EDRIVER_LIFE, EDRIVER_STALL_LIMITS, EDRIVER_CLOCK.
         group: the process group.
@@ -49,11 +50,13 @@ class WorkerRounds:
 
     def __init__(
         self,
+        context: WorkerContext,
         environ: Mapping[str, str],
         group: Group,
         looks_like_peer_loss: Callable[[BaseException], bool],
         orphaned: Callable[[], None],
     ) -> None:
+        self._context = context
         self.notifications = NotificationManager()
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
@@ -70,10 +73,11 @@ class WorkerRounds:
         stack_dump.enable(Path(environ["EDRIVER_SOCKET"]))
         limits = limits_of(environ.get("EDRIVER_STALL_LIMITS", "").split(), base={})
         self._watch = ProgressWatch(
-            self._participant, self._step_times, limits, self._server.report, lambda: group.gloo_only
+            context, self._participant, self._step_times, limits, self._server.report, lambda: group.gloo_only
         )
         self._severing = Severing(self._participant, self._changed, group, self._server.report)
         self._training = TrainingThread(
+            context,
             environ["EDRIVER_WORKER_ID"],
             self._participant,
             self._changed,
@@ -86,7 +90,7 @@ class WorkerRounds:
         )
         self._sources = SourceFiles()
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
-        training_phase.current.show = self._show_phase
+        context.phase.show = self._show_phase
         if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
             self._life.hold()
         self._server.start(environ["EDRIVER_READY"])
@@ -99,7 +103,8 @@ class WorkerRounds:
         if self._watch.state is not None:
             raise nested_run(function)
         self._report_sources(self._sources.new())
-        call = ScriptCall(function, state, args, kwargs, self._synced, lambda: self._participant.boundaries)
+        participant = self._participant
+        call = ScriptCall(self._context, function, state, args, kwargs, self._synced, lambda: participant.boundaries)
         self._training.enter(call)
         self.notifications.register_listener(state)
         self._watch.state = state

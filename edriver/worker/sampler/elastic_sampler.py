@@ -15,6 +15,7 @@ from torch.utils.data import Sampler
 
 from edriver.common.ids import RoundId
 from edriver.worker import topology
+from edriver.worker.assignment import Assignment
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.cursor import SKIP_ADVICE, Cursor, CursorState
 from edriver.worker.sampler.loaders import refuse_second_sharding, watch_distributed_samplers
@@ -55,7 +56,8 @@ class ElasticSampler(Sampler[int]):
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset = dataset
         self.shuffle = shuffle
-        self._cursor = Cursor(length=len(dataset), seed=seed)
+        self._length = len(dataset)
+        self._cursor = Cursor(self._length, seed)
         # None until it is split: a sampler is often made before this worker's first round, when it has no
         # rank yet.
         self._split_for: RoundId | None = None
@@ -152,14 +154,14 @@ class ElasticSampler(Sampler[int]):
             ValueError: the dataset's length has changed.
             RuntimeError: this worker has no rank yet.
         """
-        if len(self.dataset) != self._cursor.length:
+        if len(self.dataset) != self._length:
             raise ValueError(
-                f"the dataset had {self._cursor.length} samples when the sampler was made and has "
+                f"the dataset had {self._length} samples when the sampler was made and has "
                 f"{len(self.dataset)} now: its length must not change while training goes on"
             )
-        assignment = topology.current()
-        self._cursor.enter(assignment.rank, assignment.size)
-        self._split_for = assignment.round_id
+        place = self._place()
+        self._cursor.enter(place.rank, place.size)
+        self._split_for = place.round_id
 
     def __len__(self) -> int:
         """How many samples this rank takes in this round."""
@@ -173,6 +175,10 @@ class ElasticSampler(Sampler[int]):
         # All values are taken now: a loader that was abandoned may still draw from this iterator after a
         # reset.
         return _chunks(cursor.base, cursor.remaining, cursor.rank, cursor.size, cursor.share, self._shuffle())
+
+    def _place(self) -> Assignment:
+        """This worker's place in the current round."""
+        return topology.current()
 
     def _say_what_is_left(self) -> None:
         cursor = self._cursor
@@ -195,7 +201,7 @@ class ElasticSampler(Sampler[int]):
         """The cursor, split for the current round."""
         if self._split_for is None:
             self.reset()
-        elif self._split_for != topology.current().round_id:
+        elif self._split_for != self._place().round_id:
             raise RuntimeError(
                 f"this sampler is split for round {self._split_for}, which is over, so it would repeat and "
                 "miss samples: give it to the state, as in TorchState(..., sampler=sampler), or make it "

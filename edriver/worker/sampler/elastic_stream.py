@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from edriver.common.ids import RoundId
 from edriver.worker import topology
 from edriver.worker.sampler.stream_block import Block
-from edriver.worker.sampler.stream_course import Course, Terms
+from edriver.worker.sampler.stream_course import Course, StreamSettings
 from edriver.worker.sampler.stream_loader import StreamLoader
 from edriver.worker.sampler.stream_reader import ShardReading
 from edriver.worker.sampler.stream_shards import Progress, shard_order
@@ -204,8 +204,8 @@ class ElasticStream:
             )
         self._progress = self._done()
         order = shard_order(len(self.shards), self.shuffle, self._seed, self._epoch)
-        terms = Terms(self._epoch, self._seed, self.shuffle, len(self.shards), batch_size, drop_last)
-        self._course = Course(self._progress, order, place.rank, place.size, terms)
+        settings = StreamSettings(self._epoch, self._seed, self.shuffle, len(self.shards), batch_size, drop_last)
+        self._course = Course(self._progress, order, place.rank, place.size, settings)
         return self._course
 
     def _check(self, course: Course) -> None:

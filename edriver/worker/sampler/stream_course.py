@@ -14,7 +14,7 @@ from edriver.worker.sampler.stream_plan import Plan
 from edriver.worker.sampler.stream_shards import Piece, Progress, Range
 
 
-class Terms(NamedTuple):
+class StreamSettings(NamedTuple):
     """What must be the same on all workers, or they would train on different samples than others believe."""
 
     epoch: int
@@ -29,13 +29,13 @@ class Report(NamedTuple):
     """A worker's report after it has read ahead.
 
     Attributes:
-        terms: see Terms.
+        settings: see StreamSettings.
         lanes: the samples that each of its lanes holds, in the order in which they are to be handed out.
         ended: shards of which it has seen the end, and their lengths.
         readers: where to take up reading shards: see Progress.readers.
     """
 
-    terms: Terms
+    settings: StreamSettings
     lanes: list[list[Piece]]
     ended: dict[int, int]
     readers: dict[int, tuple[int, str]]
@@ -43,16 +43,16 @@ class Report(NamedTuple):
     def text(self) -> str:
         """As it is sent."""
         return json.dumps(
-            [self.terms, self.lanes, list(self.ended.items()), [(s, *reader) for s, reader in self.readers.items()]],
+            [self.settings, self.lanes, list(self.ended.items()), [(s, *reader) for s, reader in self.readers.items()]],
             separators=(",", ":"),
         )
 
     @classmethod
     def of(cls, text: str) -> Report:
         """What was sent."""
-        terms, lanes, ended, readers = json.loads(text)
+        settings, lanes, ended, readers = json.loads(text)
         return cls(
-            Terms(*terms),
+            StreamSettings(*settings),
             [[Piece(*piece) for piece in lane] for lane in lanes],
             dict(ended),
             {shard: (at, state) for shard, at, state in readers},
@@ -67,7 +67,7 @@ class Course:
         order: of the shards in this epoch.
         rank: this worker's.
         size: how many workers there are.
-        terms: see Terms.
+        settings: see StreamSettings.
 
     Attributes:
         block: what is being handed out.
@@ -77,12 +77,14 @@ class Course:
         exhausted: whether all of it has been handed out.
     """
 
-    def __init__(self, progress: Progress, order: Sequence[int], rank: int, size: int, terms: Terms) -> None:
-        self._terms = terms
+    def __init__(
+        self, progress: Progress, order: Sequence[int], rank: int, size: int, settings: StreamSettings
+    ) -> None:
+        self._settings = settings
         self._rank = rank
         self._size = size
         self._progress = progress.copy()  # when the block has been handed out
-        self._plan = Plan(self._progress.open_shards(order), size, terms.batch_size)
+        self._plan = Plan(self._progress.open_shards(order), size, settings.batch_size)
         self._last_batch = 0  # samples in the epoch's last batch, once it is being read
         self.block = Block(self._progress, [[] for _ in range(size)])
         self.steps = 0
@@ -116,12 +118,12 @@ class Course:
     @property
     def batch_size(self) -> int:
         """Samples in the batches that are being read."""
-        return self._last_batch or self._terms.batch_size
+        return self._last_batch or self._settings.batch_size
 
     def report(self, lanes: list[list[Piece]], ended: dict[int, int], readers: dict[int, tuple[int, str]]) -> str:
         """What this worker sends, once the block has been read ahead for."""
         new = {s: reader for s, reader in readers.items() if self._progress.readers.get(s) != tuple(reader)}
-        return Report(self._terms, lanes, ended, new).text()
+        return Report(self._settings, lanes, ended, new).text()
 
     def agree(self, reports: Sequence[str]) -> None:
         """Begin the next block; one without steps is to be read ahead for again.
@@ -157,9 +159,9 @@ class Course:
         if self._plan.share(progress):
             return
         left = sum(stop - start for s in range(progress.shards) for start, stop in progress.left(s) if stop is not None)
-        if left >= self._size * self._terms.batch_size:
-            self._plan.move(progress, left // (self._size * self._terms.batch_size) * self._terms.batch_size)
-        elif left and not self._terms.drop_last:
+        if left >= self._size * self._settings.batch_size:
+            self._plan.move(progress, left // (self._size * self._settings.batch_size) * self._settings.batch_size)
+        elif left and not self._settings.drop_last:
             self._last_batch = -(-left // self._size)
             self._plan.move(progress, self._last_batch)
             self._plan.pad(self._last_batch)
@@ -167,13 +169,11 @@ class Course:
             self.finished, self.dropped = True, left
 
     def _compare(self, parsed: Sequence[Report]) -> None:
+        first = parsed[0].settings
         for rank, report in enumerate(parsed):
-            differing = [n for n in Terms._fields if getattr(report.terms, n) != getattr(parsed[0].terms, n)]
-            if differing:
-                name = differing[0]
-                raise ValueError(
-                    f"rank {rank} iterates a stream with {name} {getattr(report.terms, name)!r}, and rank 0 one with "
-                    f"{getattr(parsed[0].terms, name)!r}: all workers must make the same stream and the same loader, "
-                    f"and "
-                    "call set_epoch with the same epoch"
-                )
+            for name, own, its in zip(StreamSettings._fields, report.settings, first, strict=True):
+                if own != its:
+                    raise ValueError(
+                        f"rank {rank} iterates a stream with {name} {own!r}, and rank 0 one with {its!r}: all workers "
+                        "must make the same stream and the same loader, and call set_epoch with the same epoch"
+                    )

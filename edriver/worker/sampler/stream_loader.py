@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from torch.utils.data import DataLoader
 
+from edriver.worker import context
+from edriver.worker.backend import torch_groups
 from edriver.worker.sampler.stream_block import MAX_STEPS, Batch
 from edriver.worker.sampler.stream_course import Course
-from edriver.worker.sampler.stream_exchange import Exchange
 from edriver.worker.sampler.stream_reader import Reader, Reply, Request, ShardReading
 from edriver.worker.sampler.stream_shards import Piece, Range
 
@@ -29,6 +30,9 @@ _REFUSED = {
 }
 _NO_REQUEST = Request(pieces=[], collated=False, ranges=[], ahead=0, keep=None, readers={})
 """For a process that has nothing to do in its turn."""
+
+_PREFIX: Final = "edriver/stream"
+"""Of the keys in the round's store."""
 
 
 class StreamLoader:
@@ -232,3 +236,41 @@ def _report(course: Course, reports: Sequence[Reply]) -> str:
 
 def _as_it_is(reply: Any) -> Any:
     return reply
+
+
+class Exchange:
+    """A text of each worker for all of them, through the round's store, beside the script's collectives.
+
+    All workers make their exchanges in the same order.
+
+    Args:
+        text: this worker's.
+
+    Raises:
+        RuntimeError: the connection to the store broke.
+    """
+
+    def __init__(self, text: str) -> None:
+        process = context.current
+        self._place = process.place.assignment
+        self._own = text
+        self._number = process.counters.next(_PREFIX, self._place.round_id)
+        if self._place.size > 1:
+            torch_groups.default_store().set(self._key(self._number, self._place.rank), text)
+
+    def texts(self) -> list[str]:
+        """What all workers have given, in the order of their ranks; waits for them.
+
+        Raises:
+            RuntimeError: the connection to the store broke.
+        """
+        if self._place.size == 1:
+            return [self._own]
+        store = torch_groups.default_store()
+        found = store.multi_get([self._key(self._number, rank) for rank in range(self._place.size)])
+        # All have begun this exchange, so all have read what was given in the last one.
+        store.delete_key(self._key(self._number - 1, self._place.rank))
+        return [bytes(text).decode() for text in found]
+
+    def _key(self, number: int, rank: int) -> str:
+        return f"{_PREFIX}/{number}/{rank}"

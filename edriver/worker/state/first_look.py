@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
 from edriver.worker import topology
@@ -44,7 +44,7 @@ def refuse_uninitialized(name: str, value: object) -> None:
     if not isinstance(value, torch.nn.Module):
         return
     for path, tensor in (*value.named_parameters(), *value.named_buffers()):
-        if is_lazy(tensor):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise TypeError(
                 f"the state's {name!r} has lazy modules that have not been called: {path!r} has no shape yet. Call the "
                 "model once with a batch, of made-up data for example, before you give it to the state"

@@ -20,15 +20,17 @@ import abc
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import Phase
 from edriver.worker.assignment import Assignment
 from edriver.worker.reports import Copied, SamplesDone, with_reports
-from edriver.worker.state.commit_schedule import CommitSchedule
 from edriver.worker.state.modes import Modes
 from edriver.worker.training_phase import phase
+
+COMMIT_SHARE: Final = 0.01
+"""How much of a script's time commits may take that it has not asked for."""
 
 
 class BoundaryListener(Protocol):
@@ -64,7 +66,7 @@ class OnDisk(Protocol):
             CheckpointError: another run that lives does.
         """
 
-    def passing(self) -> bool:
+    def count_step(self) -> bool:
         """A boundary is about to be passed: count the step; returns whether a checkpoint is due here."""
 
     def write(self) -> None:
@@ -263,7 +265,7 @@ class State(abc.ABC):
             self._disk.write_last()
 
     def _checkpoint_due(self) -> bool:
-        return self._disk is not None and not self._rehearses and self._disk.passing()
+        return self._disk is not None and not self._rehearses and self._disk.count_step()
 
     def _commit(self, checkpoint: bool = False) -> None:
         if self._rehearses:
@@ -356,3 +358,23 @@ class State(abc.ABC):
 
     def clear_gradients(self) -> None:  # noqa: B027  a state without a model has none
         """Forget what an interrupted step has accumulated."""
+
+
+class CommitSchedule:
+    """Spaces commits out so that they take no more than COMMIT_SHARE of the time, however long each of them takes.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._due_at = 0.0
+
+    def made(self, seconds: float) -> None:
+        """A commit has been made, in this many seconds."""
+        self._due_at = self._clock() + seconds / COMMIT_SHARE
+
+    def due(self) -> bool:
+        """Whether another one may be made."""
+        return self._clock() >= self._due_at

@@ -264,7 +264,6 @@ class TorchState(ObjectState):
         self._saved_modes = self.computes_in.noted
 
     def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
-        """See on_disk.Checkpointed."""
         assert self._saved is not None, "it has just been committed"
         return self._saved, self._saved_random, self._buffers.lend()
 

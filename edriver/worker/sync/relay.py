@@ -21,7 +21,7 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from edriver.worker.group.warm_up import HEAP_BYTES
+from edriver.worker.backend.heap import HEAP_BYTES
 
 PIECE_BYTES = 4 * 2**20
 """Bytes that are sent at a time. Each piece costs its two ranks some thread switches, independently of its length."""
@@ -38,7 +38,7 @@ def staging(length: int) -> torch.Tensor:
     """New memory, uint8 of shape (length,), length > 0; if it is large, in huge pages where the kernel has them.
 
     Filling fresh memory costs a page fault for every 4 KiB, which is more than receiving it: 145 ms for 400 MB, 40 ms
-    with huge pages. A little comes from the heap, which `edriver.worker.group.warm_up` has filled.
+    with huge pages. A little comes from the heap, which `edriver.worker.backend.heap` has filled.
     """
     if length < HEAP_BYTES:
         return torch.empty(length, dtype=torch.uint8, device="cpu")

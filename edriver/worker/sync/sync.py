@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import cloudpickle
 import torch
 
-from edriver.common.ids import NO_ROUND
+from edriver.worker import context
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend import torch_groups
 from edriver.worker.backend.process_modes import without_tensor_modes
@@ -82,15 +82,10 @@ def sync_state(tree: Any, assignment: Assignment) -> Any | None:
         return _receive(Upstream(chain[at - 1]), downstream, key)
 
 
-_syncs = (NO_ROUND, 0)
-
-
 def _next_key(assignment: Assignment) -> str:
     """Where the store has the record of this sync; each member of a round counts them, also those that it is not in."""
-    global _syncs
-    last, count = _syncs
-    _syncs = (assignment.round_id, count + 1 if assignment.round_id == last else 1)
-    return f"edriver/sync/{assignment.round_id}/{_syncs[1]}"  # in a world that never changes, rounds share a store
+    number = context.current.counters.next("sync", assignment.round_id)
+    return f"edriver/sync/{assignment.round_id}/{number}"
 
 
 class Record(NamedTuple):

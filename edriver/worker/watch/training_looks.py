@@ -15,10 +15,10 @@ from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
 from edriver.common.stall_limits import Phase, excess
-from edriver.common.wire import duration
 from edriver.text.wire_text import wire_text
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import pace_pb2
+from edriver.wire.conversion import duration
 from edriver.worker.backend.interpreter import frames
 from edriver.worker.watch.activity import activity_of, may_wait, place_of
 from edriver.worker.watch.forked import Owner

@@ -10,7 +10,7 @@ from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.sources import SourceContext
-from edriver.driver.engines.ray.connection import Connection, RayError, UnreachableError
+from edriver.driver.engines.ray.connection import RayConnection, RayError, UnreachableError
 from edriver.driver.engines.ray.nodes import Node, RayArgument, actor_options, default_resources, hosts_of, needed_of
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError
 
@@ -34,7 +34,7 @@ class RayCluster:
         self._shown = 0
         self._doubted: set[str] = set()
         self._agents: dict[int, tuple[str, int, Bootstrap]] = {}
-        self.connection = Connection(argument.address, self._ended)
+        self.connection = RayConnection(argument.address, self._ended)
 
     @property
     def resources(self) -> dict[str, float]:

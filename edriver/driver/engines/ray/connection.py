@@ -36,7 +36,7 @@ class UnreachableError(RayError):
     """There is no such cluster."""
 
 
-class Connection:
+class RayConnection:
     """The connection to one cluster: made by the first call, and made again by the next one once it is lost.
 
     Args:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from edriver.common.downsample import Downsampled
-from edriver.common.wire import timestamp
 from edriver.driver.core.roster import Roster
 from edriver.history.usage_sum import sum_of
 from edriver.v1 import agent_pb2, resources_pb2, status_pb2
+from edriver.wire.conversion import timestamp
 
 SAMPLE_INTERVAL: Final = 2.0
 """Seconds between two samples that are remembered, at first: as agents take them."""

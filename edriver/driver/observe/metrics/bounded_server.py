@@ -15,6 +15,8 @@ from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from edriver.wire.unauthenticated import UnauthenticatedCallers
+
 pause = time.sleep
 
 MAX_CONCURRENT_REQUESTS: Final = 8
@@ -77,10 +79,12 @@ class BoundedServer(ThreadingWSGIServer):
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, where = found[0]
         self._idle_timeout = idle_timeout
-        self._request_timeout = request_timeout
         self._places = threading.BoundedSemaphore(MAX_CONCURRENT_REQUESTS)
         self._lock = threading.Lock()
-        self._since: dict[socket.socket, float] = {}  # the requests under way, oldest first
+        # All callers are: there is no token. Their requests under way, oldest first:
+        self._requests: UnauthenticatedCallers[socket.socket] = UnauthenticatedCallers(
+            MAX_CONCURRENT_REQUESTS, request_timeout
+        )
         self._unanswered: set[socket.socket] = set()  # those of them that have been read
         self._answered = threading.Condition(self._lock)
         super().__init__((str(where[0]), port), _Handler)
@@ -107,12 +111,13 @@ class BoundedServer(ThreadingWSGIServer):
         """Answer in a thread, if need be in the place of the oldest request."""
         if not self._places.acquire(blocking=False):
             with self._lock:
-                self._hang_up(list(self._since)[:1])
+                oldest = self._requests.dispensable(time.monotonic())
+                self._hang_up([] if oldest is None else [oldest])
             if not self._places.acquire(timeout=EVICTION_TIMEOUT):
                 self.shutdown_request(request)
                 return
         with self._lock:
-            self._since[request] = time.monotonic()
+            self._requests.add(request, time.monotonic())
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread can be started
@@ -128,9 +133,8 @@ class BoundedServer(ThreadingWSGIServer):
 
     def service_actions(self) -> None:
         """Hang up on requests that take too long; called several times a second."""
-        late = time.monotonic() - self._request_timeout
         with self._lock:
-            self._hang_up([request for request, since in self._since.items() if since <= late])
+            self._hang_up(self._requests.overdue(time.monotonic()))
 
     def note_read(self, request: socket.socket) -> None:
         """A request has been read, and will be answered."""
@@ -148,13 +152,13 @@ class BoundedServer(ThreadingWSGIServer):
     def _hang_up(self, requests: Iterable[socket.socket]) -> None:
         """End these connections, whatever their threads are doing; each thread frees its place when it ends."""
         for request in requests:
-            del self._since[request]
+            self._requests.discard(request)
             with contextlib.suppress(OSError):  # the scraper has closed it
                 request.shutdown(socket.SHUT_RDWR)
 
     def _release(self, request: socket.socket) -> None:
         with self._lock:
-            self._since.pop(request, None)
+            self._requests.discard(request)
             self._unanswered.discard(request)
             self._answered.notify_all()
         self._places.release()

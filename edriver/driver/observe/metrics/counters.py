@@ -11,9 +11,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.text.cause_names import CAUSE_NAMES, INTERRUPTION_NAMES, RECOVERY_PHASES, RUN_END_NAMES
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 HISTOGRAM_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Seconds: of a local abort, of a sync of many gigabytes, and what lies between."""

@@ -15,7 +15,6 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from edriver.common.release import VERSION
-from edriver.common.wire import epoch_seconds
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.host_state import HostState, host_standings
 from edriver.driver.core.membership import Membership
@@ -26,6 +25,7 @@ from edriver.driver.observe.metrics.time_metrics import TimeMetrics
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.driver.observe.snapshots import size_of
 from edriver.v1 import pace_pb2
+from edriver.wire.conversion import epoch_seconds
 
 MAX_REPORTED_NAMES: Final = 20
 """Names of `state.report` that a run has series for: the first ones, should a script make up ever new ones."""

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edriver.common.wire import span_seconds, timestamp
 from edriver.v1 import notification_pb2, pace_pb2
+from edriver.wire.conversion import span_seconds, timestamp
 
 MAX_NAMED: Final = 8
 """Members that are named, of those that are waited for."""

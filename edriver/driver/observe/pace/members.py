@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edriver.common.ids import NO_ROUND
-from edriver.common.wire import duration, epoch_seconds, round_id_of, span_seconds, timestamp
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
 from edriver.driver.observe.pace.stragglers import Sample, Verdict, Window, stragglers
 from edriver.text.pace_text import hold_up_text, straggler_text
 from edriver.v1 import agent_pb2, pace_pb2, status_pb2
+from edriver.wire.conversion import duration, epoch_seconds, round_id_of, span_seconds, timestamp
 
 VERDICT_INTERVAL: Final = 2.0
 """Seconds between two looks for stragglers, at least."""

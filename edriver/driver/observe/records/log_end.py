@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.common.wire import epoch_seconds
+from edriver.wire.conversion import epoch_seconds
 
 TAIL_BYTES: Final = 4 * 1024 * 1024
 """Bytes at the end of an event log within which there is an event: one has 1 MiB at most, and between two there are

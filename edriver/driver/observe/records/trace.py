@@ -14,10 +14,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.driver.observe.recovery_phases import MEMBER_PHASE_ENDS
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 Entry = dict[str, Any]
 Track = tuple[int, int]

@@ -8,7 +8,6 @@ from typing import Final
 
 import grpc
 
-from edriver.common import message_limits
 from edriver.common.limits import OutOfBoundsError
 from edriver.common.release import VERSION
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
@@ -17,6 +16,7 @@ from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.driver.rpc.agents.registry import AgentPeer, AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.v1 import agent_pb2
+from edriver.wire import message_limits
 
 ARRIVAL_BOUND: Final = 30.0
 """Seconds that a host which has dialled in by itself waits to be given a place; then it dials again."""

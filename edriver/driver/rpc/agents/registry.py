@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from edriver.common.lease import Lease
-from edriver.common.link import Link, LinkOverflowError
-from edriver.common.wire import duration
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import duration
+from edriver.wire.link import Link, LinkOverflowError
 
 HEARTBEAT_INTERVAL: Final = 1.0
 """Seconds between heartbeats, in both directions."""

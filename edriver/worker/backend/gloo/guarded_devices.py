@@ -37,7 +37,7 @@ Address = tuple[str, int]
 """An IP address and a port, as socket.getsockname has them."""
 
 
-class Connection(NamedTuple):
+class GlooConnection(NamedTuple):
     """One end of a connection of this process.
 
     Attributes:
@@ -83,17 +83,17 @@ def options(devices: Collection[GuardedDevice], timeout: timedelta | None) -> An
     return made
 
 
-def callees(device: GlooDevice, address: Address) -> Iterator[Connection]:
+def callees(device: GlooDevice, address: Address) -> Iterator[GlooConnection]:
     """The open connections that this end has made."""
     return (found for found in _standing(device) if found.near != address)
 
 
-def callers(device: GlooDevice, address: Address) -> Iterator[Connection]:
+def callers(device: GlooDevice, address: Address) -> Iterator[GlooConnection]:
     """The connections that others have made to this device."""
     return (found for found in _standing(device) if found.near == address)
 
 
-def listen_to(connection: Connection) -> None:
+def listen_to(connection: GlooConnection) -> None:
     """Read what this connection brings, from its first byte on."""
     duplicated = duplicate(connection.descriptor.fd, connection.descriptor.inode)
     if duplicated is not None:
@@ -128,7 +128,7 @@ def _make_once(interface: str | None) -> GuardedDevice:
         return GuardedDevice(device, found[0].listener.inode, _address(listener.getsockname()))
 
 
-def _standing(device: GlooDevice) -> Iterator[Connection]:
+def _standing(device: GlooDevice) -> Iterator[GlooConnection]:
     for descriptor in device.connections:
         duplicated = duplicate(descriptor.fd, descriptor.inode)
         if duplicated is None:
@@ -138,7 +138,7 @@ def _standing(device: GlooDevice) -> Iterator[Connection]:
                 ends = _address(duplicated.getsockname()), _address(duplicated.getpeername())
             except OSError:
                 continue  # not connected yet, or no longer
-        yield Connection(descriptor, *ends)
+        yield GlooConnection(descriptor, *ends)
 
 
 def _address(name: tuple[Any, ...]) -> Address:

@@ -1,14 +1,22 @@
-"""Unauthenticated callers of a server: how long they may stay, and which one is closed for another.
+"""The limiter of callers that have not authenticated: how many a server has, for how long, and which one makes room.
 
-A server has a limited number of descriptors. Without a bound, callers that never prove anything would use them up and
-keep members out. Members are never closed: they are not kept here.
+A server has a limited number of descriptors and threads. Without a bound, callers that never prove anything would use
+them up and keep others out. Authenticated callers are never closed: they are not kept here. All servers of edriver
+decide by this class; they differ in how they learn of a caller and how they close its connection:
+
+* gRPC's ports look at their connections from outside (`port_watch.py`);
+* the dashboard's event loop is called for each connection (`edriver/dashboard/callers.py`);
+* the threads of the metrics server have a place for each (`edriver/driver/observe/metrics/bounded_server.py`);
+* a worker's store waits in a selector (`edriver/worker/group/store_server.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
+from itertools import islice
 from typing import Generic, TypeVar
 
-Caller = TypeVar("Caller")
+Caller = TypeVar("Caller", bound=Hashable)
 
 
 class UnauthenticatedCallers(Generic[Caller]):
@@ -16,12 +24,12 @@ class UnauthenticatedCallers(Generic[Caller]):
 
     Args:
         most: how many there may be.
-        timeout: seconds in which each must prove that it may be here.
+        timeout: seconds in which each must authenticate; infinite: there is no limit.
         first_word: seconds during which one that has sent nothing is not closed in favor of others,
         head_start: and one that has.
     """
 
-    def __init__(self, most: int, timeout: float, first_word: float, head_start: float) -> None:
+    def __init__(self, most: int, timeout: float, first_word: float = 0.0, head_start: float = 0.0) -> None:
         self._most = most
         self._timeout = timeout
         self._first_word = first_word
@@ -43,10 +51,34 @@ class UnauthenticatedCallers(Generic[Caller]):
         self._since.pop(caller, None)
         self._silent.pop(caller, None)
 
+    def observe(self, callers: Iterable[Caller], now: float) -> list[Caller]:
+        """Take in all callers at once, for a server that is not told of each one.
+
+        Args:
+            callers: all that are connected now and have not authenticated, those that came together in their order.
+            now: the time in seconds, monotonic.
+
+        Returns:
+            those to close: the oldest of too many, and those whose time is over. They count until they are gone.
+        """
+        there = dict.fromkeys(callers)
+        for gone in self._since.keys() - there.keys():
+            self.discard(gone)
+        for caller in there:
+            if caller not in self._since:
+                self.add(caller, now)
+        surplus = islice(self._since, max(0, len(self._since) - self._most))
+        return list(dict.fromkeys([*surplus, *self.overdue(now)]))
+
     @property
     def full(self) -> bool:
         """Whether there are as many as there may be."""
         return len(self._since) >= self._most
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are more than there may be."""
+        return len(self._since) > self._most
 
     def overdue(self, now: float) -> list[Caller]:
         """Those whose time is over."""

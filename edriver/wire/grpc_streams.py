@@ -1,10 +1,12 @@
-"""What the agent's gRPC streams have in common: how one breaks, and how a channel finds its way back."""
+"""What the ends of gRPC links have in common: their options, how a stream breaks, how a channel finds its way back."""
 
 from __future__ import annotations
 
 import asyncio
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -36,6 +38,25 @@ process stopped, the connection is broken, and the others are looked for. Driver
 
 SILENT_PEER_SERVER_OPTIONS = (("grpc.http2.min_ping_interval_without_data_ms", 1000),)
 """For the servers of such channels: gRPC takes frequent pings for abuse."""
+
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of the largest message either side takes: an assignment of thousands of ranks, with room to spare."""
+
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.so_reuseport", 0),
+    *NO_BANDWIDTH_PROBE,
+    *SILENT_PEER_SERVER_OPTIONS,
+)
+"""For the servers of the driver and of a rendezvous."""
+
+
+def address_of(peer: str) -> str:
+    """The network address in what gRPC calls a peer (ipv4:10.0.0.1:50, ipv6:%5B::1%5D:50); empty for a unix socket."""
+    family, _, where = peer.partition(":")
+    return urllib.parse.unquote(where).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
 
 
 class StreamBrokenError(ConnectionError):

@@ -1,5 +1,5 @@
-"""How agents and clients open a channel to the driver: at one of its addresses, with TLS under the run's authority and
-a token, or at a unix socket.
+"""How agents and clients open a channel to the driver, or to a rendezvous server: at one of its addresses, with TLS
+under its authority and a token, or at a unix socket.
 """
 
 from __future__ import annotations
@@ -13,10 +13,19 @@ from typing import Final, TypeVar
 
 import grpc
 
-from edriver.common.join_config import SERVER_NAME, at_port
+from edriver.common.join_config import SERVER_NAME, JoinConfig, at_port
 
 RESOLVE_TIMEOUT: Final = 5.0
 """How long looking up the driver's names may take, if one of its addresses is known."""
+
+RENDEZVOUS_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
 
 Channel = TypeVar("Channel")
 
@@ -45,6 +54,18 @@ def open_channel(
         grpc.ssl_channel_credentials(authority.encode()), grpc.access_token_call_credentials(token)
     )
     return secure(target, credentials, options=(*options, ("grpc.ssl_target_name_override", SERVER_NAME)))
+
+
+def rendezvous_channel(target: str, credentials: JoinConfig) -> grpc.Channel:
+    """A channel to a server of `edriver rendezvous`.
+
+    Args:
+        target: HOST:PORT.
+        credentials: what the server and its clients know one another by.
+    """
+    return open_channel(
+        target, credentials.authority, credentials.token, RENDEZVOUS_OPTIONS, grpc.insecure_channel, grpc.secure_channel
+    )
 
 
 def target_of(drivers: Sequence[str]) -> str:

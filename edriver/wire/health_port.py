@@ -15,8 +15,8 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from edriver.common.join_config import at_port
-from edriver.common.serving.call_faults import CallFaults
-from edriver.system.ports.callers import Connection, UnauthenticatedConnections, close_surplus
+from edriver.wire.call_faults import CallFaults
+from edriver.wire.port_watch import AcceptedSocket, PortLimit, close_surplus
 
 LIVENESS, READINESS = "liveness", "readiness"
 """The names by which a probe asks: whether the event loop turns; whether the process is where it is wanted."""
@@ -75,13 +75,13 @@ class HealthPort:
         port = self._listen(self._server)
         await self._server.start()
 
-        def log(surplus: Connection) -> None:
+        def log(surplus: AcceptedSocket) -> None:
             _log.warning(
                 "too many connections to the health port %s, from %s and perhaps others: the oldest ones are closed",
                 *(port, surplus.where[0]),
             )
 
-        surplus = close_surplus(port, UnauthenticatedConnections(MAX_CONNECTIONS, math.inf), log)
+        surplus = close_surplus(port, PortLimit(MAX_CONNECTIONS, math.inf), log)
         self._tasks = [asyncio.create_task(self._tell(state)), asyncio.create_task(surplus)]
         return port
 

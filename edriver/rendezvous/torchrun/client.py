@@ -9,9 +9,9 @@ from typing import Any, Final
 import grpc
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
-from edriver.common.driver_channel import open_channel
 from edriver.common.join_config import JoinConfig
 from edriver.v1 import rendezvous_pb2_grpc
+from edriver.wire.driver_channel import rendezvous_channel
 
 ATTEMPT_TIMEOUT: Final = 10.0
 """Seconds that a server may take to answer a call that waits for nothing."""
@@ -19,19 +19,11 @@ ATTEMPT_TIMEOUT: Final = 10.0
 RETRY_DELAY: Final = 0.1
 """Seconds between two tries."""
 
-_OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.max_send_message_length", 64 * 1024 * 1024),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
 _AWAY: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _REFUSED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
-class Connection:
+class RendezvousClient:
     """A channel to a server. All threads of a process may use it.
 
     Args:
@@ -46,9 +38,7 @@ class Connection:
 
     def __init__(self, target: str, credentials: JoinConfig) -> None:
         self.target = target
-        self._channel = open_channel(
-            target, credentials.authority, credentials.token, _OPTIONS, grpc.insecure_channel, grpc.secure_channel
-        )
+        self._channel = rendezvous_channel(target, credentials)
         self.rendezvous = rendezvous_pb2_grpc.RendezvousServiceStub(self._channel)
         self.store = rendezvous_pb2_grpc.StoreServiceStub(self._channel)
 

@@ -1,4 +1,4 @@
-"""Callers at a TCP port of gRPC's that have not authenticated: how many there may be, and for how long.
+"""Callers at a TCP port of gRPC's that have not authenticated are found, and closed, from outside gRPC.
 
 gRPC knows no such bound: a caller that shakes hands and is silent, or calls without a token again and again, may stay.
 So the connections are looked at from outside, a few times a second at most, and unauthenticated ones that are too many
@@ -18,6 +18,7 @@ from typing import Final, NoReturn, TypeAlias
 
 from edriver.system.descriptors import links
 from edriver.system.sockets import duplicate
+from edriver.wire.unauthenticated import UnauthenticatedCallers
 
 CHECK_INTERVALS: Final = (1.0, 0.1)
 """Seconds between two looks at the connections: usually, and after there were too many.
@@ -32,8 +33,8 @@ Where: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """One that a caller has opened.
+class AcceptedSocket:
+    """A connection that a caller has opened.
 
     Attributes:
         inode: the socket's; not another's while this process lives.
@@ -46,49 +47,41 @@ class Connection:
     where: Where
 
 
-class UnauthenticatedConnections:
-    """Distinguishes authenticated connections from others. Pure.
+class PortLimit:
+    """Says which connections at a port to close. Pure.
 
     Args:
-        most: how many of them there may be.
+        most: how many unauthenticated ones there may be.
         timeout: seconds that each may stay unauthenticated.
     """
 
     def __init__(self, most: int, timeout: float) -> None:
-        self.most = most
-        self._timeout = timeout
+        self._unauthenticated: UnauthenticatedCallers[int] = UnauthenticatedCallers(most, timeout)
         self._known: set[Where] = set()
-        self._since: dict[int, float] = {}
-        self._crowded = False
 
-    def know(self, where: Where) -> None:
+    def authenticate(self, where: Where) -> None:
         """This caller has made an authenticated call."""
         self._known.add(where)
 
-    def too_many(self, connections: Iterable[Connection], now: float) -> list[Connection]:
-        """The connections to shut down, among all open ones.
+    def to_close(self, connections: Iterable[AcceptedSocket], now: float) -> list[AcceptedSocket]:
+        """The connections to shut down.
 
         Args:
-            connections: all.
+            connections: all that are open.
             now: the time in seconds, monotonic.
         """
-        there = list(connections)
-        self._known &= {connection.where for connection in there}
-        unauthenticated = [connection for connection in there if connection.where not in self._known]
-        self._since = {one.inode: self._since.get(one.inode, now) for one in unauthenticated}
-        unauthenticated.sort(key=lambda one: (self._since[one.inode], one.inode))
-        surplus = max(0, len(unauthenticated) - self.most)
-        self._crowded = surplus > 0
-        late = [one for one in unauthenticated[surplus:] if now - self._since[one.inode] >= self._timeout]
-        return unauthenticated[:surplus] + late
+        there = {connection.inode: connection for connection in connections}
+        self._known &= {connection.where for connection in there.values()}
+        unknown = (inode for inode in sorted(there) if there[inode].where not in self._known)
+        return [there[inode] for inode in self._unauthenticated.observe(unknown, now)]
 
     @property
     def crowded(self) -> bool:
         """Whether there were too many at the last check: more may follow, so the next check should be soon."""
-        return self._crowded
+        return self._unauthenticated.crowded
 
 
-class Connections:
+class PortSockets:
     """This process's accepted connections at one TCP port.
 
     Args:
@@ -99,9 +92,9 @@ class Connections:
         self._port = port
         self._seen: dict[int, Where | None] = {}
 
-    def look(self) -> list[Connection]:
+    def look(self) -> list[AcceptedSocket]:
         """Those that are open now. Descriptors that come and go meanwhile are tolerated."""
-        found: list[Connection] = []
+        found: list[AcceptedSocket] = []
         seen: dict[int, Where | None] = {}
         for fd, inode in _sockets():
             if inode not in self._seen:
@@ -109,7 +102,7 @@ class Connections:
                     self._seen[inode] = self._caller(fd, inode)
             seen[inode] = where = self._seen.get(inode)
             if where is not None:
-                found.append(Connection(inode, fd, where))
+                found.append(AcceptedSocket(inode, fd, where))
         self._seen = {inode: where for inode, where in seen.items() if inode in self._seen}
         return found
 
@@ -131,7 +124,7 @@ class Connections:
             return plain_address(address), port
 
 
-def shut_down(connection: Connection) -> None:
+def shut_down(connection: AcceptedSocket) -> None:
     """End a connection: gRPC finds it closed by its caller."""
     sock = duplicate(connection.fd, connection.inode)
     if sock is not None:
@@ -151,24 +144,22 @@ def _sockets() -> list[tuple[int, int]]:
     return [(fd, int(link[len(prefix) : -1])) for fd, link in links() if link.startswith(prefix)]
 
 
-async def close_surplus(
-    port: int, unauthenticated: UnauthenticatedConnections, on_surplus: Callable[[Connection], None]
-) -> NoReturn:
+async def close_surplus(port: int, limit: PortLimit, on_surplus: Callable[[AcceptedSocket], None]) -> NoReturn:
     """Close the connections at a port that are too many or too old, until cancelled.
 
     Args:
         port: the port.
-        unauthenticated: says which these are.
+        limit: says which these are.
         on_surplus: called once, with the first of them.
     """
-    connections, loop, told = Connections(port), asyncio.get_running_loop(), False
+    sockets, loop, told = PortSockets(port), asyncio.get_running_loop(), False
     while True:
         surplus = []
         with contextlib.suppress(OSError):  # without descriptors nothing can be looked at: the next time
-            surplus = unauthenticated.too_many(connections.look(), loop.time())
+            surplus = limit.to_close(sockets.look(), loop.time())
         for connection in surplus:
             shut_down(connection)
         if surplus and not told:
             told = True
             on_surplus(surplus[0])
-        await asyncio.sleep(CHECK_INTERVALS[unauthenticated.crowded])
+        await asyncio.sleep(CHECK_INTERVALS[limit.crowded])

@@ -20,15 +20,15 @@ from edriver.agent.workers.worker_environment import (
 )
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.clocks.run_clock import RunClock
-from edriver.common.tls_files import write_tls_files
-from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import epoch_seconds, span_seconds
+from edriver.wire.tls_files import write_tls_files
 
 logger = logging.getLogger("edriver.agent")
 
 
-class Terms:
+class WorkerSettings:
     """What workers here are started with: the driver's command and limits, this host's address, the run's TLS
     credentials.
 
@@ -52,7 +52,7 @@ class Terms:
         self._environment = environment
         self._address = settings.address
         self._interface: str | None = None
-        self._papers: Path | None = None
+        self._tls_folder: Path | None = None
         self._observed_address = ""
         self._output_folder = ""
         self.clock = RunClock()
@@ -78,8 +78,8 @@ class Terms:
         self.restart_mode = welcome.restart_mode if welcome.HasField("restart_mode") else None
         if welcome.restart_mode.HasField("logs") and self.logs is None:
             self.logs = self._log_files(welcome.restart_mode.logs)
-        if welcome.HasField("credentials") and self._papers is None:
-            self._papers = write_tls_files(welcome.credentials, self._settings.folder)
+        if welcome.HasField("credentials") and self._tls_folder is None:
+            self._tls_folder = write_tls_files(welcome.credentials, self._settings.folder)
 
     def find_address(self) -> None:
         """Find where this host's workers are reached, unless that is by a loopback address.
@@ -113,7 +113,7 @@ class Terms:
             life_path=files.life,
             store_path=files.store,
             agent_pid=os.getpid(),
-            tls_folder=self._papers,
+            tls_folder=self._tls_folder,
             # A script that torchrun runs sees all of its host's GPUs, and takes the one of its LOCAL_RANK.
             devices=() if restart else cuda_devices(self._environment),
             stall_limits=self.stall_limits,

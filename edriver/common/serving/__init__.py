@@ -1,1 +1,0 @@
-"""What every gRPC server of edriver has: see call_faults.py."""

@@ -1,0 +1,154 @@
+"""What holds for a worker's process as a whole: one object, made once, which stands in `current`.
+
+What a script calls without an object of edriver's (`edriver.rank()`, `edriver.phase`, a sampler that it makes) looks
+there; the parts of the rounds are given it. A test puts a context of its own in its place. A forked child inherits its
+parent's: a data loader's process answers as the worker does. A process that was started anew has an empty one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar, cast
+
+from edriver.calls.worker_process import owner
+from edriver.common.ids import NO_ROUND, RoundId
+from edriver.common.stall_limits import Phase
+from edriver.worker.assignment import SINGLE_WORKER, Assignment
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Place:
+    """This worker's place in the current round; after `run` has returned, in the last one."""
+
+    def __init__(self) -> None:
+        self._assignment: Assignment | None = None
+        self._listeners: list[Callable[[], object]] = []
+
+    @property
+    def in_round(self) -> bool:
+        """Whether a driver has given this worker a place."""
+        return self._assignment is not None
+
+    @property
+    def assignment(self) -> Assignment:
+        """The place; that of a world of one where no driver has started this process.
+
+        Raises:
+            RuntimeError: under the driver, before this worker's first round has begun: it has no rank yet.
+        """
+        if self._assignment is not None:
+            return self._assignment
+        if "EDRIVER_WORKER_ID" not in os.environ:
+            return SINGLE_WORKER
+        if (pid := owner()) is not None:
+            raise RuntimeError(
+                f"this process has no rank: the worker that has started it (process {pid}) has one, and can pass it on"
+            )
+        raise RuntimeError(
+            "this worker has no rank yet: ranks are assigned when a round begins, so ask for them inside the function "
+            "that edriver.run wraps, or after it has returned"
+        )
+
+    def enter(self, assignment: Assignment) -> None:
+        """Take a place: called by `run` at the start of each round."""
+        self._assignment = assignment
+        for listener in self._listeners:
+            listener()
+
+    def leave(self) -> None:
+        """Forget the place, as if no round had begun."""
+        self._assignment = None
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Call this whenever a place has been taken, on the thread that takes it. Asking twice changes nothing."""
+        if listener not in self._listeners:
+            self._listeners.append(listener)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be a world of one, before this worker's first round."""
+        before, self._assignment = self._assignment, SINGLE_WORKER
+        try:
+            yield
+        finally:
+            self._assignment = before
+
+
+class TrainingPhase:
+    """What the training thread does, as far as its script and the rounds declare it. Others read it at any time.
+
+    Attributes:
+        phase: what it is doing.
+        changes: how often that has changed.
+        show: called with each new phase, and with None when a round is left.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase.STEP
+        self.changes = 0
+        self.show: Callable[[Phase | None], None] = lambda _phase: None
+
+    def change(self, phase: Phase) -> Phase:
+        """Begin a phase; returns the one before."""
+        before, self.phase = self.phase, phase
+        self.changes += 1
+        self.show(phase)
+        return before
+
+
+class RoundCounters:
+    """Numbers what all members of a round do in the same order through its store: each time has keys of its own.
+
+    In a world that never changes, rounds share a store, so the round is part of the key as well.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[RoundId, int]] = {}
+
+    def next(self, purpose: str, round_id: RoundId) -> int:
+        """The number of this time in the round, from 1."""
+        last, count = self._last.get(purpose, (NO_ROUND, 0))
+        count = count + 1 if last == round_id else 1
+        self._last[purpose] = round_id, count
+        return count
+
+
+class Rounds(Protocol):
+    """What `edriver.run` calls a script's functions in."""
+
+    def run(self, function: Callable[..., R], state: Any, args: Any, kwargs: Any) -> R | None:
+        """Call the function, with the state before the other arguments, in each round."""
+
+
+class WorkerContext:
+    """What holds for a process as a whole.
+
+    Attributes:
+        place: of this worker in the current round.
+        phase: what its training thread does.
+        counters: of what the members of a round do through its store.
+        rounds: of this process; None: the script has not called `run` yet.
+        checkpoint_requested: answers `edriver.checkpoint_requested`: in restart mode alone one is ever requested.
+    """
+
+    def __init__(self) -> None:
+        self.place = Place()
+        self.phase = TrainingPhase()
+        self.counters = RoundCounters()
+        self.rounds: Rounds | None = None
+        self.checkpoint_requested: Callable[[], bool] = lambda: False
+        self._parts: dict[type, object] = {}
+
+    def part(self, kind: type[T]) -> T:
+        """The one object of a class that another room keeps for the process; made when it is first asked for."""
+        if kind not in self._parts:
+            self._parts[kind] = kind()
+        return cast(T, self._parts[kind])
+
+
+current = WorkerContext()
+"""The context of this process."""
