@@ -13,7 +13,6 @@ from google.protobuf.message import Message
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edriver.common import message_limits
 from edriver.common.ids import RoundId, Version
 from edriver.common.limits import OutOfBoundsError
 from edriver.common.store_address import StoreAddress
@@ -23,6 +22,7 @@ from edriver.driver.journal.journal import Head, JournalError, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.rpc.translate import event_of_report
 from edriver.v1 import notification_pb2
+from edriver.wire import message_limits
 from tests.fuzz.messages import Fuzzer
 from tests.fuzz.test_wire_messages import SOURCES, messages
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from edriver.common.limits import OutOfBoundsError
 from edriver.rendezvous.server import key_values
 from edriver.rendezvous.server.journal import Journal
-from edriver.rendezvous.server.key_values import NotANumberError
 from edriver.rendezvous.server.run_state import RunState, is_in, key_of
 from edriver.rendezvous.server.runs import Runs
 from edriver.v1.rendezvous_pb2 import (
@@ -30,6 +29,7 @@ from edriver.v1.rendezvous_pb2 import (
     StateChange,
     StateToken,
 )
+from edriver.wire.store_values import NotANumberError
 from edriver.worker.group.store_protocol import as_list, items_of
 
 # ---- keys -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.common.wire import round_id_message, round_id_of, version_message, version_of
+from edriver.wire.conversion import round_id_message, round_id_of, version_message, version_of
 
 NUMBERS = st.integers(0, 3) | st.integers(0, 2**32 - 1)
 ROUND_IDS = st.builds(RoundId, NUMBERS, NUMBERS)

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edriver.agent.host_workers import assignment_notices
-from edriver.common import limits, message_limits
+from edriver.common import limits
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.limits import OutOfBoundsError
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import RANK_FIELDS, duration, epoch_seconds, span_seconds, timestamp, version_message
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
@@ -23,6 +22,8 @@ from edriver.driver.core.rounds.ranks import Candidate, RoundPlan, plan_round
 from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, orders_of
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rendezvous_pb2, status_pb2
+from edriver.wire import message_limits
+from edriver.wire.conversion import RANK_FIELDS, duration, epoch_seconds, span_seconds, timestamp, version_message
 from edriver.worker.rounds.participant import Participant, Stage
 from tests.fuzz.messages import Fuzzer
 from tests.fuzz.test_versions import NUMBERS, VERSIONS
