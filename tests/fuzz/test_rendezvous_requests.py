@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from edriver.rendezvous.server import key_values
 from edriver.rendezvous.server.journal import Journal
 from edriver.rendezvous.server.run_state import RunState, is_in, key_of
 from edriver.rendezvous.server.runs import Runs
+from edriver.system.private_files import OwnFolder
 from edriver.v1.rendezvous_pb2 import (
     ChangeKeyRequest,
     CompareSet,
@@ -62,18 +63,20 @@ REQUESTS = st.lists(st.builds(SetKeysRequest, run_id=st.just("r"), pairs=PAIRS |
 
 
 @contextmanager
-def small_bounds() -> Iterator[Path]:
+def small_bounds() -> Iterator[Callable[[], Journal]]:
+    """Bounds that a few requests reach; yields what opens the server's journal, in a folder of its own."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(key_values, "MAX_STORE_BYTES", MAX_BYTES)
         patch.setattr(key_values, "MAX_STORE_KEYS", MAX_KEYS)
         patch.setattr(key_values, "ENTRY_BYTES", 10)
-        yield Path(folder)
+        with OwnFolder(Path(folder)) as own:
+            yield lambda: Journal(own, Path(folder))
 
 
 @given(REQUESTS)
 def test_keys_are_changed_as_asked_or_not_at_all(requests: list[SetKeysRequest | ChangeKeyRequest]) -> None:
-    with small_bounds() as folder:
-        journal = Journal(folder)
+    with small_bounds() as opened:
+        journal = opened()
         runs = Runs(journal, lambda: 0.0)
         expected = dict[str, bytes]()
         made = set[bytes]()
@@ -102,7 +105,7 @@ def test_keys_are_changed_as_asked_or_not_at_all(requests: list[SetKeysRequest |
             assert keys.size <= MAX_BYTES
             assert len(keys) <= MAX_KEYS
         journal.close()
-        again_there = Journal(folder)
+        again_there = opened()
         run = Runs(again_there, lambda: 0.0).find("r")
         again_there.close()
         assert dict(run.keys.items() if run else ()) == expected
