@@ -22,7 +22,7 @@ from benchmarks.page_speed import serving, until
 from benchmarks.page_week import serving as serving_records
 from edriver.client import Client, here
 from edriver.commands.report import report
-from edriver.commands.top import Top, Watch
+from edriver.commands.top_screen import Top, Watch
 from tests.made_runs import MadeRun
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import ROOT, running

@@ -36,8 +36,9 @@ from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer, runner_of
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
-from edriver.driver.core.roster import WorkerState
-from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.records import WorkerState
+from edriver.driver.core.selection import plan_round
 from edriver.driver.observe.cause_text import cause_text
 from tests.process.chromium import CHROMIUM, FLAGS
 

@@ -39,8 +39,8 @@ from edriver.dashboard.feeds import Feeds
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.dashboard.report import recorded_run
 from edriver.dashboard.server import PageServer, runner_of
-from edriver.history.history import History
 from edriver.history.records import records_of
+from edriver.runview.history import History
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import timestamp
 from tests.made_runs import MadeRun
@@ -99,7 +99,7 @@ class Followed(Feed):
     @property
     def now(self) -> float:
         """The latest time in the history."""
-        return self.history.now
+        return self.history.view.now
 
     async def output(self, *_asked: object) -> dict[str, Any]:
         """Nothing was written."""
@@ -107,7 +107,7 @@ class Followed(Feed):
 
     def second(self, number: int) -> None:
         """A second passes; each 60th brings a new round."""
-        at = self.history.now + 1.0
+        at = self.history.view.now + 1.0
         self._steps += 2
         reported = {"loss": 0.4 + 0.01 * (number % 7), **{f"m{n}": float(number % (n + 2)) for n in range(9)}}
         if number % 60 == 59:
@@ -122,8 +122,8 @@ class Followed(Feed):
                 members=members,
                 assign_time=timestamp(at),
             )
-            seq = self.history.seq + 1
-            self.history.feed(status_pb2.Event(seq=seq, time=timestamp(at), text="a new round", round=begun))
+            seq = self.history.view.seq + 1
+            self.history.fold(status_pb2.Event(seq=seq, time=timestamp(at), text="a new round", round=begun))
         self.history.sample(at, status_pb2.Progress(steps=self._steps, step_rate=2.0, reported=reported))
         self._announce("live")
 
@@ -308,7 +308,7 @@ async def measure(root: Path, turns: int, minutes: float) -> dict[str, Any]:
         opened = Opened(page)
         for turn in ("first", "again"):
             found["records"][turn] = await opened.open(f"{url}run?run=dddddddd")
-    history.ended = None
+    history.view.ended = None
     feed = Followed(history)
     async with serving(feed, root) as url, browser() as page:
         opened = Opened(page)

@@ -23,7 +23,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.core.settings import Settings
 
 SLOTS = 8

@@ -38,9 +38,10 @@ from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import Worker, WorkerState
-from edriver.driver.core.rounds.ranks import Candidate, plan_round
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.records import Worker, WorkerState
+from edriver.driver.core.round import Round
+from edriver.driver.core.selection import plan_round
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
@@ -88,7 +89,7 @@ class Simulated:
             Candidate(w.worker_id, w.host, w.slot, NO_VERSION, StoreAddress("a", 4000)) for w in roster.workers.values()
         ]
         plan = plan_round(RoundId(1, 1), 1, candidates, first=True)
-        self.membership.state.round = Round(plan, set(plan.workers), 0.0)
+        self.membership.rounds.current = Round(plan, set(plan.workers), 0.0)
         started = [actions.StartWorker(worker_id, "", 0, background=False) for worker_id in roster.workers]
         self.event_history.take(events.Ticked(), [*started, plan], None, [])
         for worker_id in plan.workers:

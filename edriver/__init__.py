@@ -7,8 +7,8 @@
 
     train(edriver.TorchState(model=model, optimizer=optimizer, epoch=0))
 
-Names are imported when they are first used: the driver and the agents are made of this package too, and importing
-torch would cost each of them 2 s and 200 MB.
+Names and submodules are imported when they are first used: the driver and the agents are made of this package too,
+and importing torch would cost each of them 2 s and 200 MB.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from __future__ import annotations
 from edriver.common import release
 
 TYPE_CHECKING = False  # typing's own takes 10 ms to import, in which Ctrl-C would print a traceback
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # type checkers read imports alone; tests/unit/test_public_names.py compares them with the list below
+    from edriver import client as client
+    from edriver import horovod as horovod
+    from edriver import integrations as integrations
+    from edriver import keras as keras
+    from edriver import ray as ray
     from edriver.calls.launch import LaunchError as LaunchError
     from edriver.calls.launch import launch as launch
+    from edriver.calls.parcels import ParcelError as ParcelError
+    from edriver.worker.errors import CheckpointError as CheckpointError
     from edriver.worker.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from edriver.worker.errors import PeerLostError as PeerLostError
+    from edriver.worker.errors import SwallowedInterruptError as SwallowedInterruptError
     from edriver.worker.restart.checkpoint import checkpoint_requested as checkpoint_requested
     from edriver.worker.rounds.run import run as run
     from edriver.worker.sampler.elastic_sampler import ElasticSampler as ElasticSampler
@@ -42,44 +50,47 @@ if TYPE_CHECKING:
 
 __version__ = release.VERSION
 
-_SUBMODULES = {
-    "LaunchError": "calls.launch",
-    "launch": "calls.launch",
-    "HostsUpdatedInterrupt": "worker.errors",
-    "PeerLostError": "worker.errors",
-    "StateHandler": "worker.state.handlers",
-    "register_handler": "worker.state.handlers",
-    "phase": "worker.training_phase",
-    "checkpoint_requested": "worker.restart.checkpoint",
-    "run": "worker.rounds.run",
-    "ElasticSampler": "worker.sampler.elastic_sampler",
-    "ElasticStream": "worker.sampler.elastic_stream",
-    "ObjectState": "worker.state.object_state",
-    "State": "worker.state.state",
-    "cross_rank": "worker.topology",
-    "cross_size": "worker.topology",
-    "local_rank": "worker.topology",
-    "local_size": "worker.topology",
-    "rank": "worker.topology",
-    "size": "worker.topology",
-    "worker_seed": "worker.topology",
-    "TorchState": "worker.state.torch_state",
-    "TypedState": "worker.state.typed_state",
+_NAMES = {
+    "calls.launch": ("LaunchError", "launch"),
+    "calls.parcels": ("ParcelError",),
+    "worker.errors": ("CheckpointError", "HostsUpdatedInterrupt", "PeerLostError", "SwallowedInterruptError"),
+    "worker.restart.checkpoint": ("checkpoint_requested",),
+    "worker.rounds.run": ("run",),
+    "worker.sampler.elastic_sampler": ("ElasticSampler",),
+    "worker.sampler.elastic_stream": ("ElasticStream",),
+    "worker.state.handlers": ("StateHandler", "register_handler"),
+    "worker.state.object_state": ("ObjectState",),
+    "worker.state.state": ("State",),
+    "worker.state.torch_state": ("TorchState",),
+    "worker.state.typed_state": ("TypedState",),
+    "worker.topology": ("cross_rank", "cross_size", "local_rank", "local_size", "rank", "size", "worker_seed"),
+    "worker.training_phase": ("phase",),
 }
+"""The public names, by the module that has them."""
 
-__all__ = [*sorted(_SUBMODULES), "__version__"]
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+_SUBMODULES = ("client", "horovod", "integrations", "keras", "ray")
+"""The public submodules. Not in __all__: `from edriver import *` would import them, and Keras with them."""
+
+__all__ = ["__version__", *sorted(_MODULES)]
 
 
 def __dir__() -> list[str]:
-    """What a shell completes and help() lists: the names that are imported once they are used."""
-    return sorted({*globals(), *__all__})
+    """What a shell completes: what is public, imported yet or not, and nothing else."""
+    return sorted({*__all__, *_SUBMODULES})
 
 
 def __getattr__(name: str) -> object:
-    if name not in _SUBMODULES:
-        raise AttributeError(f"module 'edriver' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"edriver.{_SUBMODULES[name]}"), name)
+    if name in _SUBMODULES:
+        try:
+            return importlib.import_module(f"edriver.{name}")
+        except ImportError as error:  # of Keras, say: what asks for all that dir() lists goes on
+            raise AttributeError(f"edriver.{name} cannot be imported: {error}") from error
+    if name not in _MODULES:
+        raise AttributeError(f"module 'edriver' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"edriver.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

@@ -12,7 +12,7 @@ if ! "$python" -c 'import torch' 2>/dev/null; then
     echo "$python has no torch: PYTHON names an interpreter that has" >&2
     exit 1
 fi
-if ! "$python" -c 'import cryptography, grpc_health, grpc_reflection, shtab, textual, uvloop' 2>/dev/null; then
+if ! "$python" -c 'import cryptography, grpc_health, grpc_reflection, uvloop' 2>/dev/null; then
     [ -d build/gpu-wheels ] || { echo "build/gpu-wheels is missing: run make gpu-wheels where there is a network" >&2; exit 1; }
     site=$(mktemp -d)
     trap 'rm -rf "$site"' EXIT

@@ -13,8 +13,7 @@ for alias in 1 2010 2014; do platforms+=(--platform "manylinux${alias}_x86_64");
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --implementation cp \
     --python-version "${PYTHON_VERSION:-3.12}" "${platforms[@]}" --dest "$target" \
     cloudpickle cffi cryptography fsspec grpcio grpcio-health-checking grpcio-reflection nvidia-ml-py \
-    prometheus-client 'protobuf<8' psutil pycparser rich shtab tenacity textual typing-extensions uvloop \
-    linkify-it-py markdown-it-py mdit-py-plugins mdurl platformdirs pygments uc-micro-py \
+    'protobuf<8' psutil pycparser rich tenacity typing-extensions uvloop markdown-it-py mdurl pygments \
     execnet iniconfig packaging pluggy pytest pytest-timeout pytest-xdist \
     torchft==0.2.0 googleapis-common-protos opentelemetry-api opentelemetry-exporter-otlp-proto-common \
     opentelemetry-exporter-otlp-proto-http opentelemetry-proto opentelemetry-sdk opentelemetry-semantic-conventions

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-TCP = Path("/proc/net/tcp")
+from tests.waiting import until
 
-BOUND = 60.0
-"""Seconds that bytes may take to arrive."""
+TCP = Path("/proc/net/tcp")
 
 
 def unread_bytes(pid: int) -> list[int]:
@@ -20,7 +18,4 @@ def unread_bytes(pid: int) -> list[int]:
 
 def wait_for_more(pid: int, count: int) -> None:
     """Wait until more than so many bytes lie unread in one of the connections of a process, which is stopped."""
-    deadline = time.monotonic() + BOUND
-    while max(unread_bytes(pid)) <= count:
-        assert time.monotonic() < deadline, "nothing arrives"
-        time.sleep(0.001)
+    until(lambda: max(unread_bytes(pid)) > count, f"more than {count} bytes lie unread", every=0.001)

@@ -41,6 +41,8 @@ HOST_FLAGS: Final = frozenset(
 class LaunchError(RuntimeError):
     """A run ended without the results of all its workers; the message has its last lines."""
 
+    __module__ = "edriver"  # what callers import, and so what a traceback names
+
 
 class RemoteTraceback(Exception):  # noqa: N818  as concurrent.futures has it: the cause of an error, as text
     """The traceback of an exception that a worker raised; the exception's cause."""
@@ -88,7 +90,8 @@ def launch(
         The result of each worker that was a member at the end, in order of rank.
 
     Raises:
-        Exception: what the function has raised in a worker, the first by rank; its cause is a RemoteTraceback.
+        Exception: what the function has raised in a worker, the first by rank; its cause has the
+            worker's traceback as its text.
         LaunchError: the run failed otherwise.
         ParcelError: function, arguments or a result cannot be sent.
         RuntimeError: multiprocessing is importing the script, in a process that the script has started.

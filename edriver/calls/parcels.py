@@ -27,7 +27,9 @@ CALL: Final = "call"
 
 
 class ParcelError(Exception):
-    """A call or a result cannot be sent; the message is a sentence for the user."""
+    """A function, its arguments or a result cannot be sent between caller and workers; the message says why."""
+
+    __module__ = "edriver"  # what callers import, and so what a traceback names
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 import shtab
 
-from edriver.cli.main import flags_parser
+from edriver.cli.run_flags import flags_parser
 from edriver.cli.subcommands import SUBCOMMANDS
 
 PATH_COMPLETIONS: Final = {"FILE": shtab.FILE, "SCRIPT": shtab.FILE, "DIR": shtab.DIRECTORY}
@@ -37,7 +37,7 @@ def completion(shell: str) -> str:
 
 def words_of_edriver() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """What may come first on the command line in a flag's place, with the flags that follow it."""
-    yield "run", flags_parser()
+    yield "run", flags_parser("start a run; the word may be left out")
     for word, subcommand in SUBCOMMANDS.items():
         yield word, subcommand.parser()
 

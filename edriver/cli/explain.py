@@ -21,8 +21,7 @@ from edriver.common.stall_limits import collective_timeout, limits_of
 from edriver.driver import broker_feed, discovery_feed, options, progress_lines, shutdown, source_commit, stop_requests
 from edriver.driver.core import settings
 from edriver.driver.launch import local
-from edriver.driver.observe.metrics import bounded_server
-from edriver.driver.observe.metrics import server as metrics_server
+from edriver.driver.observe.metrics import limits as metrics_limits
 from edriver.driver.observe.records import recorder
 from edriver.driver.options import RunOptions, poll_timeout
 from edriver.driver.rpc import status
@@ -85,9 +84,9 @@ DRIVER_BOUNDS: Final = (
     Bound(guarded_server, "AUTHENTICATION_TIMEOUT", "a caller at the TCP port may take to show its token"),
     Bound(health_port, "HANDSHAKE_TIMEOUT", "a probe's handshake at the health port may take"),
     Bound(health_port, "IDLE_TIMEOUT", "and its connection may be idle for"),
-    Bound(metrics_server, "ANSWER_TIMEOUT", "the driver may take to answer Prometheus"),
-    Bound(bounded_server, "IDLE_TIMEOUT", "a caller of the metrics may be silent for"),
-    Bound(bounded_server, "REQUEST_TIMEOUT", "and may take for a request"),
+    Bound(metrics_limits, "ANSWER_TIMEOUT", "the driver may take to answer Prometheus"),
+    Bound(metrics_limits, "IDLE_TIMEOUT", "a caller of the metrics may be silent for"),
+    Bound(metrics_limits, "REQUEST_TIMEOUT", "and may take for a request"),
     Bound(recorder, "RETRY_INTERVAL", "failed writes of records are repeated every"),
     Bound(recorder, "PROGRESS_INTERVALS", "progress is recorded every"),
     Bound(recorder, "WRITE_DELAY", "events are recorded within"),

@@ -15,9 +15,7 @@ from functools import partial
 from typing import Final
 
 from edriver.cli.complaint import complain
-
-EXIT_FAILED, EXIT_USAGE = 1, 2
-"""Exit codes; 0 is success, 128 + n a run that was stopped by signal n."""
+from edriver.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, Final
 
-TORCHRUN_GROUP = "output of workers in restart mode (torchrun's flags)"
-
+from edriver.driver.flags.flag import Flag
 
 VARIABLES: Final = {
     "slots_per_host": "PET_NPROC_PER_NODE",
@@ -22,17 +21,16 @@ VARIABLES: Final = {
 """Variables that torchrun reads in place of flags, as Kubeflow sets them, by where argparse puts the flag's value."""
 
 
-def add_command_flags(group: argparse._ArgumentGroup) -> None:
-    """Add those of what the command is. edriver takes a whole command, `python train.py`."""
-    group.add_argument(
-        "-m", "--module", action="store_true", help="the command is the name of a Python module and its arguments"
-    )
-    group.add_argument(
+COMMAND_FLAGS: Final = (
+    Flag("-m", "--module", action="store_true", help="the command is the name of a Python module and its arguments"),
+    Flag(
         "--no-python",
         action="store_true",
         help="the command is no Python script, and expects what torchrun sets, RANK and the like: run it in restart "
         "mode",
-    )
+    ),
+)
+"""Those of what the command is. edriver takes a whole command, `python train.py`."""
 
 
 def take_variables(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
@@ -61,24 +59,23 @@ def ignored_variables(environ: Mapping[str, str]) -> list[str]:
     return sorted(name for name in names if environ.get(name))
 
 
-def add_torchrun_flags(group: argparse._ArgumentGroup) -> None:
-    """Add them. What they are given is judged by edriver.driver.options."""
-    group.add_argument(
+OUTPUT_FLAGS: Final = (
+    Flag(
         "--log-dir",
         metavar="DIR",
         help="where each host writes the files of its workers: stdout.log, stderr.log and error.json in "
         "DIR/RUN_HOST/attempt_N/LOCAL_RANK/ (default, if files are written: a temporary folder on each host)",
-    )
-    group.add_argument(
+    ),
+    Flag(
         "-r",
         "--redirects",
         metavar="STREAMS",
         help="write these streams to files only: 1 stdout, 2 stderr, 3 both; or by local rank, for example 0:3,1:2",
-    )
-    group.add_argument("-t", "--tee", metavar="STREAMS", help="write these streams to files and also print them")
-    group.add_argument(
-        "--local-ranks-filter", metavar="RANKS", help="print only the output of these local ranks, for example 0,1"
-    )
+    ),
+    Flag("-t", "--tee", metavar="STREAMS", help="write these streams to files and also print them"),
+    Flag("--local-ranks-filter", metavar="RANKS", help="print only the output of these local ranks, for example 0,1"),
+)
+"""Those of where output goes. What they are given is judged by edriver.driver.options."""
 
 
 _RENDEZVOUS: Final = "the driver is the rendezvous, and rank 0's host the master"

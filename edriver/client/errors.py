@@ -14,6 +14,8 @@ class RunError(Exception):
         details: gRPC's own message, for debugging; may be empty.
     """
 
+    __module__ = "edriver.client"  # what programs import, and so what a traceback names
+
     def __init__(self, sentence: str, code: grpc.StatusCode | None = None, details: str = "") -> None:
         super().__init__(sentence)
         self.code = code

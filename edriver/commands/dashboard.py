@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -20,7 +19,8 @@ from urllib.parse import urlencode
 from edriver.client import Address, AsyncClient, RunError, here, living_runs
 from edriver.client.requester import own_name
 from edriver.commands.which_run import add_run_flags, address_of
-from edriver.dashboard.assets import INSTALL_COMMAND, plotly_script
+from edriver.common.extras import missing_extra
+from edriver.dashboard.assets import plotly_script
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.history.records import RecordError
 
@@ -59,8 +59,8 @@ def dashboard(arguments: Sequence[str]) -> str:
         RunError: there is no such run, its driver does not answer, or the page cannot be served.
     """
     flags = parser().parse_args(arguments)
-    if find_spec("aiohttp") is None:
-        raise RunError(f"the package aiohttp is missing, which serves the page: {INSTALL_COMMAND}")
+    if missing := missing_extra("edriver dashboard", "aiohttp", "dashboard"):
+        raise RunError(missing)
     plotly_script()
     if flags.credentials is not None and flags.records is not None:
         raise RunError("--records is for runs of this machine: the page of a run elsewhere shows that run alone")

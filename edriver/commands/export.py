@@ -13,8 +13,8 @@ from typing import Final
 from edriver.client import RunError
 from edriver.common.limits import is_host_name
 from edriver.dashboard.report import facts, recorded_run
-from edriver.history.records import RecordError, Records, read, records_of
-from edriver.history.samples import Sample, samples_of
+from edriver.history.records import RecordError, Records, UnreadableLine, read, records_of
+from edriver.runview.progress_rows import ProgressRow, progress_rows
 from edriver.system.private_files import make_private, open_private
 from edriver.text.phrases import count_text
 from edriver.wire.conversion import timestamp
@@ -61,7 +61,7 @@ def export(arguments: Sequence[str]) -> str:
     flags = parser().parse_args(arguments)
     try:
         records = records_of(flags.run)
-        samples = samples_of(read(records.events))
+        samples = progress_rows(each for each in read(records.events) if not isinstance(each, UnreadableLine))
     except RecordError as error:
         raise RunError(str(error)) from None
     except OSError as error:
@@ -85,7 +85,7 @@ def _name_of(records: Records, named: str) -> str:
     return records.events.stem if records.events == Path(named) else Path(named).resolve().name
 
 
-def _tensorboard(records: Records, samples: Sequence[Sample], name: str, out: Path) -> str:
+def _tensorboard(records: Records, samples: Sequence[ProgressRow], name: str, out: Path) -> str:
     from edriver.history.tensorboard import write_events
 
     about = "\n".join(
@@ -102,7 +102,7 @@ def _tensorboard(records: Records, samples: Sequence[Sample], name: str, out: Pa
     return f"{folder}: {count_text(points, 'point')}; tensorboard --logdir {out} shows them"
 
 
-def _table(samples: Sequence[Sample], name: str, out: Path) -> str:
+def _table(samples: Sequence[ProgressRow], name: str, out: Path) -> str:
     names = list(dict.fromkeys(reported for sample in samples for reported in sample.reported))
     with os.fdopen(open_private(out, os.O_TRUNC), "w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file)
@@ -111,7 +111,7 @@ def _table(samples: Sequence[Sample], name: str, out: Path) -> str:
     return f"{out}: {count_text(len(samples), 'row')}"
 
 
-def _rows(samples: Iterable[Sample], name: str, names: Sequence[str]) -> Iterable[list[object]]:
+def _rows(samples: Iterable[ProgressRow], name: str, names: Sequence[str]) -> Iterable[list[object]]:
     for sample in samples:
         yield [
             name,

@@ -1,53 +1,14 @@
-"""`edriver top`: a run on one screen, which follows it until it ends. Drawn by Textual."""
+"""`edriver top`: a run on one screen, which follows it until it ends."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar, Final
+from collections.abc import Sequence
 
-from rich.text import Text
-from textual import work
-from textual.app import App, ComposeResult
-from textual.binding import BindingType
-from textual.coordinate import Coordinate
-from textual.widgets import DataTable, Footer, ProgressBar, RichLog, Static
-
-from edriver.client import Client, Event, HostUsage, Run, RunError, WorkerUsage
-from edriver.commands.status import counts, state_text
+from edriver.client import RunError
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.text.host_text import TROUBLED, host_text
-from edriver.text.pace_text import hold_up_text, straggler_text
-from edriver.text.phrases import count_text, limits_text
-from edriver.text.printable import printable
-from edriver.text.progress_text import age, lasted, length_text, mode_text, progress_text, time_text
-from edriver.text.time_spent import goodput_text, interruption_text
-from edriver.text.usage_text import bytes_text, cores_text, gpu_text
-from edriver.v1 import status_pb2
-from edriver.wire.conversion import epoch_seconds, span_seconds, version_of
-
-REFRESH_INTERVAL: Final = 1.0
-"""Seconds between two looks."""
-
-MAX_KEPT_EVENTS: Final = 1000
-"""Events that can be scrolled back to, the latest."""
-
-MAX_SHOWN_WORKERS: Final = 1000
-"""Workers shown; those after them are counted."""
-
-HOST_COLUMNS: Final = ("host", "slots", "workers", "for", "state", "cpu", "memory")
-WORKER_COLUMNS: Final = (
-    *("rank", "worker", "place", "state", "steps/s", "cpu", "memory", "gpu"),
-    *("own", "loading", "for", "version", "process"),
-)
-
-_STATE_STYLES: Final = {"training": "green", "waiting": "cyan", "booting": "yellow", "stopping": "red", "gone": "red"}
-
-Row = tuple[str | Text, ...]
+from edriver.common.extras import missing_extra
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,11 +26,15 @@ def top(arguments: Sequence[str]) -> str:
     """Show a run until it ends; returns how it ended.
 
     Raises:
-        RunError: the driver does not answer.
+        RunError: the driver does not answer, or what draws the screen is missing.
     """
     flags = parser().parse_args(arguments)
     if not sys.stdout.isatty():
         raise RunError("edriver top needs a terminal; edriver status prints the same once")
+    if missing := missing_extra("edriver top", "textual", "top"):
+        raise RunError(missing)
+    from edriver.commands.top_screen import Top, Watch
+
     with client_of(flags) as client:
         client.status()  # reports why it cannot be reached, as every other command does
         shown = Top(client.status, Watch(client))
@@ -78,243 +43,3 @@ def top(arguments: Sequence[str]) -> str:
             raise shown.lost
         latest = shown.happened.latest
         return f"run {client.run_id} has ended: {latest[-1].text}" if shown.happened.ended.is_set() and latest else ""
-
-
-class Watch:
-    """Receives a run's events, in a separate thread.
-
-    Args:
-        client: of the run.
-
-    Attributes:
-        latest: the last events that have words.
-        count: how many there were.
-        ended: set when the run has ended or its driver cannot be reached.
-    """
-
-    def __init__(self, client: Client) -> None:
-        self.latest: deque[Event] = deque(maxlen=MAX_KEPT_EVENTS)
-        self.count = 0
-        self.ended = threading.Event()
-        since = max(0, client.snapshot().seq - MAX_KEPT_EVENTS)
-        threading.Thread(target=self._listen, args=(client, since), name="edriver-watch", daemon=True).start()
-
-    def _listen(self, client: Client, since: int) -> None:
-        try:
-            for event in client.watch(since):
-                if event.text:
-                    self.latest.append(event)
-                    self.count += 1
-        except (RunError, ValueError):  # it has ended, or the client was closed
-            pass
-        self.ended.set()
-
-    def newer(self, count: int) -> list[Event]:
-        """The events after the first `count`, as far as they are kept."""
-        latest = list(self.latest)
-        return latest[-missing:] if (missing := self.count - count) > 0 else []
-
-
-class Rows(DataTable[str | Text]):
-    """A table that is scrolled by lines."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [("home", "scroll_top"), ("end", "scroll_bottom")]
-
-
-class Top(App[None]):
-    """The screen.
-
-    Args:
-        ask: returns the state of the run.
-        happened: its events.
-
-    Attributes:
-        lost: why the driver no longer answers, though the run has not ended.
-    """
-
-    TITLE = "edriver top"
-    ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [("q", "quit", "Quit")]
-    CSS = """
-    Screen { background: ansi_default; color: ansi_default; }
-    #head { height: auto; max-height: 6; }
-    #done { height: 1; }
-    #done Bar { width: 1fr; }
-    Rows, RichLog { background: ansi_default; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
-    #hosts { height: auto; max-height: 30%; }
-    #workers { height: 1fr; min-height: 4; }
-    #events { height: 30%; min-height: 4; border-top: solid $primary; }
-    """
-
-    def __init__(self, ask: Callable[[], Run], happened: Watch) -> None:
-        super().__init__(ansi_color=True)
-        self.animation_level = "none"  # a terminal may be far away
-        self.lost: RunError | None = None
-        self.happened = happened
-        self._ask = ask
-        self._shown_count = 0
-        self._shown: dict[str, list[Row]] = {}
-
-    def compose(self) -> ComposeResult:
-        """The parts, from top to bottom."""
-        yield Static(id="head", markup=False)
-        yield ProgressBar(id="done", show_eta=False)
-        for name, columns in (("hosts", HOST_COLUMNS), ("workers", WORKER_COLUMNS)):
-            table = Rows(id=name, cursor_type="none")
-            table.add_columns(*columns)
-            yield table
-        yield RichLog(id="events", max_lines=MAX_KEPT_EVENTS, markup=False, wrap=False)
-        yield Footer()
-
-    def on_mount(self) -> None:
-        """Look at the run now, and again and again."""
-        self.query_one("#workers").focus()
-        self.set_interval(REFRESH_INTERVAL, self._look)
-        self._look()
-
-    @work(thread=True, exclusive=True)
-    def _look(self) -> None:
-        """Ask the driver, beside the screen."""
-        ended = self.happened.ended.is_set()
-        try:
-            run = self._ask()
-        except RunError as error:
-            if not ended and not self.happened.ended.wait(REFRESH_INTERVAL):
-                self.lost = error
-            self.call_from_thread(self.exit)
-            return
-        self.call_from_thread(self.show, run)
-        if ended:
-            self.call_from_thread(self.exit)
-
-    def show(self, run: Run) -> None:
-        """Show the state of the run, and its events; does nothing once the screen closes."""
-        if not self.is_running:  # it was left while the driver was asked
-            return
-        self.query_one("#head", Static).update(head(run))
-        bar = self.query_one("#done", ProgressBar)
-        bar.display = bool(run.progress.samples)
-        bar.update(total=run.progress.samples or None, progress=run.progress.samples_done)
-        self._fill("hosts", host_rows(run))
-        self._fill("workers", worker_rows(run))
-        log = self.query_one("#events", RichLog)
-        for event in self.happened.newer(self._shown_count):
-            log.write(event_line(event))
-        self._shown_count = self.happened.count
-
-    def _fill(self, name: str, rows: Iterable[Row]) -> None:
-        """Show a table's rows; where it is scrolled to stays in sight."""
-        table, new, old = self.query_one(f"#{name}", Rows), list(rows), self._shown.get(name, [])
-        self._shown[name] = new
-        if len(new) != len(old) or _widths(new) != _widths(old):
-            where = table.scroll_offset
-            table.clear()
-            table.add_rows(new)
-            self.call_after_refresh(table.scroll_to, where.x, where.y, animate=False)
-            return
-        for place, (before, row) in enumerate(zip(old, new, strict=True)):
-            for column, (cell, text) in enumerate(zip(before, row, strict=True)):
-                if cell != text:
-                    table.update_cell_at(Coordinate(place, column), text)
-
-
-def _widths(rows: Iterable[Row]) -> list[int]:
-    """Of each column."""
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def head(run: Run) -> Text:
-    """What is shown of the run itself: what it does, its interruption, and its progress."""
-    lines = _text(f"run {run.run_id}", style="bold")
-    limits = limits_text(run.min_np, run.max_np, run.size_limit)
-    mode = f"{mode_text(run.mode)}  " if run.mode == status_pb2.RUN_MODE_RESTART else ""
-    size = f"{count_text(run.size, 'worker')} ({limits})"
-    lines.append(f"  {time_text(lasted(run))}  {mode}{size}  ", style="not bold")
-    lines.append(printable(run.activity.text), style="green not bold" if run.size else "yellow not bold")
-    lines.append(f"\n{', '.join(counts(run))}", style="dim not bold")
-    if run.HasField("time_spent"):
-        lines.append(f"; goodput {goodput_text(run.time_spent)}", style="dim not bold")
-    if (trouble := trouble_text(run)) is not None:
-        lines.append(f"\n{printable(trouble)}", "yellow not bold")
-    if progress := progress_text(run.progress) if run.HasField("progress") else "":
-        lines.append(f"\n{printable(progress)}", style="not bold")
-    return lines
-
-
-def trouble_text(run: Run) -> str | None:
-    """What keeps it from making steps, or makes them slow; None: nothing does."""
-    now = epoch_seconds(run.now)
-    if run.HasField("hold_up"):
-        return hold_up_text(run.hold_up, now)
-    if run.HasField("interruption"):
-        return interruption_text(run.interruption, now)
-    return straggler_text(run.stragglers[0], now) if run.stragglers else None
-
-
-def host_rows(run: Run) -> Iterator[Row]:
-    """One for each host, as HOST_COLUMNS names them."""
-    for host in run.hosts:
-        troubled = host.state in TROUBLED
-        yield (
-            _text(host.name),
-            Text(str(host.slots), justify="right"),
-            Text(str(host.workers), justify="right"),
-            Text(time_text(age(run, host.discover_time)), justify="right"),
-            _text(host_text(host), style="yellow" if troubled else ""),
-            _cores(host.usage),
-            Text(bytes_text(host.usage.memory_bytes) if host.HasField("usage") else "", justify="right"),
-        )
-
-
-def worker_rows(run: Run) -> Iterator[Row]:
-    """One for each of the first workers, as WORKER_COLUMNS names them; the rest is counted."""
-    ranked = sorted(run.workers, key=lambda worker: (not worker.HasField("rank"), worker.rank, worker.worker_id))
-    for worker in ranked[:MAX_SHOWN_WORKERS]:
-        yield _worker_row(run, worker)
-    if len(ranked) > MAX_SHOWN_WORKERS:
-        yield ("", "", f"and {len(ranked) - MAX_SHOWN_WORKERS:,} more", *[""] * (len(WORKER_COLUMNS) - 3))
-
-
-def _worker_row(run: Run, worker: status_pb2.WorkerStatus) -> Row:
-    state = state_text(worker.state)
-    return (
-        Text(str(worker.rank) if worker.HasField("rank") else "", justify="right"),
-        Text(str(worker.worker_id), justify="right"),
-        _text(f"{worker.host}:{worker.slot}"),
-        Text(state, style=_STATE_STYLES.get(state, "")),
-        Text(f"{worker.step_rate:.1f}" if worker.step_rate else "", justify="right"),
-        _cores(worker.usage),
-        Text(bytes_text(worker.usage.resident_bytes) if worker.HasField("usage") else "", justify="right"),
-        Text(gpu_text(worker.usage), justify="right"),
-        *_own_and_loading(worker),
-        Text(time_text(age(run, worker.start_time)), justify="right"),
-        str(version_of(worker.version)) if worker.HasField("version") else "",
-        Text(str(worker.pid or ""), justify="right"),
-    )
-
-
-def _cores(usage: HostUsage | WorkerUsage) -> Text:
-    return Text(cores_text(usage.cpu_cores) if usage.HasField("cpu_cores") else "", justify="right")
-
-
-def _own_and_loading(worker: status_pb2.WorkerStatus) -> tuple[Text, Text]:
-    """Of a step: what is not waiting for others, and what of that is data loading."""
-    if not worker.HasField("step_times"):
-        return Text(), Text()
-    times = worker.step_times
-    own = span_seconds(times.step) - span_seconds(times.waiting)
-    return (
-        Text(length_text(own) if times.HasField("waiting") else "", justify="right"),
-        Text(length_text(span_seconds(times.loading)), justify="right"),
-    )
-
-
-def event_line(event: Event) -> Text:
-    """An event as it is shown: one line."""
-    at = time.strftime("%H:%M:%S", time.localtime(epoch_seconds(event.time)))
-    return _text(f"{at}  {event.text}".replace("\n", "  "))
-
-
-def _text(text: str, style: str = "") -> Text:
-    """A text of the run's, which is neither markup nor a command for the terminal."""
-    return Text(printable(text), style=style, no_wrap=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 
 from edriver.client import AsyncClient, Event, ProgressSample, RunError, WorkerLine
-from edriver.history.history import History
+from edriver.runview.history import History
 from edriver.text.printable import printable
 from edriver.text.stacks_text import stacks_text
 from edriver.wire.conversion import epoch_seconds
@@ -80,14 +80,14 @@ class Feed:
         """
         answer = await self._client.snapshot()
         self._ahead = epoch_seconds(answer.run.now) - self._clock()
-        last = self.history.now
+        last = self.history.view.now
         last_usage = self.history.usage.points[-1][0] if self.history.usage.points else 0.0
         for sample in await self._client.usage_history():
             if epoch_seconds(sample.time) > last_usage:
                 self.history.sample_usage(sample)
         samples = [each for each in await self._client.progress_history() if epoch_seconds(each.time) > last]
         try:
-            known = await self._client.events(self.history.seq)
+            known = await self._client.events(self.history.view.seq)
         except RunError as error:
             if error.code is not grpc.StatusCode.OUT_OF_RANGE:
                 raise
@@ -100,8 +100,8 @@ class Feed:
             if isinstance(each, ProgressSample):
                 self.history.sample(epoch_seconds(each.time), each.progress)
             else:
-                self.history.feed(each)
-        self.history.look(answer.run, max(answer.seq, self.history.seq))
+                self.history.fold(each)
+        self.history.look(answer.run, max(answer.seq, self.history.view.seq))
         self._announce("live")
 
     async def output(self, host: str, slot: int | None, since: int) -> dict[str, Any]:
@@ -145,10 +145,10 @@ class Feed:
         """Go on until the run has ended; returns at once where it has. A driver that is lost is tried for ever."""
         looking = asyncio.create_task(self._look())
         try:
-            while not self.history.ended:
+            while not self.history.view.ended:
                 try:
                     await self._watch()
-                    if not self.history.ended:
+                    if not self.history.view.ended:
                         await self.begin()
                 except RunError as error:
                     if error.code is grpc.StatusCode.OUT_OF_RANGE:  # more has happened than the driver remembers
@@ -165,17 +165,17 @@ class Feed:
         self._announce("ended")
 
     async def _watch(self) -> None:
-        async for response in self._client.watch_progress(self.history.seq):
+        async for response in self._client.watch_progress(self.history.view.seq):
             if response.HasField("progress"):
                 self.history.sample(self.now, response.progress)
             else:
-                self.history.feed(response.event)
+                self.history.fold(response.event)
             self._announce("live")
 
     async def _look(self) -> None:
         """Ask now and then for what no event tells; and notice that the driver is silent."""
         while True:
-            seq, took = self.history.seq, 0.0
+            seq, took = self.history.view.seq, 0.0
             try:
                 began = self._clock()
                 answer = await self._client.snapshot()
@@ -184,11 +184,11 @@ class Feed:
                 self.history.look(answer.run, answer.seq)
                 self._announce("live")
             except RunError as error:
-                if not self.history.ended:
+                if not self.history.view.ended:
                     self._announce("lost", str(error))
             pause = max(POLL_INTERVAL, POLL_PAUSE_FACTOR * took)
             await asyncio.sleep(pause)
-            if self.history.seq == seq:
+            if self.history.view.seq == seq:
                 await asyncio.sleep(max(0.0, IDLE_POLL_INTERVAL - pause) if self.link == "live" else 0.0)
 
     def _announce(self, link: str, why: str = "") -> None:

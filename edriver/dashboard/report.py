@@ -14,9 +14,9 @@ from html import escape
 from typing import Any, Final
 
 from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
-from edriver.history.history import History
-from edriver.history.interruptions import InterruptionRecord
 from edriver.history.records import RecordError, Records, UnreadableLine, read, read_usage
+from edriver.runview.history import History
+from edriver.runview.interruptions import InterruptionRecord
 from edriver.text.cause_names import RECOVERY_PHASES, RUN_END_NAMES, UNPROVEN_CONNECTION
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import length_text, time_text
@@ -81,9 +81,9 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
         elif isinstance(entry, status_pb2.ProgressSample):
             history.sample(epoch_seconds(entry.time), entry.progress)
         else:
-            if entry.seq <= history.seq:
+            if entry.seq <= history.view.seq:
                 history = History()
-            history.feed(entry)
+            history.fold(entry)
     usage: Iterable[UsageSample | UnreadableLine] = () if records.usage is None else read_usage(records.usage)
     unreadable_usage = 0
     for sample in usage:
@@ -99,7 +99,7 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
 
 def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
     """What there is to say of a run: a word, and a sentence, each."""
-    history, run = recorded.history, recorded.run
+    history, view, run = recorded.history, recorded.history.view, recorded.run
     if name := run.get("name"):
         yield "name", str(name)
     if command := run.get("command"):
@@ -110,38 +110,38 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
         yield "tags", ", ".join(f"{name}={value}" for name, value in tags.items())
     if isinstance(git := run.get("git"), dict) and git.get("commit"):
         yield "commit", f"{git['commit']}{', with changes' if git.get('changed') else ''}"
-    spent = history.now - history.began
-    yield "time", f"{_date(history.began)}, {time_text(spent)}"
-    ended = history.ended
+    spent = view.now - view.began
+    yield "time", f"{_date(view.began)}, {time_text(spent)}"
+    ended = view.ended
     if ended is None:
-        yield "end", f"{_UNENDED[recorded.lives]}; last: {history.doing or 'nothing'}"
+        yield "end", f"{_UNENDED[recorded.lives]}; last: {view.doing or 'nothing'}"
     else:
         yield "end", f"{RUN_END_NAMES[ended.run_ended.end]}: {ended.text}"
     rounds = history.rounds.all
     if rounds:
-        ends = [history.now if part.ended is None else part.ended for part in rounds]
+        ends = [view.now if part.ended is None else part.ended for part in rounds]
         lasted = [max(0.0, end - part.assigned) for part, end in zip(rounds, ends, strict=True)]
         mean = sum(part.size * length for part, length in zip(rounds, lasted, strict=True)) / (sum(lasted) or 1.0)
         sizes = [part.size for part in rounds]
         yield "size", f"{min(sizes)} to {max(sizes)} workers, {mean:.1f} on average while it trained"
-    goodput = history.goodput
+    goodput = view.goodput
     good = "no step was made" if goodput is None else f"{100 * goodput:.1f} % of wall time in steps that count"
-    yield "goodput", good if history.knows_steps else "not known: no step is seen in restart mode"
-    if history.time_spent is not None:
-        yield "time spent", time_spent_text(history.time_spent)
-    counts = history.rounds.counts
-    kinds = [count_text(history.count(f"{kind}s"), kind) for kind in ("failure", "preemption", "resize")]
-    kinds += [count_text(counts["unproven"], UNPROVEN_CONNECTION)] if counts["unproven"] else []
-    yield "rounds", f"{sum(counts.values())}: {', '.join(kinds)}"
-    if history.knows_steps:
-        yield "lost", f"{count_text(history.rounds.steps_lost, 'step')} had to be made again"
-    if history.recoveries.count:
-        yield "recovery", recovery_text(history.recoveries)
+    yield "goodput", good if view.knows_steps else "not known: no step is seen in restart mode"
+    if view.time_spent is not None:
+        yield "time spent", time_spent_text(view.time_spent)
+    kinds = [count_text(view.count(f"{kind}s"), kind) for kind in ("failure", "preemption", "resize")]
+    unproven = view.count("unproven")
+    kinds += [count_text(unproven, UNPROVEN_CONNECTION)] if unproven else []
+    yield "rounds", f"{view.rounds}: {', '.join(kinds)}"
+    if view.knows_steps:
+        yield "lost", f"{count_text(view.steps_lost, 'step')} had to be made again"
+    if view.recoveries.count:
+        yield "recovery", recovery_text(view.recoveries)
     if history.first_losses:
         yield "failed first", ", then ".join(f"{_clock(line.time)} {line.text}" for line in history.first_losses)
-    if history.curve.latest is not None:
-        latest = history.curve.latest
-        steps = [f"step {latest.steps}"] if history.knows_steps else []
+    if view.progress is not None:
+        latest = view.progress
+        steps = [f"step {latest.steps}"] if view.knows_steps else []
         words = [*steps, *(f"{name} {value:g}" for name, value in sorted(latest.reported.items()))]
         if words:
             yield "reached", "; ".join(words)
@@ -211,8 +211,8 @@ def page_data(recorded: RecordedRun, name: str) -> dict[str, Any]:
         changes["head"] |= {"run_id": name, "name": given if isinstance(given, str) else "", **known}
         if recorded.failure:
             changes["head"]["failure"] = None  # it stands in the summary, whole
-    link = "ended" if history.ended else "record"
-    return {"whole": True, "link": link, "why": "", "time": history.now, **changes}
+    link = "ended" if history.view.ended else "record"
+    return {"whole": True, "link": link, "why": "", "time": history.view.now, **changes}
 
 
 def script_safe(data: Any) -> str:
@@ -241,7 +241,7 @@ def _table(history: History) -> str:
     phases = [phase.replace("_", " ") for phase in RECOVERY_PHASES]
     heads = ["since", "kind", "length", "round", "workers", *phases, "steps lost", "cause"]
     top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    cells = [_row(each, history.knows_steps) for each in shown]
+    cells = [_row(each, history.view.knows_steps) for each in shown]
     rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in cells)
     return (
         f"<details{' open' if len(shown) <= 20 else ''}>"

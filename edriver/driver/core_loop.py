@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind, MemoryKill, ReportedText
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError, Turn
@@ -28,9 +28,6 @@ from edriver.driver.rpc.translate import orders_of
 from edriver.driver.shutdown import Shutdown
 from edriver.text.phrases import count_text
 from edriver.v1 import agent_pb2, status_pb2
-
-if TYPE_CHECKING:
-    from edriver.driver.observe.metrics.server import MetricsServer
 
 _log = logging.getLogger("edriver.driver")
 
@@ -64,8 +61,7 @@ class CoreLoop:
         shutdown: ends them.
         event_history: what has happened, for those who watch:
         status: observers,
-        recorder: the records,
-        metrics: Prometheus; None: there are no metrics.
+        recorder: the records.
         journal: what another driver could go on from; None: there is none.
         draws: draws the secrets of rounds.
         clock: seconds, monotonic.
@@ -84,7 +80,6 @@ class CoreLoop:
         event_history: EventHistory,
         status: StatusServer,
         recorder: Recorder,
-        metrics: MetricsServer | None,
         journal: Journal | None,
         draws: Draws,
         clock: Callable[[], float],
@@ -101,7 +96,6 @@ class CoreLoop:
         self._event_history = event_history
         self._status = status
         self._recorder = recorder
-        self._metrics = metrics
         self._journal = journal
         self._draws = draws
         self._clock = clock
@@ -139,9 +133,7 @@ class CoreLoop:
         for entry in entries:
             if entry.progress:
                 beat = agent_pb2.WorkerHeartbeat.FromString(entry.progress)
-                new_events = self._event_history.record_progress(beat)
-                if self._metrics:
-                    self._metrics.observe(new_events)
+                self._event_history.record_progress(beat)
             if finish := self._take(entry, replayed=True):
                 return finish
         return None
@@ -169,12 +161,10 @@ class CoreLoop:
             self._perform(action, host_of, entry.wall_clock)
         # Act first, then print: workers that wait for their next round must not wait for output.
         lines = [*self._announcements.lines(loss, step)]
-        tracker = self._event_history.tracker
-        round_before, lost_before = tracker.round_id, tracker.steps_lost
+        view = self._event_history.view
+        round_before, lost_before = view.round_id, view.steps_lost
         new_events = self._event_history.take(event, step, loss, lines)
         if replayed:
-            if self._metrics:
-                self._metrics.observe(new_events)
             return finish
         for line in lines:
             _log.info("%s", line.text)
@@ -182,7 +172,7 @@ class CoreLoop:
         for plan in [action for action in step if isinstance(action, RoundPlan) and action.checkpoint]:
             # The last steps before a driver died were reported to that one alone.
             bound = "at least " if 0 < round_before.incarnation < plan.round_id.incarnation else ""
-            lost = count_text(tracker.steps_lost - lost_before, "step")
+            lost = count_text(view.steps_lost - lost_before, "step")
             _log.info("no worker holds the state: it is loaded from disk; %s%s lost", bound, lost)
         if loss and isinstance(event, events.WorkerStalled):
             _log.info("its threads are at\n%s", event.stacks)
@@ -271,8 +261,6 @@ class CoreLoop:
         if new_events:
             self._status.announce()
             self._recorder.events(new_events)
-            if self._metrics:
-                self._metrics.observe(new_events)
 
     async def _next_events(self) -> list[Inbound]:
         """The next event, with as many of those behind it as the journal takes at once; Ticked when a deadline comes

@@ -8,12 +8,10 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from edriver.driver.core.membership import Membership
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.records.recorder import Recorder
-from edriver.driver.observe.snapshots import size_of
 from edriver.text.pace_text import hold_up_text
 from edriver.text.progress_text import progress_text
 from edriver.wire.conversion import epoch_seconds
@@ -32,7 +30,6 @@ HOLD_UP_LINE_DELAY: Final = 10.0
 
 async def tell_progress(
     event_history: EventHistory,
-    membership: Membership,
     usage: UsageTracker,
     recorder: Recorder,
     output: Output,
@@ -41,8 +38,7 @@ async def tell_progress(
     """Record the progress, and what hosts use; show it on a terminal, or print a line now and then.
 
     Args:
-        event_history: how far training is.
-        membership: the number of workers.
+        event_history: how far training is, and how many workers train.
         usage: what hosts use.
         recorder: writes it down.
         output: has the bar below all other lines.
@@ -66,7 +62,7 @@ async def tell_progress(
         hold_up, now = event_history.pace.hold_up(), event_history.now()
         if bar:
             trouble = "" if hold_up is None else hold_up_text(hold_up, now)
-            output.footer(bar.line(progress, size_of(membership), trouble))
+            output.footer(bar.line(progress, event_history.view.size, trouble))
         elif hold_up is not None:
             began = epoch_seconds(hold_up.start_time)
             if now - began >= HOLD_UP_LINE_DELAY and began > held_up_since:

@@ -297,7 +297,7 @@ class Session:
                 asking = tasks.create_task(parts.broker.run()) if parts.broker else None
                 telling = tasks.create_task(
                     tell_progress(
-                        *(parts.event_history, parts.membership, parts.usage, parts.recorder),
+                        *(parts.event_history, parts.usage, parts.recorder),
                         self._output,
                         self._clock,
                     )
@@ -392,15 +392,15 @@ class Session:
     def _report(self, finish: actions.FinishRun) -> int:
         """Print how the run ended; returns the exit code."""
         if finish.end is actions.RunEnd.DONE:
-            spent = self._parts.membership.state.budgets
+            view = self._parts.event_history.view
             spent_time = self._parts.event_history.ledger.time_spent(self._wall_clock())
             tally = Tally(
-                self._parts.event_history.round_count,
-                failures=spent.failures.total,
-                preemptions=spent.preemptions.total,
-                resizes=spent.resizes.total,
-                unproven=spent.unproven.total,
-                steps_lost=self._parts.tracker.steps_lost,
+                view.rounds,
+                failures=view.count("failures"),
+                preemptions=view.count("preemptions"),
+                resizes=view.count("resizes"),
+                unproven=view.count("unproven"),
+                steps_lost=view.steps_lost,
                 seconds=self._real_clock() - self._began,
                 goodput=spent_time.goodput if spent_time.HasField("goodput") else None,
                 # A function that edriver.launch calls need not be elastic.

@@ -247,7 +247,6 @@ class Wiring:
             self.event_history,
             self.status,
             self.recorder,
-            self.metrics,
             journal,
             draws,
             clock,
@@ -287,7 +286,7 @@ class Wiring:
         unused = UnusedHosts(idle_timeout, clock)
         return BrokerFeed(
             make(context),
-            lambda: unused.settled(demand_of(self.membership.state)),
+            lambda: unused.settled(demand_of(self.membership)),
             self.inbox,
             proven=self._head.incarnation > 1,
         )

@@ -1,1 +1,1 @@
-"""What a run's events come to, drawn over time: for the page of `edriver dashboard` and for reports."""
+"""What a run has left behind: its records read back, the list of runs, and TensorBoard's files."""

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from edriver.history.samples import Sample
+from edriver.runview.progress_rows import ProgressRow
 from edriver.system.private_files import open_private
 
 OWN_TAGS: Final = "edriver/"
 """What the tags begin with that no script has reported."""
 
 
-def write_events(path: Path, samples: Sequence[Sample], about: str) -> int:
+def write_events(path: Path, samples: Sequence[ProgressRow], about: str) -> int:
     """Write an event file, in place of one that is there; returns how many points it has.
 
     Steps that were made again are left out, and each step has one point. Steps of a script's later calls of `run` are
@@ -48,7 +48,7 @@ def write_events(path: Path, samples: Sequence[Sample], about: str) -> int:
     return written
 
 
-def _counted(samples: Sequence[Sample]) -> Iterator[tuple[int, Sample]]:
+def _counted(samples: Sequence[ProgressRow]) -> Iterator[tuple[int, ProgressRow]]:
     """The samples whose steps count, each step once, with its number over all calls."""
     before, last, call = 0, -1, 0
     for sample in samples:
@@ -61,7 +61,7 @@ def _counted(samples: Sequence[Sample]) -> Iterator[tuple[int, Sample]]:
             yield last, sample
 
 
-def _scalars(sample: Sample) -> Any:
+def _scalars(sample: ProgressRow) -> Any:
     from tensorboard.compat.proto import summary_pb2
 
     own = {"workers": sample.workers, "steps_per_second": sample.step_rate}

@@ -8,13 +8,20 @@ from contextlib import contextmanager
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError
 
+_PUBLIC = "edriver.horovod"
+"""The module of the errors that scripts catch, so that a traceback names what they write behind `except`."""
+
 
 class HorovodInternalError(PeerLostError):
     """A collective failed because a member is gone. `elastic.run` catches it and continues from the last commit."""
 
+    __module__ = _PUBLIC
+
 
 class MismatchError(RuntimeError):
     """The members did not call the same collective, or not with matching tensors. It names the ranks and both calls."""
+
+    __module__ = _PUBLIC
 
 
 @contextmanager

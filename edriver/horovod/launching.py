@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import edriver
+from edriver.calls.launch import launch
 
 
 def run(
@@ -93,7 +93,7 @@ def run(
     flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     if cooldown_range is not None:
         flags += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
-    results: list[Any] = edriver.launch(
+    results: list[Any] = launch(
         *(func, args, kwargs),
         np=np if np is not None and num_proc == 1 else num_proc,
         min_np=min_np if min_num_proc is None else min_num_proc,

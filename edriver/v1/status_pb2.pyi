@@ -1403,12 +1403,17 @@ class Round(_message.Message):
     PHASES_FIELD_NUMBER: _builtins.int
     STEPS_LOST_FIELD_NUMBER: _builtins.int
     ABORT_KIND_FIELD_NUMBER: _builtins.int
+    END_KIND_FIELD_NUMBER: _builtins.int
     kind: Global___RoundKind.ValueType
     """The kind of that cause."""
     steps_lost: _builtins.int
     """Number of steps of earlier rounds that this round has to repeat, as far as the driver received reports of them."""
     abort_kind: Global___RoundKind.ValueType
     """The kind of the cause for which this round was aborted; absent while it lasts, and if it ended in good order."""
+    end_kind: Global___RoundKind.ValueType
+    """The kind of the cause for which the driver ended this round; absent while it lasts, and if all members were done or the run
+    ended with it. If the round is aborted after it was ended in good order, another event has the kind of the abort.
+    """
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId:
         """The round's ID."""
@@ -1460,17 +1465,22 @@ class Round(_message.Message):
         phases: Global___RecoveryPhases | None = ...,
         steps_lost: _builtins.int = ...,
         abort_kind: Global___RoundKind.ValueType | None = ...,
+        end_kind: Global___RoundKind.ValueType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_kind", b"_abort_kind", "_phases", b"_phases", "abort_kind", b"abort_kind", "assign_time", b"assign_time", "cause", b"cause", "detect_time", b"detect_time", "end_time", b"end_time", "first_step_time", b"first_step_time", "phases", b"phases", "previous_end_time", b"previous_end_time", "round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_kind", b"_abort_kind", "_end_kind", b"_end_kind", "_phases", b"_phases", "abort_kind", b"abort_kind", "assign_time", b"assign_time", "cause", b"cause", "detect_time", b"detect_time", "end_kind", b"end_kind", "end_time", b"end_time", "first_step_time", b"first_step_time", "phases", b"phases", "previous_end_time", b"previous_end_time", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_kind", b"_abort_kind", "_phases", b"_phases", "abort_kind", b"abort_kind", "assign_time", b"assign_time", "cause", b"cause", "detect_time", b"detect_time", "end_time", b"end_time", "first_step_time", b"first_step_time", "kind", b"kind", "members", b"members", "phases", b"phases", "previous_end_time", b"previous_end_time", "round_id", b"round_id", "steps_lost", b"steps_lost"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_kind", b"_abort_kind", "_end_kind", b"_end_kind", "_phases", b"_phases", "abort_kind", b"abort_kind", "assign_time", b"assign_time", "cause", b"cause", "detect_time", b"detect_time", "end_kind", b"end_kind", "end_time", b"end_time", "first_step_time", b"first_step_time", "kind", b"kind", "members", b"members", "phases", b"phases", "previous_end_time", b"previous_end_time", "round_id", b"round_id", "steps_lost", b"steps_lost"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__abort_kind: _TypeAlias = _typing.Literal["abort_kind"]  # noqa: Y015
     _WhichOneofArgType__abort_kind: _TypeAlias = _typing.Literal["_abort_kind", b"_abort_kind"]  # noqa: Y015
+    _WhichOneofReturnType__end_kind: _TypeAlias = _typing.Literal["end_kind"]  # noqa: Y015
+    _WhichOneofArgType__end_kind: _TypeAlias = _typing.Literal["_end_kind", b"_end_kind"]  # noqa: Y015
     _WhichOneofReturnType__phases: _TypeAlias = _typing.Literal["phases"]  # noqa: Y015
     _WhichOneofArgType__phases: _TypeAlias = _typing.Literal["_phases", b"_phases"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__abort_kind) -> _WhichOneofReturnType__abort_kind | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_kind) -> _WhichOneofReturnType__end_kind | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__phases) -> _WhichOneofReturnType__phases | None: ...
 

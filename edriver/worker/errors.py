@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_PUBLIC = "edriver"
+"""The module of the errors that scripts catch, so that a traceback names what they write behind `except`."""
+
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name and base, which users' scripts catch
     """All members have stopped at the same boundary because the set of hosts changes; state is kept as it is.
@@ -13,6 +16,8 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name and bas
     Attributes:
         skip_sync: the same.
     """
+
+    __module__ = _PUBLIC
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()
@@ -26,6 +31,8 @@ class SwallowedInterruptError(Exception):
     in the same way.
     """
 
+    __module__ = _PUBLIC
+
 
 class PeerLostError(RuntimeError):
     """A member of this round is lost, so the results of its collectives are void.
@@ -34,10 +41,18 @@ class PeerLostError(RuntimeError):
     returned, collectives are not elastic and it reaches the script.
     """
 
+    __module__ = _PUBLIC
+
 
 class UnprovenPeerError(PeerLostError):
     """The other end of a connection of the round did not prove that it is a member: nothing that it sent was used."""
 
 
 class CheckpointError(Exception):
-    """No checkpoint can be loaded, though the run is to go on from one: says why, and what can be done."""
+    """The run cannot use its checkpoints; the message says why, and what to do.
+
+    Raised at the start of a round, out of `edriver.run`: another run that lives owns the folder, or no checkpoint that
+    the run must continue from can be loaded. Training does not begin from scratch instead.
+    """
+
+    __module__ = _PUBLIC

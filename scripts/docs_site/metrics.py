@@ -17,7 +17,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
-from edriver.driver.observe.metrics.counters import EventMetrics
+from edriver.driver.observe.metrics.counters import EventCounters
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.driver.observe.progress import ProgressTracker
@@ -61,8 +61,9 @@ def sample_registry() -> CollectorRegistry:
     standing.reported["loss"] = 1.0
     event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=1, progress=standing))
     registry = CollectorRegistry()
-    counted = EventMetrics(registry, "")
-    counted.observe(status_pb2.Event(run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)))
+    ended = status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)
+    event_history.view.fold(status_pb2.Event(seq=event_history.last_seq + 1, run_ended=ended))
+    registry.register(EventCounters("", event_history))
     usage = UsageMetrics(sample_usage(membership), membership.roster)
     registry.register(RunGauges("", membership, event_history, polls, usage=usage))
     return registry

@@ -189,6 +189,7 @@ def test_wrong_answers_change_nothing(run: Victim, script: Script, way: str) -> 
     script.has_been_asked()
     run.goes_on()
     message = [line for line in run.run.lines[before:] if "discovery:" in line]
+    assert message or way in HARMLESS
     assert all(line.isprintable() and len(line) < 2000 for line in message), message
 
 

@@ -18,7 +18,8 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.mode import Mode
-from edriver.driver.core.rounds.ranks import Candidate, RoundPlan, plan_round
+from edriver.driver.core.plan import Candidate, RoundPlan
+from edriver.driver.core.selection import plan_round
 from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, orders_of
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rendezvous_pb2, status_pb2

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.needs import PROMETHEUS, require
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -45,11 +46,7 @@ class Prometheus:
 
     def until(self, look: Callable[[], T], what: str = "it") -> T:
         """Look again with each of its scrapes, until there is something; `what` names it where there never is."""
-        bound = time.monotonic() + BOUND
-        while not (found := look()):
-            assert time.monotonic() < bound, f"Prometheus has not seen {what}"
-            threading.Event().wait(0.5)  # it has no way to tell when it has scraped
-        return found
+        return until(look, f"Prometheus has seen {what}", every=0.5)  # it has no way to tell when it has scraped
 
 
 @contextmanager

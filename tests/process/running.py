@@ -15,11 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.waiting import BOUND as BOUND
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
-
-BOUND = 300.0
-"""Seconds that a test waits for a line, or for the end; only a failing test ever waits so long."""
 
 SOON = 10.0
 """Seconds within which nothing is left of a run whose driver has ended, in whatever way, on a machine that is busy."""

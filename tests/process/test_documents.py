@@ -74,7 +74,7 @@ def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
     blocks = [block.replace("\n    ", "\n") for block in re.findall(r"^    (.+(?:\n    .+)*)", tutorial, re.MULTILINE)]
     install, start, kill, add, look, stop, report = blocks
-    assert "'.[examples,dashboard]'" in install
+    assert "'.[examples,top,dashboard]'" in install
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     hosts = tmp_path / "hosts.txt"
     quoted = shlex.quote(str(hosts))

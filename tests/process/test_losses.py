@@ -8,14 +8,14 @@ import re
 import shlex
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.linked_hosts import INTERFACE, give_address, linked_hosts, make_namespace
-from tests.process.running import BOUND, SCRIPTS, Run, running
+from tests.process.running import SCRIPTS, Run, running
 from tests.unread import unread_bytes
+from tests.waiting import until
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -113,14 +113,15 @@ def wait_for_full_buffers(receiver: int, senders: list[int]) -> None:
 
     A send that still copies into a buffer when its receiver is killed fails, and is no longer stuck.
     """
-    deadline = time.monotonic() + BOUND
     before: list[int] = []
-    while True:
+
+    def are_full() -> bool:
         unread = unread_bytes(receiver)
-        if max(unread) > 10_000 and unread == before and not any(map(runs, senders)):
-            return
-        before = unread
-        assert time.monotonic() < deadline, "no worker sends"
+        settled = max(unread) > 10_000 and unread == before and not any(map(runs, senders))
+        before[:] = unread
+        return settled
+
+    until(are_full, "the buffers are full", every=0.0)
 
 
 def runs(pid: int) -> bool:

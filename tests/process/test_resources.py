@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from edriver.history.records import UnreadableLine, read_usage
 from edriver.wire.conversion import epoch_seconds
 from tests.process.running import ROOT, running
 from tests.process.test_exit_reasons import small_cgroup
+from tests.waiting import until
 
 __all__ = ["small_cgroup"]  # a fixture
 
@@ -45,15 +45,13 @@ def own_count(folder: Path) -> tuple[float, float]:
     return min(at for at, _ in read), sum(used for _, used in read)
 
 
-def until(client: Client, wanted: Callable[[WorkerStatus], bool]) -> WorkerStatus:
+def worker_as(client: Client, wanted: Callable[[WorkerStatus], bool]) -> WorkerStatus:
     """The worker, once it is as wanted; looked at whenever the run has an event or makes a sample."""
-    deadline = time.monotonic() + 120
-    while True:
-        for worker in client.status().workers:
-            if wanted(worker):
-                return worker
-        assert time.monotonic() < deadline, client.status()
-        time.sleep(0.1)
+
+    def look() -> WorkerStatus | None:
+        return next((worker for worker in client.status().workers if wanted(worker)), None)
+
+    return until(look, client.status, every=0.1)
 
 
 def test_what_a_worker_uses_is_what_it_has_counted_itself(tmp_path: Path) -> None:
@@ -61,10 +59,10 @@ def test_what_a_worker_uses_is_what_it_has_counted_itself(tmp_path: Path) -> Non
     with running(args, tmp_path) as run:
         url = run.line(r"metrics for Prometheus: (\S+)")[1]
         with Client(here(run.id)) as client:
-            first = until(client, lambda worker: worker.usage.processes == 2 and worker.usage.HasField("cpu_cores"))
+            first = worker_as(client, lambda worker: worker.usage.processes == 2 and worker.usage.HasField("cpu_cores"))
             began, before = own_count(tmp_path)
             target = first.usage.cpu_seconds + 1.0
-            last = until(client, lambda worker: worker.usage.cpu_seconds >= target)
+            last = worker_as(client, lambda worker: worker.usage.cpu_seconds >= target)
             ended, after = own_count(tmp_path)
         share = (after - before) / (ended - began)
         assert last.usage.cpu_seconds == pytest.approx(after, abs=0.4 + 3 * share)  # a sample is up to 3 s old
@@ -113,7 +111,7 @@ def test_a_process_that_a_worker_has_started_and_that_is_killed_for_want_of_memo
     with running(args, tmp_path, through=within) as run:
         child = run.line(r"child (\d+)")[1]
         with Client(here(run.id)) as client:
-            until(client, lambda worker: worker.usage.processes == 2)
+            worker_as(client, lambda worker: worker.usage.processes == 2)
             (host,) = client.status().hosts
             assert host.usage.memory_limit_bytes == 600 * MIB
         (tmp_path / "go").touch()

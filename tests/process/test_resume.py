@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from edriver.system.record_folder import JOURNAL_FILE
-from tests.process.running import BOUND, ROOT, SCRIPTS, Printing, Run, running, wait_for_exit
+from tests.process.running import ROOT, SCRIPTS, Printing, Run, running, wait_for_exit
 from tests.process.sites import site
+from tests.waiting import until
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -62,10 +62,8 @@ def assert_every_step_once(reports: Path) -> None:
 
 def wait_for_steps(reports: Path, more: int) -> None:
     """Wait until rank 0 has written down so many more."""
-    before, deadline = len(steps_of(reports)), time.monotonic() + BOUND
-    while (made := len(steps_of(reports)) - before) < more:
-        assert time.monotonic() < deadline, f"{made} of {more} steps in {BOUND:g} s"
-        wait_for_exit(os.getpid(), 0.02)
+    before = len(steps_of(reports))
+    until(lambda: len(steps_of(reports)) >= before + more, f"{more} more steps than {before}", every=0.02)
 
 
 def environ_of(folder: Path, **more: str) -> dict[str, str]:

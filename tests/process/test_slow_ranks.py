@@ -23,9 +23,10 @@ from edriver.commands.stack import stack
 from edriver.commands.status import status as status_command
 from edriver.v1 import pace_pb2, stacks_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
-from tests.process.running import BOUND, SCRIPTS, Run, edriver, running
+from tests.process.running import SCRIPTS, Run, edriver, running
 from tests.process.test_dashboard import WAIT, Watched, browser, dashboard  # noqa: F401  browser is a fixture
 from tests.strict_json import strict
+from tests.waiting import until
 
 PACED = [sys.executable, str(SCRIPTS / "paced.py")]
 SHORT_WINDOWS = [sys.executable, str(SCRIPTS / "short_windows.py")]
@@ -48,11 +49,11 @@ class Paced:
 
     def until(self, seen: Callable[[status_pb2.Run], bool]) -> status_pb2.Run:
         """How the run stands once it does so."""
-        end = time.monotonic() + BOUND
-        while not seen(status := self.client.status()):
-            assert time.monotonic() < end, f"{status}\n{self.run.text}"
-            time.sleep(0.05)
-        return status
+
+        def look() -> status_pb2.Run | None:
+            return status if seen(status := self.client.status()) else None
+
+        return until(look, lambda: f"{self.client.status()}\n{self.run.text}")
 
     def worker(self, rank: int) -> WorkerStatus:
         return next(worker for worker in self.client.status().workers if worker.rank == rank)

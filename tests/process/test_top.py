@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.needs import TMUX, require
 from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
+from tests.waiting import until
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -39,11 +39,12 @@ class Terminal:
 
     def until(self, *wanted: str) -> list[str]:
         """Wait until it shows all of these; returns its lines."""
-        deadline = time.monotonic() + BOUND
-        while not all(text in "\n".join(lines := self.lines) for text in wanted):
-            assert time.monotonic() < deadline, f"{wanted} are not all in\n" + "\n".join(lines)
-            time.sleep(0.05)
-        return lines
+
+        def look() -> list[str]:
+            lines = self.lines
+            return lines if all(text in "\n".join(lines) for text in wanted) else []
+
+        return until(look, lambda: f"all of {wanted} in\n" + "\n".join(self.lines))
 
     def close(self) -> None:
         subprocess.run([*self._tmux, "kill-server"], check=False, timeout=BOUND)

@@ -26,7 +26,8 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, ReportedText
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.selection import plan_round
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.event_history import EventHistory

@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
+from edriver.common.ids import RoundId
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
@@ -26,6 +27,7 @@ from edriver.driver.observe.metrics.bounded_server import MAX_CONCURRENT_REQUEST
 from edriver.driver.observe.metrics.server import MetricsServer
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.v1 import status_pb2
+from edriver.wire.conversion import round_id_message
 from tests import needs
 
 BOUND = 60.0
@@ -45,9 +47,9 @@ class Site:
         polls: Polls | None = None,
     ) -> None:
         self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0)
-        event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
+        self.event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
         self.server = MetricsServer(
-            *("abcd", self.membership, event_history, polls or Polls(), address, port),
+            *("abcd", self.membership, self.event_history, polls or Polls(), address, port),
             *(answer_timeout, idle_timeout, request_timeout),
             clock=lambda: self.now,
         )
@@ -93,8 +95,8 @@ def test_a_scraper_gets_the_run_as_it_is() -> None:
             assert url == f"http://127.0.0.1:{site.server.port}/metrics"
             status, text = await asyncio.to_thread(site.get)
             assert (status, "edriver_max_np 3.0" in text, "process_open_fds" in text) == (200, True, True)
-            begun = status_pb2.Event(round=status_pb2.Round(kind=status_pb2.ROUND_KIND_FAILURE))
-            site.server.observe([begun])
+            failure = status_pb2.Round(round_id=round_id_message(RoundId(1, 1)), kind=status_pb2.ROUND_KIND_FAILURE)
+            site.event_history.view.fold(status_pb2.Event(seq=1, round=failure))
             _, text = await asyncio.to_thread(site.get)
             assert 'edriver_rounds_total{cause="failure"} 1.0' in text
             assert (await asyncio.to_thread(site.get, "POST"))[0] == 405
@@ -123,13 +125,13 @@ def test_the_run_is_looked_at_on_the_event_loop_alone() -> None:
 def test_counters_and_gauges_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         site, loop = Site(), asyncio.get_running_loop()
-        begun = status_pb2.Event(round=status_pb2.Round(kind=status_pb2.ROUND_KIND_FAILURE))
+        failure = status_pb2.Round(round_id=round_id_message(RoundId(1, 1)), kind=status_pb2.ROUND_KIND_FAILURE)
         schedule = loop.call_soon_threadsafe
 
         def meanwhile(*args: Any) -> None:
             """A round begins after the request arrives, before the event loop handles it."""
             if threading.current_thread() is not threading.main_thread():
-                schedule(site.server.observe, [begun])
+                schedule(site.event_history.view.fold, status_pb2.Event(seq=1, round=failure))
             schedule(*args)
 
         async with site.open():

@@ -17,7 +17,8 @@ from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.selection import plan_round
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker

@@ -365,13 +365,16 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_there_are_never_more_connections_than_half_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_server, "MAX_CONNECTIONS", 10)
+    # Else those without a token make room for others.
+    monkeypatch.setattr(port_watch, "CHECK_INTERVALS", (BOUND, BOUND))
 
     async def work() -> None:
         async with open_door() as (opened, _):
-            callers = [await asyncio.open_connection("127.0.0.1", opened.port) for _ in range(30)]
-            for reader, _ in callers[10:]:
+            connections = [await asyncio.open_connection("127.0.0.1", opened.port) for _ in range(30)]
+            for reader, _ in connections[10:]:
                 await ends(reader)
-            for _, writer in callers:
+            assert not any(reader.at_eof() for reader, _ in connections[:10])  # nor has their handshake taken too long
+            for _, writer in connections:
                 writer.close()
 
     soon(work())

@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 
 from edriver.common.ids import RoundId, Version
 from edriver.driver.core.cause import Cause, StepGroup, WorkerName
-from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.script_error import ScriptError
 
 
 def shown(cause: Cause) -> str:

@@ -52,7 +52,7 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.mode import CheckpointWay, Mode
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.core.settings import Settings
 from tests.script.rendering import render
 
@@ -341,10 +341,10 @@ class Interpreter:
     def _round_id(self, words: Words) -> RoundId:
         if "round" in words.pairs:
             return parse_round_id(words.pairs["round"])
-        assert self._core.state.round is not None, "no round has begun"
-        return self._core.state.round.plan.round_id
+        assert self._core.round is not None, "no round has begun"
+        return self._core.round.plan.round_id
 
     def _interrupt(self) -> int:
         """The number of the last interrupt of the round."""
-        assert self._core.state.round is not None, "no round has begun"
-        return self._core.state.round.interrupts
+        assert self._core.round is not None, "no round has begun"
+        return self._core.round.interrupts

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from edriver.common.ids import NO_VERSION
 from edriver.driver.core import actions
 from edriver.driver.core.actions import Action, Failure
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from tests.script.causes import name_shown, shown
 
 

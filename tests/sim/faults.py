@@ -9,7 +9,7 @@ from functools import partial
 from edriver.common.ids import NO_VERSION
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import CauseKind
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.core.settings import HOST_COOLDOWN, Settings
 from tests.sim.invariants import Violation, check
 from tests.sim.sim_driver import ROUNDING
@@ -134,7 +134,7 @@ class Nemesis:
                     clockwork.after(at + away / 2, self._kill_a_member)
         clockwork.after(self.ends, self._calm_down)
         if not clockwork.run(lambda: world.driver.outcome is not None, self.ends + LIVENESS_BOUND):
-            raise Violation(f"the run does not end: {world.driver.core.state.doing.cause}")
+            raise Violation(f"the run does not end: {world.driver.core.activity}")
         assert world.driver.outcome is not None
         broken = world.driver.outcome.cause.kind is CauseKind.COLLECTIVES_BROKEN
         check(not broken, "one glitch and some unproven connections are taken for a bad link")
@@ -160,14 +160,14 @@ class Nemesis:
             check(healed - now <= HOST_COOLDOWN[1] + CONVERGENCE_BOUND, "a host is quarantined without end")
             self.world.clockwork.after(healed - now + ROUNDING, self._check_convergence)
             return
-        current = core.state.round
+        current = core.round
         members = [p for p in self.world.processes() if current and p.worker_id in current.plan.workers]
         holders = [p for p in members if p.trainee.participant.committed != NO_VERSION]  # the others were never synced
         # Where no holder is left, a suspected member may be one for all that the driver can know.
-        awaited = holders or [p for p in members if p.worker_id in core.state.suspects] or members
+        awaited = holders or [p for p in members if p.worker_id in core.suspects] or members
         if all(p.frozen for p in awaited):  # there is none who could go on
             return
-        check(not core.state.suspects, "a worker stays suspected: it is neither killed nor answers again")
+        check(not core.suspects, "a worker stays suspected: it is neither killed nor answers again")
         if (
             self.world.driver.outcome is None
             and current

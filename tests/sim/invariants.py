@@ -9,8 +9,8 @@ from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core import actions
 from edriver.driver.core.cause import Cause, CauseKind, FailedResize, RepeatedError
-from edriver.driver.core.roster import WorkerState
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.core.records import WorkerState
 from edriver.wire.conversion import round_id_of
 from edriver.worker.rounds.participant import Stage
 from tests.sim.trainee import BUG_LINE, SIZE_LINE
@@ -108,7 +108,7 @@ class Invariants:
                     waited = self._world.driver.now >= self._open_at
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker():
-                    kept = len(self._world.driver.core.roster.fitting)
+                    kept = len(self._world.driver.core.roster.placed)
                     check(kept <= self._world.driver.core.settings.max_np, f"a worker is started: {kept} are too many")
                 case actions.StopWorker(worker_id, _, 0.0):
                     self._check_spared({worker_id})
@@ -204,7 +204,7 @@ class Invariants:
         waiting += [
             w.offer.version
             for w in map(known.__getitem__, ended)
-            if w.offer and w.waits_in(self._world.driver.core.state.ordinal)
+            if w.offer and w.waits_in(self._world.driver.core.rounds.call.ordinal)
         ]
         offered = any(version != NO_VERSION or not self._begun for version in waiting)
         check(offered, f"of workers {killed}, which are killed, one is the last holder of the state")
@@ -212,11 +212,11 @@ class Invariants:
     def _check_quarantine(self) -> None:
         """Quarantine never keeps a run from having --min-np workers."""
         core, now = self._world.driver.core, self._world.driver.now
-        left_out = core.state.staffing.quarantine.excluded_hosts(now)
-        if not left_out or core.state.ended:
+        left_out = core.placement.quarantine.excluded_hosts(now)
+        if not left_out or core.ended:
             return
-        fitting = core.roster.fitting
-        staying = [w for w in core.roster.workers.values() if w.worker_id in fitting and w.host in left_out]
+        placed = core.roster.placed
+        staying = [w for w in core.roster.workers.values() if w.worker_id in placed and w.host in left_out]
         connected = [record for record in core.roster.hosts.values() if record.wanted and record.connected]
         room = len(staying) + sum(len(r.ready_slots(now)) for r in connected if r.name not in left_out)
         if room < core.settings.min_np:
@@ -239,12 +239,12 @@ class Invariants:
         settings, roster = self._world.driver.core.settings, self._world.driver.core.roster
         check(plan.round_id > self._assigned, f"round {plan.round_id} follows round {self._assigned}")
         check_seats(plan)
-        keepers = [seat for seat in plan.seats if seat.worker_id not in roster.fitting]
+        keepers = [seat for seat in plan.seats if seat.worker_id not in roster.placed]
         check(len(keepers) <= 1, "more than one member without a slot")
         size = len(plan.seats) - len(keepers)
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
         self._check_state_goes_on(plan)
-        budgets = self._world.driver.core.state.budgets
+        budgets = self._world.driver.core.budgets
         spent = (budgets.failures, budgets.preemptions, budgets.resizes, budgets.unproven)
         ended = sum(budget.total for budget in spent)
         check(self._rounds <= ended + len(self._finished), f"round {plan.round_id}: what ended the last is not counted")

@@ -9,6 +9,7 @@ import pytest
 from edriver.agent.lost_round import LostRound
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.round import RoundState
 from edriver.driver.journal.entries import event_from_bytes
 from tests.sim.mutants import Patch
 from tests.sim.sim_driver import SimDriver
@@ -120,8 +121,8 @@ def an_open_interrupt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def successor(self: SimDriver) -> Membership:
         core = original(self)
-        if core.state.round is not None:
-            core.state.round.interrupt = None
+        if core.round is not None and core.round.running:
+            core.round.interrupt, core.round.state = None, RoundState.RUNNING
         return core
 
     patch.setattr(SimDriver, "successor", successor)

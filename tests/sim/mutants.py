@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.driver.core import events, membership
-from edriver.driver.core.actions import Failure
+from edriver.driver.core import events, membership, round_control, selection
+from edriver.driver.core.actions import Action, Failure
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
@@ -22,18 +22,17 @@ from edriver.driver.core.failures.long_work import Judgement, LongWork
 from edriver.driver.core.failures.long_work import Verdict as LongWorkVerdict
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
-from edriver.driver.core.failures.worker_losses import WorkerLosses
-from edriver.driver.core.membership import EventNotes, Membership
-from edriver.driver.core.roster import Roster, Worker, WorkerState
-from edriver.driver.core.rounds import ranks, selection
-from edriver.driver.core.rounds.ranks import Candidate, RoundPlan
-from edriver.driver.core.rounds.round import Interrupt, Round
-from edriver.driver.core.rounds.round_watch import RoundWatch
-from edriver.driver.core.rounds.selection import Selection
-from edriver.driver.core.rounds.waiting_reason import Obstacle, Waiting
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.obstacles import Obstacle, Obstacles
+from edriver.driver.core.plan import Candidate, RoundPlan
+from edriver.driver.core.records import Worker, WorkerState, WorkerStep
+from edriver.driver.core.roster import Roster
+from edriver.driver.core.round import Interrupt, Round, RunCall
+from edriver.driver.core.round_control import RoundControl
+from edriver.driver.core.script_error import ScriptError
+from edriver.driver.core.selection import Selection
 from edriver.driver.core.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
@@ -86,45 +85,46 @@ def done_is_no_report(patch: pytest.MonkeyPatch) -> None:
         return None if self.stage is Stage.DONE else original(self, notice)
 
     patch.setattr(Participant, "_take_hosts_updated", take)
-    real = RoundWatch.running
+    real = RoundControl.run
 
-    def watch(self: RoundWatch, current: Round) -> None:
+    def run(self: RoundControl, current: Round, now: float) -> list[Action]:
         done, current.done = current.done, dict(current.done) if len(current.done) == len(current.members) else {}
-        real(self, current)
+        actions = real(self, current, now)
         current.done = done
+        return actions
 
-    patch.setattr(RoundWatch, "running", watch)
-    note = EventNotes.note
+    patch.setattr(RoundControl, "run", run)
+    note = Round.note
 
-    def forgetful(self: EventNotes, event: Any) -> None:
-        note(self, event)
-        if type(event).__name__ == "WorkerDone" and self._run.round and self._run.round.interrupt:
-            self._run.round.interrupt.reports.pop(event.worker_id, None)
+    def forgetful(self: Round, event: Any, now: float) -> None:
+        note(self, event, now)
+        if isinstance(event, events.WorkerDone) and self.interrupt:
+            self.interrupt.reports.pop(event.worker_id, None)
 
-    patch.setattr(EventNotes, "note", forgetful)
+    patch.setattr(Round, "note", forgetful)
 
 
 def rank_zero_by_age_alone(patch: pytest.MonkeyPatch) -> None:
     """Rank 0 is the oldest worker, whatever it holds."""
-    original = ranks.plan_round
+    original = selection.plan_round
 
     def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
-        best = ranks.highest_version(candidates)
+        best = selection.highest_version(candidates)
         oldest = min(candidates, key=lambda c: c.worker_id)
         swapped = [replace(c, version=best if c is oldest else c.version) for c in candidates]
         return original(round_id, ordinal, swapped, first, failures)
 
-    patch.setattr(membership, "plan_round", plan)
+    patch.setattr(round_control, "plan_round", plan)
 
 
 def versions_by_count_alone(patch: pytest.MonkeyPatch) -> None:
     """Boundaries of different rounds are compared as if they counted the same steps."""
     patch.setattr(
-        ranks,
+        selection,
         "highest_version",
         lambda cs: max((c.version for c in cs), key=lambda v: v.boundaries, default=NO_VERSION),
     )
-    original = ranks.in_order_of_rank
+    original = selection.in_order_of_rank
 
     def order(candidates: list[Candidate], checkpoint: int = 0) -> list[Candidate]:
         best = max((c.version for c in candidates), key=lambda v: v.boundaries)
@@ -132,12 +132,12 @@ def versions_by_count_alone(patch: pytest.MonkeyPatch) -> None:
         seen = [replace(c, version=Version(NO_ROUND, 1)) if c.version != best else c for c in candidates]
         return [own[c.worker_id] for c in original(seen, checkpoint)]
 
-    patch.setattr(ranks, "in_order_of_rank", order)
+    patch.setattr(selection, "in_order_of_rank", order)
 
 
 def only_newcomers_receive(patch: pytest.MonkeyPatch) -> None:
     """A survivor that is one commit behind is not synced."""
-    original = ranks.plan_round
+    original = selection.plan_round
 
     def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
         made = original(round_id, ordinal, candidates, first, failures)
@@ -145,17 +145,17 @@ def only_newcomers_receive(patch: pytest.MonkeyPatch) -> None:
         fresh = tuple(s.rank for s in made.seats if s.rank and offers[s.worker_id] == NO_VERSION)
         return replace(made, receivers=fresh)
 
-    patch.setattr(membership, "plan_round", plan)
+    patch.setattr(round_control, "plan_round", plan)
 
 
 def later_calls_start_unsynced(patch: pytest.MonkeyPatch) -> None:
     """The first round of a script's second `run` takes equal versions for equal states."""
-    original = ranks.plan_round
+    original = selection.plan_round
 
     def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
         return original(round_id, ordinal, candidates, first and ordinal == 1, failures)
 
-    patch.setattr(membership, "plan_round", plan)
+    patch.setattr(round_control, "plan_round", plan)
 
 
 def torn_state_is_offered(patch: pytest.MonkeyPatch) -> None:
@@ -181,30 +181,30 @@ def boundaries_count_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 def rounds_form_before_all_have_stopped(patch: pytest.MonkeyPatch) -> None:
     """The next round is assigned to those that have stopped, while others still train towards B."""
-    original = Membership._forming.fget  # type: ignore[attr-defined]
+    original = RoundControl.forming
 
-    def forming(self: Membership) -> bool:
-        current = self.state.round
-        if current and current.stopping and not current.finished and len(current.members) < len(current.plan.workers):
+    def forming(self: RoundControl, now: float) -> bool:
+        current = self.current
+        if current and current.stopping and len(current.members) < len(current.plan.workers):
             return True
-        return bool(original(self))
+        return original(self, now)
 
-    patch.setattr(Membership, "_forming", property(forming))
+    patch.setattr(RoundControl, "forming", forming)
 
 
 def scratch_is_as_good_as_state(patch: pytest.MonkeyPatch) -> None:
     """A round forms of newcomers alone when every holder is gone."""
-    original = Membership._form
+    original = RoundControl.form
 
-    def form(self: Membership) -> None:
-        current = self.state.round
+    def form(self: RoundControl, now: float) -> list[Action]:
+        current = self.current
         if current:
             left = [w for w in current.plan.workers if w in self.roster.workers and self.roster.workers[w].live]
             if not left:
-                self.state.round, self.state.best = None, NO_VERSION
-        original(self)
+                self.current, self.call.best = None, NO_VERSION
+        return original(self, now)
 
-    patch.setattr(Membership, "_form", form)
+    patch.setattr(RoundControl, "form", form)
 
 
 def no_state_keeper_stays(patch: pytest.MonkeyPatch) -> None:
@@ -214,32 +214,33 @@ def no_state_keeper_stays(patch: pytest.MonkeyPatch) -> None:
     def select(*args: Any) -> Selection:
         return replace(original(*args), state_keeper=None)
 
-    patch.setattr(membership, "select", select)
+    patch.setattr(round_control, "select", select)
 
 
 def finish_when_one_is_done(patch: pytest.MonkeyPatch) -> None:
     """The first member to return ends the round."""
-    original = RoundWatch.running
+    original = RoundControl.run
 
-    def watch(self: RoundWatch, current: Round) -> None:
-        if current.done:
-            self._finish(current)
-        else:
-            original(self, current)
+    def run(self: RoundControl, current: Round, now: float) -> list[Action]:
+        if not current.done:
+            return original(self, current, now)
+        for worker_id in current.members - current.done.keys():  # the table of transitions would notice it
+            self.roster.move(self.roster.workers[worker_id], WorkerStep.RETURN)
+        return self._finish(current, now)
 
-    patch.setattr(RoundWatch, "running", watch)
+    patch.setattr(RoundControl, "run", run)
 
 
 def survivors_are_not_notified(patch: pytest.MonkeyPatch) -> None:
     """A round with a dead member is left to hang."""
 
-    def abort(self: WorkerLosses, current: Round, cause: Cause) -> None:
-        if current.abort_cause is None and not current.finished:
-            current.abort_cause = cause
-            current.rejoin_deadline = self._run.now + self._run.settings.rejoin_timeout
-            self._run.budgets.failures.spend(self._run.now, cause)
+    def abort(self: RoundControl, cause: Cause, now: float) -> list[Action]:
+        if self.current and not self.current.aborted and not self.current.finished:
+            self.current.abort(cause, now + self.settings.rejoin_timeout)
+            self.budgets.failures.spend(now, cause)
+        return []
 
-    patch.setattr(WorkerLosses, "abort", abort)
+    patch.setattr(RoundControl, "abort", abort)
 
 
 def cursor_forgets_the_last_row(patch: pytest.MonkeyPatch) -> None:
@@ -323,29 +324,29 @@ def agreed_ends_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 def unproven_connections_are_a_bad_link(patch: pytest.MonkeyPatch) -> None:
     """Two rounds in a row that unproven connections ended are taken for collectives that cannot work."""
-    original = EventNotes.note
+    original = Membership.step
 
-    def note(self: EventNotes, event: events.Event) -> None:
+    def step(self: Membership, event: events.Event, now: float) -> list[Action]:
         if isinstance(event, events.PeerUnproven):
             event = events.CollectiveRaised(event.worker_id, event.round_id, event.reason)
-        original(self, event)
+        return original(self, event, now)
 
-    patch.setattr(EventNotes, "note", note)
+    patch.setattr(Membership, "step", step)
 
 
 def suspects_are_killed_at_once(patch: pytest.MonkeyPatch) -> None:
     """A worker that is silent is killed, whether another one holds the state or not."""
-    patch.setattr(Suspects, "_dispensable", lambda self, worker, at: True)
+    patch.setattr(Suspects, "_dispensable", lambda self, worker, *at: True)
 
 
 def newcomers_can_take_over(patch: pytest.MonkeyPatch) -> None:
     """Any worker that waits is as good as one that holds the state."""
-    patch.setattr(Suspects, "_offers_the_state", lambda self, worker, since, at: worker.state is WorkerState.WAITING)
+    patch.setattr(Suspects, "_offers_the_state", lambda self, worker, *at: worker.state is WorkerState.WAITING)
 
 
 def suspects_are_never_killed(patch: pytest.MonkeyPatch) -> None:
     """Silent workers are waited for."""
-    patch.setattr(Suspects, "_dispensable", lambda self, worker, at: False)
+    patch.setattr(Suspects, "_dispensable", lambda self, worker, *at: False)
 
 
 def suspicion_is_for_good(patch: pytest.MonkeyPatch) -> None:
@@ -379,39 +380,38 @@ def outlived_slots_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 def newcomers_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     """A round is interrupted for newcomers as soon as they are ready, whatever --resize-pause says."""
-    patch.setattr(membership, "Round", lambda plan, members, under_way, _: Round(plan, members, under_way))
+    patch.setattr(round_control, "Round", lambda plan, members, under_way, _: Round(plan, members, under_way))
 
 
 def checkpoints_are_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     """What a worker found on disk while others trained counts when they are lost."""
-    patch.setattr(Membership, "_look_again", lambda self: None)
+    patch.setattr(RoundControl, "_look_again", lambda self: [])
 
 
 def a_late_offer_has_seen_every_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """What a worker found on disk while others trained counts if its offer comes when they are lost."""
-    original = EventNotes._note_waiting
+    original = Membership._take_offer
 
-    def note_waiting(self: EventNotes, event: events.WorkerWaiting) -> None:
-        if worker := self._run.roster.workers.get(event.worker_id):
-            worker.looks_after = self._run.completed_round
-        original(self, event)
+    def take_offer(self: Membership, event: events.WorkerWaiting, worker: Worker, now: float) -> list[Action]:
+        worker.looks_after = self.rounds.completed
+        return original(self, event, worker, now)
 
-    patch.setattr(EventNotes, "_note_waiting", note_waiting)
+    patch.setattr(Membership, "_take_offer", take_offer)
 
 
 def checkpoints_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Where all that held the state are lost, the run ends although it has checkpoints."""
-    original = Waiting._after
+    original = Obstacles._after
 
-    def after(self: Waiting, last: Round) -> Obstacle | None:
-        return original(self._replace(checkpoints=False), last)
+    def after(self: Obstacles, last: Round, call: RunCall, now: float) -> Obstacle | None:
+        return original(self, last, replace(call, checkpoints=False), now)
 
-    patch.setattr(Waiting, "_after", after)
+    patch.setattr(Obstacles, "_after", after)
 
 
 def sizes_that_fail_are_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A number of workers with which all raise is tried again, until the run ends of it."""
-    patch.setattr(NewSizes, "most", property(lambda self: self.limit))
+    patch.setattr(NewSizes, "max_workers", property(lambda self: self.limit))
     patch.setattr(NewSizes, "allowed", lambda self, count: min(count, self.limit))
 
 

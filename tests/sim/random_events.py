@@ -18,7 +18,7 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.mode import CheckpointWay, Mode
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.core.settings import Settings
 from tests.sim.scanning import check_indexes
 
@@ -65,7 +65,7 @@ class RandomEvents:
         """Feed events until the run ends, so many at most; returns how many."""
         self._feed(self._hosts())
         for step in range(steps):
-            if self.core.state.ended:
+            if self.core.ended:
                 return step
             self._now += self._draw.choice((0.0, 0.01, 0.3, 1.0, self._draw.uniform(0.0, 5.0)))
             deadline = self.core.next_deadline
@@ -109,7 +109,7 @@ class RandomEvents:
         draw, worker_id = self._draw, self._worker()
         was_member = self._plan is not None and worker_id in self._plan.workers
         trained = Version(self._round_id, draw.choice((0, 1, 1, 5)))
-        call = self.core.state.ordinal
+        call = self.core.rounds.call.ordinal
         return events.WorkerWaiting(
             worker_id,
             call if draw.random() < 0.9 else draw.randint(1, call + 1),
@@ -129,7 +129,7 @@ class RandomEvents:
 
     def _of_round(self) -> events.Event:
         draw, worker_id, round_id = self._draw, self._worker(), self._round_id
-        number = self.core.state.round.interrupts if self.core.state.round else 1
+        number = self.core.round.interrupts if self.core.round else 1
         passed = draw.randint(0, 3)
         found: tuple[events.Event, ...] = (
             events.FirstBoundaryPassed(worker_id, round_id, {}, draw.choice(("", "digest"))),

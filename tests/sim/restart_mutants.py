@@ -7,77 +7,86 @@ from typing import Any
 
 import pytest
 
+from edriver.driver.core.actions import Action
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.failures.new_sizes import NewSizes
-from edriver.driver.core.failures.worker_losses import WorkerLosses
-from edriver.driver.core.rounds.agreed_restart import AgreedRestarts
-from edriver.driver.core.rounds.round_watch import RoundWatch
+from edriver.driver.core.records import Worker
+from edriver.driver.core.round import Interrupt, Round
+from edriver.driver.core.round_control import RoundControl
+from edriver.driver.core.worker_losses import WorkerLosses
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def old_processes_are_not_stopped(patch: pytest.MonkeyPatch) -> None:
     """A round that is over leaves its processes alone."""
-    patch.setattr(WorkerLosses, "_stop_members", lambda _self, _current: None)
+    patch.setattr(RoundControl, "_stop_members", lambda _self, _current, _now: [])
 
 
 def old_processes_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """The next round forms while processes of the last one still end."""
-    original = WorkerLosses._stop_members
+    original = RoundControl._stop_members
 
-    def stop_members(self: WorkerLosses, current: Any) -> None:
-        original(self, current)
-        current.rejoin_deadline = self._run.now
+    def stop_members(self: RoundControl, current: Round, now: float) -> list[Action]:
+        actions = original(self, current, now)
+        current.extend(now)
+        return actions
 
-    patch.setattr(WorkerLosses, "_stop_members", stop_members)
+    patch.setattr(RoundControl, "_stop_members", stop_members)
 
 
 def an_ended_script_completes_the_run(patch: pytest.MonkeyPatch) -> None:
     """A member that fails counts as one that has run its whole script."""
-    patch.setattr(WorkerLosses, "exited", lambda self, worker, event: self._has_run(worker))
+
+    def exited(self: WorkerLosses, worker: Worker, _event: Any, now: float) -> list[Action]:
+        self.rounds.complete_member(worker.worker_id, now)
+        return []
+
+    patch.setattr(WorkerLosses, "exited", exited)
 
 
 def a_saved_checkpoint_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """After an agreed resize all are stopped at once."""
 
-    def look(self: AgreedRestarts, current: Any, _interrupt: Any) -> None:
-        assert self._cause is not None
-        self._losses.abort(current, self._cause)
+    def stop_saved(self: RoundControl, _current: Round, interrupt: Interrupt, now: float) -> list[Action]:
+        assert interrupt.cause is not None
+        return self.abort(interrupt.cause, now)
 
-    patch.setattr(AgreedRestarts, "look", look)
+    patch.setattr(RoundControl, "_stop_saved", stop_saved)
 
 
 def a_save_is_not_heard_of(patch: pytest.MonkeyPatch) -> None:
     """CheckpointSaved is ignored: every agreed restart lasts as long as its bound."""
-    original = AgreedRestarts.look
+    original = RoundControl._stop_saved
 
-    def look(self: AgreedRestarts, current: Any, interrupt: Any) -> None:
+    def stop_saved(self: RoundControl, current: Round, interrupt: Interrupt, now: float) -> list[Action]:
         interrupt.saved.clear()
-        original(self, current, interrupt)
+        return original(self, current, interrupt, now)
 
-    patch.setattr(AgreedRestarts, "look", look)
+    patch.setattr(RoundControl, "_stop_saved", stop_saved)
 
 
 def a_resize_is_a_failure(patch: pytest.MonkeyPatch) -> None:
     """A change of the members spends --max-restarts."""
-    patch.setattr(RoundWatch, "_change_of", lambda *_: Cause(CauseKind.LEFT_ROUND))
+    patch.setattr(RoundControl, "_change_of", lambda *_: Cause(CauseKind.LEFT_ROUND))
 
 
 def a_resize_stops_scripts_that_are_done(patch: pytest.MonkeyPatch) -> None:
     """A newcomer restarts the others when some have run the whole script: it may go on for ever."""
-    original = RoundWatch.running
+    original = RoundControl.run
 
-    def running(self: RoundWatch, current: Any) -> None:
+    def run(self: RoundControl, current: Round, now: float) -> list[Action]:
         done, current.done = current.done, {} if current.done.keys() != current.members else current.done
-        original(self, current)
+        actions = original(self, current, now)
         current.done = done
+        return actions
 
-    patch.setattr(RoundWatch, "running", running)
+    patch.setattr(RoundControl, "run", run)
 
 
 def a_failed_size_is_tried_until_the_run_ends(patch: pytest.MonkeyPatch) -> None:
     """Rounds of a size with which all raise are tried until the same error ends the run."""
-    patch.setattr(NewSizes, "most", property(lambda self: self.limit))
+    patch.setattr(NewSizes, "max_workers", property(lambda self: self.limit))
     patch.setattr(NewSizes, "allowed", lambda self, count: min(count, self.limit))
 
 

@@ -16,7 +16,7 @@ from edriver.common.ids import RoundId
 from edriver.driver.core import actions
 from edriver.driver.core.cause import Cause, CauseKind, FailedResize
 from edriver.driver.core.mode import Mode
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.core.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
@@ -95,7 +95,7 @@ class RestartInvariants:
         self._ended.setdefault(trainee.participant.round_id, set()).add(trainee.worker_id)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name in ("process_ended", "collective_completed", "bug_met", "freed_without_driver"):
+        if name in ("process_ended", "collective_completed", "bug_met", "failed_by_itself", "freed_without_driver"):
             return lambda *_: None
         raise AttributeError(name)
 

@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterator
 
 from edriver.common.ids import NO_VERSION
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import HostRecord, OfferKind, Roster, Worker, WorkerState
-from edriver.driver.core.rounds.selection import Prospect, prospect, select
+from edriver.driver.core.records import HostRecord, OfferKind, Worker, WorkerState
+from edriver.driver.core.roster import Roster
+from edriver.driver.core.selection import Prospect, prospect, select
 from tests.sim.invariants import check
 
 
 def check_indexes(core: Membership) -> None:
     """Compare each index of the roster, each sum, what waiting workers offer, and the next deadline."""
-    roster, run = core.roster, core.state
+    core.check()
+    roster, run = core.roster, core.rounds
     workers, hosts = roster.workers, roster.hosts
     kept = {name: set(index) for name, index in vars(roster).items() if name in _WORKERS or name in _HOSTS}
-    fitting = _fitting(roster)
-    check(roster.fitting == fitting, f"{roster.fitting} are said to fit, and {fitting} do")
-    check(roster.unplaced == {w.worker_id for w in roster.live()} - fitting, "workers without a slot")
+    placed = _placed(roster)
+    check(roster.placed == placed, f"{roster.placed} are said to have a slot, and {placed} do")
+    check(roster.unplaced == {w.worker_id for w in roster.live()} - placed, "workers without a slot")
     for name, belongs in _WORKERS.items():
         found = {number for number, worker in workers.items() if belongs(worker)}
         check(kept[name] == found, f"{name} has {kept[name]}, and not {found}")
@@ -34,10 +36,10 @@ def check_indexes(core: Membership) -> None:
     check(list(hosts) == [record.name for record in roster.in_order(hosts)], "hosts are in order of age")
     sums = roster.open_slots, roster.usable_slots, roster.connected_slots
     check(sums == _sums(roster), f"slots are {sums}, and not {_sums(roster)}")
-    for ordinal in {run.ordinal, *(worker.offer.ordinal for worker in workers.values() if worker.offer)}:
+    for ordinal in {run.call.ordinal, *(worker.offer.ordinal for worker in workers.values() if worker.offer)}:
         _check_offers(core, ordinal)
-    wanted = min((at for at in _deadlines(core) if run.now < at < math.inf), default=None)
-    check(run.ended or core.next_deadline == wanted, f"the next deadline is {core.next_deadline}, and not {wanted}")
+    wanted = min((at for at in _deadlines(core) if core.now < at < math.inf), default=None)
+    check(core.ended or core.next_deadline == wanted, f"the next deadline is {core.next_deadline}, and not {wanted}")
 
 
 _WORKERS: dict[str, Callable[[Worker], bool]] = {
@@ -60,14 +62,14 @@ _HOSTS: dict[str, Callable[[HostRecord], bool]] = {
 }
 
 
-def _fitting(roster: Roster) -> set[int]:
+def _placed(roster: Roster) -> set[int]:
     room = {name: record.open_count for name, record in roster.hosts.items()}
-    fitting = set()
+    placed = set()
     for worker in roster.live():
         if room[worker.host] > 0 and not roster.hosts[worker.host].is_drained(worker.slot):
             room[worker.host] -= 1
-            fitting.add(worker.worker_id)
-    return fitting
+            placed.add(worker.worker_id)
+    return placed
 
 
 def _has_room(roster: Roster, record: HostRecord) -> bool:
@@ -88,12 +90,12 @@ def _check_offers(core: Membership, ordinal: int) -> None:
     """What is counted of the offers, and what a round would be that is formed of them, with any number of members."""
     roster = core.roster
     waiting = [w for w in roster.workers.values() if w.waits_in(ordinal)]
-    offers = Counter(_kind(worker, worker.worker_id in roster.fitting) for worker in waiting)
+    offers = Counter(_kind(worker, worker.worker_id in roster.placed) for worker in waiting)
     check(roster.offers(ordinal) == offers, f"{dict(roster.offers(ordinal))} is offered, and not {dict(offers)}")
     check(roster.waiting_in(ordinal) == waiting, "those that wait in a call, oldest first")
     candidates = roster.candidates(waiting, by_place=not core.settings.mode.members_survive)
     for most in range(len(waiting) + 2):
-        chosen = select(candidates, roster.fitting, most)
+        chosen = select(candidates, roster.placed, most)
         found = Prospect(
             version=chosen.version,
             members=len(chosen.members),
@@ -105,26 +107,26 @@ def _check_offers(core: Membership, ordinal: int) -> None:
         check(prospect(roster.offers(ordinal), most) == found, f"of {dict(offers)}, {most} at most, follows {found}")
 
 
-def _kind(worker: Worker, fits: bool) -> OfferKind:
+def _kind(worker: Worker, placed: bool) -> OfferKind:
     assert worker.offer is not None
-    return OfferKind(worker.offer.version, worker.offer.checkpoint or 0, fits)
+    return OfferKind(worker.offer.version, worker.offer.checkpoint or 0, placed)
 
 
 def _untroubled(core: Membership) -> Iterator[HostRecord]:
     """The hosts that have no problem."""
-    return (record for record in core.roster.hosts.values() if not core.state.staffing.has_problem(record.name))
+    return (record for record in core.roster.hosts.values() if not core.placement.has_problem(record.name))
 
 
 def _deadlines(core: Membership) -> Iterator[float]:
-    run, settings, roster = core.state, core.settings, core.roster
+    run, settings, roster = core.rounds, core.settings, core.roster
     for record in roster.hosts.values():
         if record.agent_id is None:
             yield record.start.free_at
         yield record.rest.free_at
         yield from (place.free_at for place in record.places.values())
     awaited = any(r.present and r.agent_id is not None and not r.connected for r in _untroubled(core))
-    if run.staffing.in_order_until is not None and awaited:
-        yield run.staffing.in_order_until
+    if core.placement.in_order_until is not None and awaited:
+        yield core.placement.in_order_until
     for worker in roster.workers.values():
         if worker.stop_at is not None:
             yield worker.stop_at
@@ -132,10 +134,10 @@ def _deadlines(core: Membership) -> Iterator[float]:
             yield worker.waiting_since + settings.join_window
         if worker.state is WorkerState.BOOTING and not settings.mode.members_survive:
             yield worker.started + settings.rejoin_timeout
-    yield from run.suspects.deadlines()
-    if run.round:
-        yield from run.round.deadlines()
-        yield from run.round.blocked.deadlines(settings.uneven_steps_timeout, settings.idle_timeout)
+    yield from core.suspects.deadlines()
+    if run.current:
+        yield from run.current.deadlines()
+        yield from run.current.blocked.deadlines(settings.uneven_steps_timeout, settings.idle_timeout)
     else:
         yield run.started + settings.start_timeout
     if run.idle_since is not None:

@@ -10,7 +10,7 @@ from edriver.common.ids import RoundId
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, notice_of
 from edriver.v1 import notification_pb2 as pb

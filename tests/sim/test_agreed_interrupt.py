@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import RoundId
-from edriver.driver.core.rounds.round import Interrupt
+from edriver.driver.core.round import Interrupt
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
 from edriver.worker.rounds.participant import Participant, Stage, Verdict

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.roster import HostRecord, Roster, Worker, WorkerState
+from edriver.driver.core.records import WORKER_TRANSITIONS, HostRecord, Worker, WorkerStep
+from edriver.driver.core.roster import Roster
 from tests.sim.random_events import RandomEvents
 
 STEPS = 100
@@ -31,8 +32,8 @@ def _the_gone_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _states_are_set_in_passing(patch: pytest.MonkeyPatch) -> None:
-    def move(self: Roster, worker: Worker, state: WorkerState) -> None:
-        worker.state = state
+    def move(self: Roster, worker: Worker, step: WorkerStep) -> None:
+        worker.state = WORKER_TRANSITIONS[worker.state, step]
 
     patch.setattr(Roster, "move", move)
 
@@ -48,7 +49,18 @@ def _a_failed_agent_has_no_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "deadlines", lambda self, now: iter(()))
 
 
+def _the_roster_does_not_hear_who_is_done(patch: pytest.MonkeyPatch) -> None:
+    original = Roster.move
+
+    def move(self: Roster, worker: Worker, step: WorkerStep) -> None:
+        if step is not WorkerStep.RETURN:
+            original(self, worker, step)
+
+    patch.setattr(Roster, "move", move)
+
+
 FAULTS = (
+    _the_roster_does_not_hear_who_is_done,
     _hosts_are_not_looked_at_again,
     _the_gone_are_kept,
     _states_are_set_in_passing,

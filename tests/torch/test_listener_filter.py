@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -21,6 +20,7 @@ from edriver.worker.backend.gloo.listener_filter import close_listeners
 from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices, sever_gloo
 from tests.torch.tcp_filters import BOTH_WAYS, NO_OPTION
 from tests.torch.test_sever import Pair
+from tests.waiting import until
 
 LIMIT_SECONDS = 30.0
 ESTABLISHED, SYN_SENT = 1, 2
@@ -45,13 +45,6 @@ def knocking(address: tuple[str, int], family: int = socket.AF_INET) -> Iterator
 
 def state(connection: socket.socket) -> int:
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-
-
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)

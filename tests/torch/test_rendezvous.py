@@ -10,7 +10,6 @@ import dataclasses
 import json
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -44,6 +43,7 @@ from edriver.rendezvous.torchrun.store import RendezvousStore
 from edriver.v1.rendezvous_pb2 import GetStateRequest, KeyValue, SetKeysRequest, StateToken
 from tests.rendezvous_server import Server, serving
 from tests.torch.engine_states import A, B, read, state_of
+from tests.waiting import until
 
 TIMEOUT = 60.0
 
@@ -355,8 +355,7 @@ def engine(connect: Callable[[], RendezvousClient], run_id: str) -> Iterator[Eng
 
 def wait_for_another(handler: EdriverRendezvousHandler) -> None:
     """Wait until an engine waits for the next round."""
-    while not handler.num_nodes_waiting():
-        threading.Event().wait(0.05)  # torch's own poll
+    until(handler.num_nodes_waiting, "another engine waits")  # torch's agent polls, too
 
 
 def joins(handler: EdriverRendezvousHandler, size: int) -> RendezvousInfo:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from edriver.history.history import History
-from edriver.history.lanes import SlotState
+from edriver.runview.history import History
+from edriver.runview.lanes import SlotState
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import duration, timestamp
 
@@ -97,7 +97,7 @@ class Story:
     def event(self, time: float, text: str = "", **kind: Any) -> status_pb2.Event:
         self.seq += 1
         event = status_pb2.Event(seq=self.seq, time=timestamp(time), text=text, **kind)
-        self.history.feed(event)
+        self.history.fold(event)
         return event
 
     def remark(self, time: float, text: str) -> None:

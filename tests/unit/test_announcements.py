@@ -4,7 +4,8 @@ from edriver.common.ids import RoundId
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
-from edriver.driver.core.roster import Roster, Worker, WorkerState
+from edriver.driver.core.records import Worker, WorkerState
+from edriver.driver.core.roster import Roster
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
 

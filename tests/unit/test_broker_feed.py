@@ -87,23 +87,23 @@ def test_later_it_only_waits() -> None:
 
 
 def test_hosts_beyond_max_np_are_unused() -> None:
-    assert demand_of(connected(2, 2, 1).membership.state) == Demand(3, 1, ("c",))
-    assert demand_of(connected(2).membership.state) == Demand(3, 1)
+    assert demand_of(connected(2, 2, 1).membership) == Demand(3, 1, ("c",))
+    assert demand_of(connected(2).membership) == Demand(3, 1)
 
 
 def test_a_host_that_has_not_answered_is_unused_only_if_the_run_has_all_its_workers() -> None:
     story = Story(np=1)
     story.hosts(a=2, b=2)
     story.take(events.AgentConnected("a", 1))
-    assert demand_of(story.membership.state).unused == ()
+    assert demand_of(story.membership).unused == ()
     story.hosts(a=3, b=2)
-    assert demand_of(story.membership.state).unused == ("b",)
+    assert demand_of(story.membership).unused == ("b",)
 
 
 def test_a_drained_host_is_unused_once_its_workers_have_left() -> None:
     story = connected(1, 1)
     story.take(events.DrainRequested("b", None, "by an operator"))
-    state = story.membership.state
+    state = story.membership
     assert demand_of(state).unused == ()
     (there,) = [worker.worker_id for worker in state.roster.on("b")]
     story.take(events.WorkerExited(there, 0))
@@ -113,7 +113,7 @@ def test_a_drained_host_is_unused_once_its_workers_have_left() -> None:
 def test_the_operators_size_is_what_the_run_can_use() -> None:
     story = connected(1, 1, 1)
     story.take(events.ResizeRequested(1))
-    assert demand_of(story.membership.state).slots == 1
+    assert demand_of(story.membership).slots == 1
 
 
 def test_a_host_is_kept_for_a_while_after_its_last_use() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from edriver.driver.core import cause as why
 from edriver.driver.core.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
-from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.script_error import ScriptError
 from edriver.driver.observe.cause_message import cause_message, cause_with_text
 from edriver.v1 import cause_pb2
 from edriver.wire.conversion import duration

@@ -12,7 +12,7 @@ from edriver.common.ids import RoundId, Version
 from edriver.common.release import VERSION as VERSION_HERE
 from edriver.driver.core import cause as why
 from edriver.driver.core.cause import AgentFaultKind, Cause, CauseKind, Detail, RoundEnd, WorkerName
-from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.script_error import ScriptError
 from edriver.driver.observe.cause_message import cause_message, obstacle_messages
 from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text, doing_text
 

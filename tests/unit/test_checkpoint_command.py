@@ -73,6 +73,7 @@ def test_what_cannot_be_read_is_an_error(capsys: pytest.CaptureFixture[str]) -> 
 def test_it_does_without_torch(folder: CheckpointFolder) -> None:
     program = (
         "import sys; from edriver.cli.subcommands import SUBCOMMANDS; "
-        f"SUBCOMMANDS['checkpoint'].run(['inspect', {folder.location!r}]); assert 'torch' not in sys.modules"
+        f"assert SUBCOMMANDS['checkpoint'].run(['inspect', {folder.location!r}]) == 0; "
+        "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)

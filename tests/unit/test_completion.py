@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edriver.cli.completion import words_of_edriver
-from edriver.cli.main import flags_parser, main
+from edriver.cli.main import main
+from edriver.cli.run_flags import flags_parser
 from edriver.cli.subcommands import SUBCOMMANDS
 
 ASK = """

@@ -10,9 +10,10 @@ from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.driver.core.cause import Cause, CauseKind, RaisedByAll, RepeatedError
 from edriver.driver.core.failures.consistency import ErrorWatch, state_lost
-from edriver.driver.core.failures.script_error import ScriptError
-from edriver.driver.core.rounds.ranks import Candidate, plan_round
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.round import Round
+from edriver.driver.core.script_error import ScriptError
+from edriver.driver.core.selection import plan_round
 
 SAVE = ScriptError("OSError", "train.py", 88, "save")
 LABEL = ScriptError("ValueError", "train.py", 17, "train")

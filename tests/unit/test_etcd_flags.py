@@ -13,6 +13,7 @@ from edriver.agent.dial_in import join_config_of
 from edriver.cli.main import main, parser
 from edriver.cli.resuming.etcd_run import journal_in_etcd
 from edriver.common.join_config import JoinConfig
+from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,27 @@ def test_what_cannot_work_is_a_sentence(line: str, sentence: str, capsys: pytest
     assert re.search(sentence, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("more", ["--etcd http://10.0.0.1:1 --insecure", "--etcd https://10.0.0.1"])
-def test_what_does_not_show_the_journal_to_strangers(more: str) -> None:
+@pytest.mark.parametrize(
+    ("more", "address"),
+    [
+        pytest.param("--etcd http://10.0.0.1:1 --insecure", ("10.0.0.1:1", False), id="asked-for"),
+        pytest.param("--etcd https://10.0.0.1", ("10.0.0.1:2379", True), id="encrypted"),
+        pytest.param("--etcd http://127.0.0.1:1", ("127.0.0.1:1", False), id="on-this-machine"),
+    ],
+)
+def test_what_does_not_show_the_journal_to_strangers(
+    more: str, address: tuple[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, bool]] = []
+
+    class Client(EtcdClient):
+        def __init__(self, address: EtcdAddress) -> None:
+            super().__init__(address)
+            opened.extend((member, address.secure) for member in address.members)
+
+    monkeypatch.setattr("edriver.cli.resuming.etcd_run.EtcdClient", Client)
     journal_in_etcd(parser().parse_args(shlex.split(f"--run a {more} -np 1 true")), {}).close()
+    assert opened == [address]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.text.cause_names import INTERRUPTION_NAMES
 from edriver.text.time_spent import seconds_by_kind
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, status_pb2
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, pace_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
 from tests.told_events import told
 
@@ -267,7 +267,9 @@ def test_the_death_of_a_rounds_only_member_ends_it() -> None:
     story.waits(1)  # at 103
     reported = story.take(events.WorkerEnding(1, seen=103.5))  # at 104
     reported += story.take(events.WorkerExited(1, -9, reaped=103.6))  # at 105
-    assert "round 1: ended" in words(reported)
+    (ended,) = [event for event in reported if event.HasField("round")]
+    assert (words([ended]), ended.round.abort_kind) == (["round 1: ended"], status_pb2.ROUND_KIND_FAILURE)
+    assert ended.cause.kind == cause_pb2.CAUSE_KIND_ENDED
     story.now = 109.0
     reported = story.waits(2)  # at 110
     assert "interruption: failure" in words(reported)
@@ -330,6 +332,50 @@ def test_a_resize_and_the_next_call_of_run_are_causes_of_their_own() -> None:
     assert (begun.round_id.n, begun.kind) == (3, status_pb2.ROUND_KIND_START)
 
 
+def test_a_loss_after_a_round_was_stopped_for_a_resize_is_told() -> None:
+    story = Story()
+    story.begun()
+    story.waits(story.take(events.HostsObserved(HostSet((Host("a", 3),))))[-1].worker.worker_id)
+    for worker in (1, 2):
+        story.take(events.BoundaryReached(worker, RoundId(1, 1), 1, 4))
+    assert story.event_history.rounds[-1].end_kind == status_pb2.ROUND_KIND_RESIZE
+    reported = story.take(events.WorkerEnding(2, seen=109.0))
+    assert [event.text for event in reported if event.text] == ["round 1.1 ended: worker 2 (rank 1, a:1) has ended"]
+    (ended,) = [event for event in reported if event.HasField("round")]
+    assert (ended.round.abort_kind, ended.cause.kind) == (status_pb2.ROUND_KIND_FAILURE, cause_pb2.CAUSE_KIND_ENDED)
+
+
+def test_a_loss_of_the_only_member_after_its_round_was_stopped_is_told() -> None:
+    story = Story(np=1)
+    story.hosts(a=1)
+    story.take(events.AgentConnected("a", 1))
+    story.waits(1)
+    story.waits(story.hosts(a=2)[-1].worker.worker_id)
+    story.take(events.BoundaryReached(1, RoundId(1, 1), 1, 4))
+    assert story.event_history.rounds[-1].end_kind == status_pb2.ROUND_KIND_RESIZE
+    story.take(events.WorkerEnding(1, seen=109.0))
+    assert story.event_history.rounds[-1].abort_kind == status_pb2.ROUND_KIND_FAILURE
+    assert story.event_history.view.count("failures") == story.membership.budgets.failures.total == 1
+
+
+def test_nobody_waits_for_a_member_whose_training_function_has_returned() -> None:
+    story = Story()
+    story.begun()
+    for worker in (1, 2):
+        progress = notification_pb2.WorkerProgress(round_id=round_id_message(RoundId(1, 1)))
+        progress.standing.activity = pace_pb2.WORKER_ACTIVITY_COMPUTING
+        story.event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=worker, progress=progress))
+
+    def waited_for() -> list[int]:
+        hold_up = story.event_history.pace.hold_up()
+        assert hold_up is not None
+        return [each.worker_id for each in hold_up.waited_for]
+
+    assert waited_for() == [1, 2]
+    story.take(events.WorkerDone(2, RoundId(1, 1), 9))
+    assert waited_for() == [1]
+
+
 def test_a_strangers_connection_is_a_cause_of_its_own() -> None:
     story = Story()
     story.begun()
@@ -371,6 +417,7 @@ def test_the_end() -> None:
     reported = story.take(events.StopRequested("the driver got SIGINT"))
     assert words(reported) == ["round 1: ended", "interruption: boot", "run: RUN_END_STOPPED"]
     assert (reported[-1].text, reported[-1].cause.kind) == ("the driver got SIGINT", cause_pb2.CAUSE_KIND_STOPPED)
+    assert (reported[0].round.HasField("end_kind"), reported[-1].run_ended.failures) == (False, 0)
     assert story.event_history.over
     ended = reported[-1].run_ended
     assert seconds_by_kind(ended.time_spent)["booting"] == 5.0

@@ -19,7 +19,7 @@ from edriver.driver.core.cause import (
     WorkerName,
 )
 from edriver.driver.core.events import RecordedError, WorkerExited
-from edriver.driver.core.failures.script_error import script_error
+from edriver.driver.core.script_error import script_error
 from edriver.driver.observe.console.failure_report import (
     MAX_TAIL_LINES,
     Tally,

@@ -119,7 +119,9 @@ def test_one_that_is_silent_for_a_lease_is_replaced_and_writes_nothing_more(tmp_
 def test_records_that_were_removed_end_no_run(tmp_path: Path) -> None:
     journal = first(tmp_path)
     (tmp_path / "journal.lease").unlink()
+    before = len([*journal.entries()])
     journal.append([EVENT])
+    assert len([*journal.entries()]) == before + 1
     journal.close()
 
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from edriver.history import interruptions, lanes, rounds
-from edriver.history.history import MAX_LOG_LINES, History
-from edriver.history.lanes import SlotState
+from edriver.runview import interruptions, lanes, rounds
+from edriver.runview.history import MAX_LOG_LINES, History
+from edriver.runview.lanes import SlotState
 from edriver.text.time_spent import TIME_KINDS
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import duration, timestamp
@@ -60,7 +60,7 @@ def test_a_kill() -> None:
         "worker 2 (rank 1, a:1) was killed by SIGKILL",
     ]
     assert [line.kind for line in story.history.log] == ["remark", "round", "loss", "round", "loss", "round"]
-    assert story.history.rounds.size == 2
+    assert story.history.view.size == 2
 
 
 def test_a_strangers_connection_is_no_loss() -> None:
@@ -79,11 +79,11 @@ def test_a_strangers_connection_is_no_loss() -> None:
 def test_before_the_first_step_there_is_no_goodput() -> None:
     story = Story()
     story.remark(100.0, "waiting")
-    assert story.history.goodput is None
+    assert story.history.view.goodput is None
     head = story.history.since(0)["head"]
     assert (head["goodput"], head["time_spent"]) == (None, None)
     story.sample(105.0, 0, spent_of(None, 105.0, booting=5.0))
-    assert story.history.goodput is None
+    assert story.history.view.goodput is None
     head = story.history.since(0)["head"]
     assert (head["goodput"], head["time_spent"]["booting"], head["time_spent"]["training"]) == (None, 5.0, 0.0)
 
@@ -92,11 +92,11 @@ def test_goodput_is_what_the_driver_has_last_told() -> None:
     story = Story()
     story.remark(100.0, "waiting")
     story.sample(120.0, 20, spent_of(0.25, 120.0, booting=15.0, training=5.0))
-    assert story.history.goodput == 0.25
+    assert story.history.view.goodput == 0.25
     story.sample(121.0, 20)  # as an older driver writes it
-    assert story.history.goodput == 0.25
+    assert story.history.view.goodput == 0.25
     story.sample(130.0, 40, spent_of(0.5, 130.0, booting=15.0, training=15.0))
-    assert story.history.goodput == 0.5
+    assert story.history.view.goodput == 0.5
     told = spent_of(0.75, 160.0, booting=15.0, training=45.0)
     ended = status_pb2.RunEnded(end=status_pb2.RUN_END_DONE, time_spent=told)
     story.event(160.0, "all workers are done", run_ended=ended)
@@ -121,13 +121,13 @@ def test_steps_and_the_time_spent_on_them_are_of_one_moment() -> None:
     story.remark(100.0, "waiting")
     booting = spent_of(None, 105.0, booting=5.0)
     story.history.look(status_pb2.Run(time_spent=booting), story.seq)
-    assert story.history.time_spent == booting
+    assert story.history.view.time_spent == booting
     spent = spent_of(0.25, 120.0, booting=15.0, training=5.0)
     story.sample(120.0, 20, spent)
     later = spent_of(0.3, 121.0, booting=15.0, training=6.0)
     story.history.look(status_pb2.Run(progress=status_pb2.Progress(steps=24), time_spent=later), story.seq)
     reported = story.history.since(0)
-    assert (reported["curve"]["progress"]["steps"], story.history.time_spent) == (20, spent)
+    assert (reported["curve"]["progress"]["steps"], story.history.view.time_spent) == (20, spent)
 
 
 def test_the_last_progress_is_in_the_curve_and_in_the_counts() -> None:
@@ -189,13 +189,13 @@ def test_the_driver_knows_recoveries_that_were_before_its_first_event_here() -> 
     story.killed()
     told = status_pb2.RecoverySummary(count=3, median=duration(2.0), longest=duration(9.0))
     story.history.look(status_pb2.Run(recoveries=told), story.seq)
-    assert story.history.recoveries == told
+    assert story.history.view.recoveries == told
     for start in (150.0, 160.0, 170.0):
         story.interrupted(start, 1.0)
-    assert story.history.recoveries.count == 4
+    assert story.history.view.recoveries.count == 4
     ended = status_pb2.RunEnded(recoveries=status_pb2.RecoverySummary(count=6, median=duration(1.5)))
     story.event(180.0, run_ended=ended)
-    assert story.history.recoveries == ended.recoveries
+    assert story.history.view.recoveries == ended.recoveries
 
 
 def test_only_new_interruptions_are_sent() -> None:
@@ -244,8 +244,10 @@ def test_lengths_that_clocks_make_invalid_reach_the_page_as_numbers(nonsense: fl
     over = status_pb2.Interruption(duration=duration(nonsense), phases=phases_of(wait=nonsense))
     story.event(112.0, interruption=over)
     page.take(story.history)
-    assert all(seconds >= 0.0 for each in page.interruptions for seconds in [each["seconds"], *(each["phases"] or [])])
-    assert all(seconds >= 0.0 for each in page.rounds.values() for seconds in each["phases"])
+    (interruption,) = page.interruptions
+    (shown,) = page.rounds.values()
+    lengths = [interruption["seconds"], *interruption["phases"], *shown["phases"]]
+    assert [each for each in lengths if not each >= 0.0] == []
 
 
 def test_an_orderly_resize_loses_no_worker() -> None:
@@ -293,13 +295,13 @@ def test_the_end() -> None:
 
 def test_a_page_that_is_sent_changes_has_all_there_is() -> None:
     story, page = Story(), Page()
-    feed = story.history.feed
+    feed = story.history.fold
 
     def feed_and_send(event: status_pb2.Event) -> None:
         feed(event)
         page.take(story.history)
 
-    story.history.feed = feed_and_send  # type: ignore[method-assign]
+    story.history.fold = feed_and_send  # type: ignore[method-assign]
     story.killed()
     story.host(135.0, "b", 1, "is quarantined")
     story.host(136.0, "b", 0)
@@ -333,14 +335,14 @@ def test_an_event_that_comes_twice_is_passed_over() -> None:
     story = Story()
     story.killed()
     before = story.history.since(0)
-    story.history.feed(status_pb2.Event(seq=3, time=timestamp(1.0), text="again", remark=status_pb2.Remark()))
+    story.history.fold(status_pb2.Event(seq=3, time=timestamp(1.0), text="again", remark=status_pb2.Remark()))
     assert story.history.since(0) == before
 
 
 def test_a_run_joined_late() -> None:
     story = Story()
     story.killed()
-    known = story.history.rounds
+    known = story.history.view
     resting = cause_pb2.Cause(text="slot 1 rests")
     run = status_pb2.Run(
         run_id="abcd",
@@ -367,12 +369,12 @@ def test_a_run_joined_late() -> None:
         phases=status_pb2.RecoveryPhases(rendezvous=duration(0.5), sync=duration(0.5)),
     )
     late.join(run, [first, story.reported], story.seq)
-    late.feed(status_pb2.Event(seq=story.seq, time=timestamp(1.0), text="is in it", remark=status_pb2.Remark()))
+    late.fold(status_pb2.Event(seq=story.seq, time=timestamp(1.0), text="is in it", remark=status_pb2.Remark()))
     assert late.log == []
-    assert late.rounds.size == known.size == 2
-    assert (late.goodput, late.time_spent) == (0.5, run.time_spent)
+    assert late.view.size == known.size == 2
+    assert (late.view.goodput, late.view.time_spent) == (0.5, run.time_spent)
     assert late.interruptions.all == []
-    assert late.recoveries.count == 1
+    assert late.view.recoveries.count == 1
     assert [state for _, state, _ in late.lanes.of_slots["a", 1].steps] == [SlotState.TRAINING, SlotState.TRAINING]
     assert late.since(0)["head"]["failures"] == 7
     assert list(late.hosts["a"].obstacles) == [resting]
@@ -386,16 +388,16 @@ def test_a_state_that_was_read_after_the_end_does_not_say_what_the_run_did_befor
     ended = status_pb2.RunEnded(end=status_pb2.RUN_END_STOPPED)
     story.event(140.0, "requested by an operator", run_ended=ended)
     story.history.look(status_pb2.Run(activity=cause_pb2.Cause(text="waiting: 0 of 1 workers are ready")), story.seq)
-    assert story.history.doing == "requested by an operator"
+    assert story.history.view.doing == "requested by an operator"
 
 
 def test_a_look_that_is_older_than_an_event_is_passed_over() -> None:
     story = Story()
     story.killed()
     story.history.look(status_pb2.Run(activity=cause_pb2.Cause(text="long ago")), story.seq - 1)
-    assert story.history.doing == "round 1.3"
+    assert story.history.view.doing == "round 1.3"
     story.history.look(status_pb2.Run(activity=cause_pb2.Cause(text="now")), story.seq)
-    assert story.history.doing == "now"
+    assert story.history.view.doing == "now"
     assert story.history.hosts == {}
 
 

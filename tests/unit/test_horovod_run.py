@@ -11,7 +11,7 @@ import pytest
 
 import edriver
 from edriver.calls.launch import HOST_FLAGS
-from edriver.cli.main import flags_parser
+from edriver.cli.run_flags import flags_parser
 from edriver.driver.flags import engine_flags
 
 
@@ -51,7 +51,7 @@ def test_arguments(
         asked.update(options)
         return [7]
 
-    monkeypatch.setattr(edriver, "launch", launch)
+    monkeypatch.setattr("edriver.horovod.launching.launch", launch)
     assert hvd.run(len, ("x",), hosts="localhost:2", **given) == [7]
     assert (asked["np"], asked["min_np"], asked["max_np"], asked["hosts"]) == (*sizes, "localhost:2")
     assert asked["network_interface"] == ("eth0" if "network_interface" in given else None)

@@ -9,7 +9,7 @@ import pytest
 
 from edriver.client import Run
 from edriver.commands.status import lines
-from edriver.commands.top import host_rows
+from edriver.commands.top_screen import host_rows
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots
@@ -17,7 +17,7 @@ from edriver.driver.core.host_state import HostStanding, HostState, host_standin
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.snapshots import host_status
 from edriver.driver.rpc.status import StatusServer
-from edriver.history.history import History
+from edriver.runview.history import History
 from edriver.text.host_text import host_text, host_words
 from edriver.v1 import status_pb2
 from tests.unit.test_event_history import Story
@@ -27,7 +27,7 @@ SILENT = AgentFault(AgentFaultKind.SILENT, seconds=12.0)
 
 def standing(story: Story, host: str) -> HostStanding:
     """Both ways to ask give one answer."""
-    state = story.membership.state
+    state = story.membership
     found = host_standing(state, host)
     if found.state is not HostState.GONE:
         assert host_standings(state)[host] == found
@@ -35,7 +35,7 @@ def standing(story: Story, host: str) -> HostStanding:
 
 
 def shown(story: Story, host: str, since: float = 0.0) -> str:
-    state = story.membership.state
+    state = story.membership
     record = state.roster.hosts.get(host)
     return host_words(host_status(host, record, standing(story, host), since, 0.0))
 
@@ -142,8 +142,8 @@ def test_a_host_whose_agent_is_silent_is_unreachable() -> None:
 
 def test_a_quarantine_says_when_it_is_over() -> None:
     story = connected(2, 1)
-    state = story.membership.state
-    state.staffing.quarantine.exclude(state.roster.hosts["a"], state.now + 30.0)
+    state = story.membership
+    state.placement.quarantine.exclude(state.roster.hosts["a"], state.now + 30.0)
     found = standing(story, "a")
     assert (found.state, found.workers, found.quarantined_until) == (HostState.QUARANTINED, 2, state.now + 30.0)
     message = host_status("a", state.roster.hosts["a"], found, 0.0, 1000.0)
@@ -175,8 +175,8 @@ def in_every_state() -> Story:
     story.take(events.DrainRequested("c", None, "by hand"))  # its worker is still there, and a has another
     story.take(events.DrainRequested("h", None, "by hand"))
     story.take(events.AgentSilent("e", 2, SILENT))  # b has one for it
-    state = story.membership.state
-    state.staffing.quarantine.exclude(state.roster.hosts["f"], state.now + QUARANTINE)
+    state = story.membership
+    state.placement.quarantine.exclude(state.roster.hosts["f"], state.now + QUARANTINE)
     return story
 
 
@@ -202,7 +202,7 @@ def test_a_hosts_state_is_the_same_in_every_place() -> None:
 
     page = History()
     for event in story.event_history.since(0, 1000):
-        page.feed(event)
+        page.fold(event)
     by_events = {name: host_words(host) for name, host in page.hosts.items()}
     assert {name: by_events[name] for name in "ceh"} == {name: texts[name] for name in "ceh"}, "events"
     page.look(run, story.event_history.last_seq)

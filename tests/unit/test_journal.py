@@ -299,4 +299,4 @@ def test_draws_repeat_themselves_with_the_same_key_only() -> None:
 
 
 def test_its_format_has_a_number() -> None:
-    assert journal_module.FORMAT == 4, "a change of what the file holds gets a new number"
+    assert journal_module.FORMAT == 5, "a change of what the file holds gets a new number"

@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -14,11 +14,12 @@ import pytest
 from edriver.driver.launch.agents import MAX_CONCURRENT_STARTS, MIXED_ADDRESSES_ERROR, UNKNOWN_NAME_ERROR, Agents
 from edriver.driver.launch.choice import always, by_host
 from edriver.driver.launch.dial_in import DialInLauncher
-from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
+from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, Launcher
 from edriver.driver.launch.local import LocalLauncher, OwnNames, address_among, address_here
 from edriver.driver.launch.ssh import SshLauncher
 from edriver.system.child import Child
 from edriver.system.ssh_client import SshOptions
+from tests.waiting import until_async
 
 
 def soon(work: Coroutine[None, None, None]) -> None:
@@ -214,12 +215,6 @@ SAYS_WHY = "echo 'Host key verification failed.' >&2; exit 255"
 GOES_WHEN_TOLD = "read _; exit 255"
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until this is so: what it depends on happens in the loop alone."""
-    while not condition():  # noqa: ASYNC110  there is no event but the loop's next turn
-        await asyncio.sleep(0)
-
-
 def test_another_host_is_reached_by_ssh_and_its_failure_is_explained() -> None:
     async def work() -> None:
         agents = FakeAgents(SAYS_WHY)
@@ -239,10 +234,10 @@ def test_an_agent_outlives_the_connection_of_its_ssh_until_it_departs() -> None:
         agents = FakeAgents(GOES_WHEN_TOLD)
         launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
-        await until(lambda: bool(launcher.running))
+        await until_async(lambda: bool(launcher.running))
         launcher.connected(1)
         agents.inputs[0].close()
-        await until(lambda: agents.processes[0].code is not None)
+        await until_async(lambda: agents.processes[0].code is not None)
         assert launcher.running == (1,)
         assert agents.exits == []
         launcher.agent_ended(1)
@@ -257,10 +252,10 @@ def test_an_agent_without_ssh_can_be_given_up() -> None:
         agents = FakeAgents(GOES_WHEN_TOLD)
         launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
-        await until(lambda: bool(launcher.running))
+        await until_async(lambda: bool(launcher.running))
         launcher.connected(1)
         agents.inputs[0].close()
-        await until(lambda: agents.processes[0].code is not None)
+        await until_async(lambda: agents.processes[0].code is not None)
         launcher.kill(1)
         await agents.exited.wait()
         assert launcher.running == ()
@@ -276,7 +271,7 @@ def test_an_agent_that_reports_its_end_has_ended_once_its_ssh_has() -> None:
         agents = FakeAgents("read _; exit 0")
         launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
-        await until(lambda: bool(launcher.running))
+        await until_async(lambda: bool(launcher.running))
         launcher.connected(1)
         launcher.agent_ended(1)
         assert launcher.running == (1,)
@@ -293,13 +288,13 @@ def test_only_so_many_are_on_their_way_at_a_time() -> None:
         launcher = agents.agents()
         for number in range(MAX_CONCURRENT_STARTS + 2):
             launcher.start(ELSEWHERE, number)
-        await until(lambda: len(agents.spawned) >= MAX_CONCURRENT_STARTS)
+        await until_async(lambda: len(agents.spawned) >= MAX_CONCURRENT_STARTS)
         for _ in range(10):
             await asyncio.sleep(0)
         assert len(agents.spawned) == len(agents.started) == MAX_CONCURRENT_STARTS
         launcher.connected(agents.spawned[0][1])  # has arrived
         agents.inputs[1].close()  # has failed
-        await until(lambda: len(agents.spawned) >= MAX_CONCURRENT_STARTS + 2)
+        await until_async(lambda: len(agents.spawned) >= MAX_CONCURRENT_STARTS + 2)
         for one in agents.inputs:
             one.close()
         await launcher.wait_until_empty()
@@ -323,7 +318,7 @@ def test_a_host_that_the_running_ones_cannot_be_reached_from_is_not_used() -> No
         agents = FakeAgents("sleep 30")
         launcher = agents.agents()
         launcher.start("localhost", 1)
-        await until(lambda: bool(launcher.running))
+        await until_async(lambda: bool(launcher.running))
         assert not agents.networked
         launcher.start(ELSEWHERE, 2)
         await agents.exited.wait()
@@ -339,7 +334,7 @@ def test_a_name_that_is_not_known_is_said_to_be_so() -> None:
         agents = FakeAgents("sleep 30")
         launcher = agents.agents()
         launcher.start("localhost", 1)
-        await until(lambda: bool(launcher.running))
+        await until_async(lambda: bool(launcher.running))
         launcher.start("no-such-host.invalid", 2)
         await agents.exited.wait()
         assert agents.exits == [("no-such-host.invalid", 2, UNKNOWN_NAME_ERROR.format("no-such-host.invalid"))]
@@ -390,7 +385,9 @@ class FakeLauncher:
 @pytest.mark.parametrize(
     ("launcher", "reason"),
     [
-        pytest.param(FakeLauncher(LaunchError("the queue is full: wait")), "the queue is full: wait", id="why-not"),
+        pytest.param(
+            FakeLauncher(AgentLaunchError("the queue is full: wait")), "the queue is full: wait", id="why-not"
+        ),
         pytest.param(FakeLauncher(ValueError("oops")), "a fault of its launcher: ValueError('oops')", id="a-bug"),
         pytest.param(FakeLauncher(says="the job was cancelled"), "the job was cancelled", id="over-at-once"),
         pytest.param(DialInLauncher(lambda _host, _agent_id: False), "it has not dialled in again", id="not-at-door"),
@@ -415,7 +412,7 @@ def test_an_agent_that_its_launcher_does_not_watch_ends_with_its_last_word() -> 
         agents, launcher = FakeAgents(""), FakeLauncher()
         every = agents.agents(launcher)
         every.start("localhost", 3)
-        await until(lambda: every.running == (3,))
+        await until_async(lambda: every.running == (3,))
         assert agents.networked
         assert await launcher.bootstraps[0].join_config() == b"3 by ssh"
         every.connected(3)
@@ -433,8 +430,8 @@ def test_an_agent_whose_launcher_cannot_stop_it_is_given_up() -> None:
         agents, launcher = FakeAgents(""), FakeLauncher()
         every = agents.agents(launcher)
         every.start(ELSEWHERE, 3)
-        await until(lambda: every.running == (3,))
-        launcher.error = LaunchError("the scheduler does not answer")
+        await until_async(lambda: every.running == (3,))
+        launcher.error = AgentLaunchError("the scheduler does not answer")
         every.kill(3)
         await agents.exited.wait()
         assert launcher.stopped == [3]

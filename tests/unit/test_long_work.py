@@ -10,9 +10,9 @@ from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.driver.core import events
 from edriver.driver.core.failures.long_work import MAX_PLACES, LongWork, Verdict
-from edriver.driver.core.failures.script_error import ScriptError, script_place
-from edriver.driver.core.rounds.ranks import RoundPlan
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.core.round import Round
+from edriver.driver.core.script_error import ScriptError, script_place
 
 STACKS = """thread MainThread:
   File "/home/me/train.py", line 90, in <module>

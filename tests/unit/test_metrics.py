@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -26,7 +27,7 @@ from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
-from edriver.driver.observe.metrics.counters import EventMetrics
+from edriver.driver.observe.metrics.counters import EventCounters
 from edriver.driver.observe.metrics.gauges import MAX_NAME_LENGTH, MAX_REPORTED_NAMES, RunGauges
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.driver.observe.progress import ProgressTracker
@@ -50,7 +51,7 @@ class Story:
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: self.now), lambda: self.now)
         self.polls = Polls()
         self.registry = CollectorRegistry()
-        self.events = EventMetrics(self.registry, "r")
+        self.registry.register(EventCounters("r", self.event_history))
         self.usage = UsageTracker(self.membership.roster)
         used = UsageMetrics(self.usage, self.membership.roster)
         self.registry.register(RunGauges("abcd", self.membership, self.event_history, self.polls, used))
@@ -59,8 +60,7 @@ class Story:
         for event in happened:
             self.now += 1.0
             step = self.membership.step(event, self.now - 1000.0)
-            for reported in told(self.event_history, event, step):
-                self.events.observe(reported)
+            told(self.event_history, event, step)
 
     def hosts(self, **slots: int) -> None:
         self.take(events.HostsObserved(HostSet(tuple(Host(name, count) for name, count in slots.items()))))
@@ -169,6 +169,18 @@ def test_a_recovery_is_counted_once_and_by_phase() -> None:
     assert shown["edriver_sync_seconds_total"] == pytest.approx(0.5)
 
 
+def test_what_is_counted_goes_on_under_the_next_driver() -> None:
+    before, after = recovered(), Story()
+    after.event_history.view = copy.deepcopy(before.event_history.view)  # a snapshot has it
+
+    def counted(story: Story) -> dict[str, float]:
+        families = ("edriver_rounds_", "edriver_recovery_", "edriver_interruption_", "edriver_sync")
+        return {name: value for name, value in story.shown().items() if name.startswith(families)}
+
+    assert counted(before)['edriver_rounds_total{cause="failure"}'] == 1.0
+    assert counted(after) == counted(before)
+
+
 def test_where_time_has_gone() -> None:
     story = recovered()
     assert story.shown()['edriver_time_seconds_total{kind="training"}'] < 1.625  # all members have to tell of it first
@@ -232,6 +244,7 @@ def test_no_counter_falls() -> None:
 
     story.take = take_and_look  # type: ignore[method-assign]
     recover(story)
+    assert known["edriver_rounds_total", "('cause', 'start')"] == 1.0
 
 
 def test_a_round_that_ends_before_it_is_under_way_is_counted_once() -> None:
@@ -288,8 +301,8 @@ def test_where_hosts_stand() -> None:
     story.hosts(a=2, b=1, c=1, d=1)
     story.take(events.AgentConnected("a", 1), events.AgentConnected("c", 3), events.AgentConnected("d", 4))
     story.take(events.DrainRequested("c", None, "by hand"))
-    state = story.membership.state
-    state.staffing.quarantine.exclude(state.roster.hosts["d"], math.inf)
+    state = story.membership
+    state.placement.quarantine.exclude(state.roster.hosts["d"], math.inf)
     shown = story.shown()
     states = ("used", "starting", "quarantined", "leaving", "unreachable")
     assert [shown[f'edriver_hosts{{state="{state}"}}'] for state in states] == [1, 1, 1, 1, 0]
@@ -338,14 +351,15 @@ def test_discovery() -> None:
 def test_times_that_go_back_spoil_no_sum(received: int) -> None:
     story = Story()
     times = notification_pb2.RoundTimes(built=timestamp(1.0), synced=timestamp(0.0), received_bytes=received)
-    story.events.observe(
+    story.event_history.view.fold(
         status_pb2.Event(
+            seq=1,
             round=status_pb2.Round(
                 kind=status_pb2.ROUND_KIND_FAILURE,
                 first_step_time=timestamp(1.0),
                 phases=status_pb2.RecoveryPhases(sync=duration(-1.0)),
                 members=[status_pb2.Member(times=times)],
-            )
+            ),
         )
     )
     shown = story.shown()

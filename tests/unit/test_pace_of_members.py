@@ -6,9 +6,10 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.selection import plan_round
 from edriver.driver.observe.pace.hold_up import SETTLE_SECONDS
-from edriver.driver.observe.pace.members import Pace
+from edriver.driver.observe.pace.members import PaceMonitor
 from edriver.v1 import agent_pb2, notification_pb2, pace_pb2, status_pb2
 from edriver.wire.conversion import duration, round_id_message, timestamp
 
@@ -21,7 +22,7 @@ class Stalls:
 
     def __init__(self) -> None:
         self.now = NOW
-        self.pace = Pace(lambda: self.now, lambda _worker: True)
+        self.pace = PaceMonitor(lambda: self.now)
         places = [(1, 0), (2, 1)]
         candidates = [Candidate(worker, "a", slot, NO_VERSION, StoreAddress("a", 4000)) for worker, slot in places]
         assert list(self.pace.assigned(plan_round(ROUND, 1, candidates, first=True))) == []

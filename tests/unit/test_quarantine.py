@@ -13,9 +13,10 @@ from edriver.driver.core.events import ExitReason, WorkerEnding, WorkerExited
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.losses import killed_from_outside, loss_of
-from edriver.driver.core.roster import Roster, Worker, WorkerState
+from edriver.driver.core.placement import Placement
+from edriver.driver.core.records import Worker, WorkerState
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.settings import Settings
-from edriver.driver.core.staffing import Staffing
 from tests.unit.test_hosts import hosts
 
 
@@ -226,21 +227,21 @@ def test_random_kills_do_not_bring_a_run_to_a_standstill(seed: int, min_np: int)
     """A thousand kills, one every 2 s. The slots' own cooldowns are turned off, as `make soak` does."""
     rng = random.Random(seed)
     site = Site("a:2 b:2", min_np, draw=rng.random)
-    staffing = Staffing(site.settings, site.roster, NewSizes(site.settings, site.roster), draw=rng.random)
+    placement = Placement(site.settings, site.roster, NewSizes(site.settings, site.roster), draw=rng.random)
     for worker_id in list(site.roster.workers):
         site.roster.remove(worker_id)
-    list(staffing.start_workers(0.0, background=False, looks_after=None))
+    list(placement.start_workers(0.0, background=False, looks_after=None))
     missing = 0
     for kill in range(1000):
         now = 2.0 * kill
         worker = rng.choice(list(site.roster.workers.values()))
-        staffing.quarantine.worker_failed(worker, now)
+        placement.quarantine.worker_failed(worker, now)
         site.roster.remove(worker.worker_id)
         for record in site.roster.hosts.values():
             for place in record.places.values():
                 place.free_at = now
-        list(staffing.quarantine.review(now))
-        list(staffing.start_workers(now, background=True, looks_after=None))
+        list(placement.quarantine.review(now))
+        list(placement.start_workers(now, background=True, looks_after=None))
         missing += 4 - len(site.roster.workers)
         assert len(site.roster.workers) >= min_np
     assert missing < 0.05 * 4 * 1000

@@ -1,4 +1,4 @@
-"""Rank assignment: the rule of edriver/driver/core/rounds/ranks.py, row by row."""
+"""Rank assignment: the rule of edriver/driver/core/selection.py, row by row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.driver.core.rounds.ranks import Candidate, RoundPlan, highest_version, in_order_of_rank, plan_round
+from edriver.driver.core.plan import Candidate, RoundPlan
+from edriver.driver.core.selection import highest_version, in_order_of_rank, plan_round
 
 ROUND = RoundId(1, 9)
 

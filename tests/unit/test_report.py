@@ -255,6 +255,14 @@ def test_a_strangers_connection_is_no_failure(tmp_path: Path) -> None:
     assert "recovery" not in message
 
 
+def test_a_last_round_that_an_unproven_connection_ended_is_counted_without_a_successor(tmp_path: Path) -> None:
+    records = one_kill().replace('"failures": 1', '"failures": 1, "unproven": 1')
+    path = tmp_path / "events.jsonl"
+    path.write_text(records)
+    found = dict(facts(recorded_run(Records(path))))
+    assert found["rounds"] == "2: 1 failure, 0 preemptions, 0 resizes, 1 unproven connection"
+
+
 def test_a_page_of_hostile_names_has_only_our_scripts(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(one_kill(HOSTILE).replace('"loss"', json.dumps(HOSTILE)))

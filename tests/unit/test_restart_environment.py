@@ -17,7 +17,8 @@ import torch
 import edriver
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.selection import plan_round
 from edriver.worker import context
 from edriver.worker.assignment import Assignment
 from edriver.worker.restart import standby
@@ -117,12 +118,25 @@ def test_a_standby_imports_in_its_predecessors_place_and_forgets_it(
     monkeypatch.delitem(sys.modules, "reads_its_rank")
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"modules": 3, "environment": {}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(None, id="no-file"),
+        pytest.param("", id="empty"),
+        pytest.param("[]", id="a-list"),
+        pytest.param("{", id="torn"),
+        pytest.param('{"modules": 3, "environment": {"RANK": "3"}}', id="no-modules"),
+        pytest.param('{"modules": ["this"], "environment": 3}', id="no-environment"),
+    ],
+)
 def test_a_record_that_cannot_be_read_is_left_alone(tmp_path: Path, text: str | None) -> None:
     record = tmp_path / "imports"
     if text is not None:
         record.write_text(text)
+    environment, imported = dict(os.environ), set(sys.modules)
     standby.preload(record)
+    assert (dict(os.environ), set(sys.modules)) == (environment, imported)
+    assert (record.read_text() if record.exists() else None) == text
 
 
 def test_a_call_of_run_in_restart_mode_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from edriver.driver.core.failures.script_error import ScriptError, script_error
+from edriver.driver.core.script_error import ScriptError, script_error
 
 PLAIN = """\
 Traceback (most recent call last):

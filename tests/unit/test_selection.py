@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.core.rounds.selection import select, wanted_members
+from edriver.driver.core.selection import select, wanted_members
 from tests.unit.test_ranks import candidates, version
 
 

@@ -40,7 +40,8 @@ def test_contradictory_limits_are_refused_by_flag(limits: dict[str, Any], senten
     ],
 )
 def test_limits_may_touch(limits: dict[str, Any]) -> None:
-    Settings(**{"np": 4, "min_np": 2, "max_np": 8, **limits})
+    settings = Settings(**{"np": 4, "min_np": 2, "max_np": 8, **limits})
+    assert {name: getattr(settings, name) for name in limits} == limits
 
 
 COOLDOWNS = [

@@ -70,8 +70,9 @@ def test_what_is_large_is_refused(value: object) -> None:
 
 def test_the_limit_is_for_each_value() -> None:
     copies = SmallCopies()
-    for _ in range(5):
-        copies.of([0] * 500)
+    assert [copies.of([n] * 500) for n in range(5)] == [[n] * 500 for n in range(5)]
+    with pytest.raises(NotSmallError):
+        copies.of([[n] * 500 for n in range(5)])
 
 
 def test_what_cannot_be_copied_is_refused() -> None:

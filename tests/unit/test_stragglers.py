@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from edriver.driver.observe.pace.stragglers import Sample, Step, Verdict, Window, _median_of_others, stragglers
+from edriver.driver.observe.pace.stragglers import Step, StepReport, Verdict, Window, _median_of_others, stragglers
 from edriver.text.pace_text import straggler_text
 from edriver.v1 import pace_pb2
 from edriver.wire.conversion import duration, timestamp
@@ -124,7 +124,7 @@ class Members:
             waits = sum(self._draw.random() >= mine / whole for _ in range(looks))
             self.watched[number] += 1.0
             self.waiting[number] += waits / looks
-            sample = Sample(self.now, self.boundaries, self.watched[number], self.waiting[number], 0.0, 0.0)
+            sample = StepReport(self.now, self.boundaries, self.watched[number], self.waiting[number], 0.0, 0.0)
             self.windows[number].add(sample)
 
     def verdicts(self, known: tuple[int, ...] = ()) -> dict[int, Verdict]:
@@ -167,7 +167,7 @@ def test_a_slow_one_is_found_within_half_a_minute_and_does_not_flap() -> None:
 def test_little_is_remembered_and_slow_steps_have_a_longer_window() -> None:
     window = Window()
     for second in range(10_000):
-        window.add(Sample(float(second), second // 20, float(second), 0.0, 0.0, 0.0))
+        window.add(StepReport(float(second), second // 20, float(second), 0.0, 0.0, 0.0))
         if second == 100:
             assert window.halves(100.0) is None  # five steps of 20 s in each half are wanted
     assert window.halves(9_999.0) is not None
@@ -180,9 +180,9 @@ def test_little_is_remembered_and_slow_steps_have_a_longer_window() -> None:
 def test_a_count_that_falls_begins_anew() -> None:
     window = Window()
     for second in range(60):
-        window.add(Sample(float(second), second, float(second), 0.0, 0.0, 0.0))
+        window.add(StepReport(float(second), second, float(second), 0.0, 0.0, 0.0))
     assert window.halves(60.0) is not None
-    window.add(Sample(60.0, 1, 0.0, 0.0, 0.0, 0.0))
+    window.add(StepReport(60.0, 1, 0.0, 0.0, 0.0, 0.0))
     assert window.halves(60.0) is None
     assert window.latest() is None
 

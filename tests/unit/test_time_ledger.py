@@ -43,7 +43,7 @@ def test_a_boot() -> None:
     assert story.ledger.interruption(113.0) is None
     assert story.lengths() == [(BOOT, 100.0, 12.0)]
     assert (round_id_of(story.over[0].round_id), story.over[0].size, story.over[0].phases) == ((1, 1), 2, phases)
-    assert story.ledger.recoveries().count == 0
+    assert story.recoveries().count == 0
 
 
 def test_what_lies_behind_the_last_boundary_is_not_known_yet() -> None:
@@ -112,7 +112,7 @@ def test_how_a_round_ends_is_the_kind_of_the_interruption(how: RoundEnd) -> None
     story.round(121.0, 122.0)
     assert story.lengths() == [(KIND_OF[how], 120.0, 2.0)]
     assert story.spent(122.5) == {"booting": 12.0, "training": 8.5, "recovering": 2.0}
-    assert story.ledger.recoveries().count == (how is RoundEnd.FAILURE)
+    assert story.recoveries().count == (how is RoundEnd.FAILURE)
 
 
 def test_reports_that_lag_behind_are_no_stall() -> None:
@@ -216,7 +216,7 @@ def test_a_stall_in_a_round() -> None:
     assert story.ledger.interruption(160.4) is None
     story.says(60, 192.0, stalled=50.0, stall=(165.5, 20.0, 47))
     assert story.lengths()[1:] == [(STALL, 165.5, 20.0)]
-    assert story.ledger.recoveries().count == 0
+    assert story.recoveries().count == 0
 
 
 def test_members_that_met_the_same_stall_at_different_boundaries_tell_of_one() -> None:
@@ -282,7 +282,7 @@ def test_time_without_hosts_is_waiting_and_part_of_the_interruption() -> None:
     story.round(154.5, 155.0)
     assert story.spent(155.5) == {"booting": 12.0, "training": 8.5, "waiting": 33.0, "recovering": 2.0}
     assert story.lengths() == [(FAILURE, 120.0, 35.0)]
-    assert span_seconds(story.ledger.recoveries().longest) == 35.0
+    assert span_seconds(story.recoveries().longest) == 35.0
 
 
 def test_an_assigned_round_waits_no_longer() -> None:

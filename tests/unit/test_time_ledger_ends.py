@@ -159,7 +159,7 @@ def test_the_next_run_of_a_script() -> None:
     assert story.spent(131.5) == {"booting": 22.6, "training": 8.9}
     assert story.lengths() == [(NEXT_RUN, 120.4, 10.6)]
     assert story.over[0].cause.text
-    assert story.ledger.recoveries().count == 0
+    assert story.recoveries().count == 0
 
 
 def test_a_run_that_is_done() -> None:
@@ -194,7 +194,7 @@ def test_a_round_that_was_to_stop_and_fails_before_it_does() -> None:
     story.ended(122.3, noticed=122.2)
     story.round(123.0, 124.0)
     assert story.lengths() == [(FAILURE, 122.0, 2.0)]
-    assert story.ledger.recoveries().count == 1
+    assert story.recoveries().count == 1
 
 
 def test_a_run_that_is_stopped_while_it_trains() -> None:
@@ -217,7 +217,7 @@ def test_a_run_that_ends_in_an_interruption() -> None:
     assert story.spent(150.0) == {"booting": 12.0, "training": 8.0, "waiting": 4.0, "recovering": 1.0}
     assert story.lengths() == [(FAILURE, 120.0, 5.0)]
     assert (story.over[0].size, story.over[0].HasField("phases"), story.over[0].round_id.n) == (0, False, 0)
-    assert story.ledger.recoveries().count == 0
+    assert story.recoveries().count == 0
 
 
 def test_a_run_that_ends_in_a_round_without_a_step_has_lost_what_was_lost_before_it() -> None:
@@ -303,7 +303,7 @@ def test_recoveries(seconds: Sequence[float], median: float, longest: float) -> 
         story.ended(at + 0.1, RoundEnd.RESIZE)
         story.round(at + 0.2, at + 100.0)
         at += 100.0 + USUAL
-    summary = story.ledger.recoveries()
+    summary = story.recoveries()
     assert summary.count == len(seconds)
     assert (span_seconds(summary.median), span_seconds(summary.longest)) == (median, longest)
     assert summary.HasField("median") == summary.HasField("longest") == bool(seconds)

@@ -298,7 +298,7 @@ def test_what_is_told_is_what_was(seed: int) -> None:
         pytest.approx(stall, abs=1e-3) for stall in run.stalls
     ]
     failures = [length for kind, _, length, _, _ in run.gaps if kind == FAILURE]
-    summary = run.story.ledger.recoveries()
+    summary = run.story.recoveries()
     assert summary.count == len(failures)
     if failures:
         assert span_seconds(summary.median) == pytest.approx(statistics.median(failures), abs=1e-3)

@@ -12,8 +12,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
-from edriver.client import Run, RunError
-from edriver.commands.top import MAX_SHOWN_WORKERS, Top, Watch, head, worker_rows
+from edriver.client import Event, Run, RunError
+from edriver.commands.top_screen import MAX_SHOWN_WORKERS, Top, Watch, head, worker_rows
 from edriver.text.printable import printable
 from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import timestamp
@@ -202,14 +202,25 @@ def test_q_ends_it() -> None:
 
 
 def test_an_answer_that_comes_after_q_is_dropped() -> None:
-    top = Top(run_of, Events())
+    asked: list[int] = []
+
+    class Asked(Events):
+        def newer(self, count: int) -> list[Event]:
+            asked.append(count)
+            return super().newer(count)
+
+    top = Top(run_of, Asked())
 
     async def leave() -> None:
         async with top.run_test() as pilot:
+            top.show(run_of())
             await pilot.press("q")
+        assert asked
+        asked.clear()
         top.show(run_of())
 
     asyncio.run(leave())
+    assert asked == []
 
 
 def test_it_ends_with_the_run() -> None:
@@ -225,7 +236,7 @@ def test_it_ends_with_the_run() -> None:
 def test_a_driver_that_does_not_answer_is_an_error_unless_the_run_has_ended(
     monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
-    monkeypatch.setattr("edriver.commands.top.REFRESH_INTERVAL", 0.01)
+    monkeypatch.setattr("edriver.commands.top_screen.REFRESH_INTERVAL", 0.01)
     happened = Events()
     if ended:
         happened.ended.set()

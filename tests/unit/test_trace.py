@@ -184,7 +184,9 @@ def test_time_that_goes_back_is_taken_to_stand_still() -> None:
     story = killed()
     for event in story.all[len(story.all) // 2 :]:
         event.time.CopyFrom(timestamp(epoch_seconds(event.time) - 50.0))
-    slices(story.trace)
+    shown = slices(story.trace)
+    assert shown["run r", "rounds"] == [("round 1.1", 4.0, 4.0), ("round 1.2", 4.0, FOR_EVER)]
+    assert shown["a", "slot 1"] == [("booting", 2.0, 4.0), ("training", 4.0, 4.0), ("booting", 4.0, FOR_EVER)]
 
 
 @pytest.mark.parametrize("end", [False, True], ids=["killed-driver", "ended"])

@@ -11,14 +11,14 @@ import pytest
 from edriver.common.limits import MAX_AMOUNT, OutOfBoundsError
 from edriver.dashboard.report import facts, recorded_run
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core.roster import Roster, Worker, WorkerState
-from edriver.driver.observe.hosts.usage import MAX_SAMPLED_HOSTS, SAMPLE_INTERVAL, UsageTracker
+from edriver.driver.core.records import Worker, WorkerState
+from edriver.driver.core.roster import Roster
+from edriver.driver.observe.hosts.usage import MAX_SAMPLED_HOSTS, UsageTracker
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import Recorder, UsageWriter
-from edriver.history.history import History
 from edriver.history.records import records_of
-from edriver.history.usage import MAX_DRAWN_HOSTS, MAX_POINTS, UsageHistory
-from edriver.history.usage_sum import sum_of
+from edriver.runview.history import History
+from edriver.runview.usage import MAX_DRAWN_HOSTS, MAX_POINTS, SAMPLE_INTERVAL, UsageHistory, sum_of
 from edriver.text.event_lines import event_line, usage_line
 from edriver.text.usage_text import host_usage_text, worker_usage_text
 from edriver.v1 import agent_pb2, resources_pb2, status_pb2
@@ -215,7 +215,7 @@ def test_lines_are_written_ever_more_seldom_and_read_again(tmp_path: Path) -> No
 
 def test_a_history_without_it_says_nothing_of_it() -> None:
     history = History()
-    history.feed(status_pb2.Event(seq=1, time=timestamp(1.0), text="began", remark=status_pb2.Remark()))
+    history.fold(status_pb2.Event(seq=1, time=timestamp(1.0), text="began", remark=status_pb2.Remark()))
     assert "usage" not in history.since(0)
     history.sample_usage(sample_of(2.0, "a"))
     assert history.since(1)["usage"]["rows"]

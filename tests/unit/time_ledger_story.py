@@ -9,6 +9,7 @@ import pytest
 from edriver.common.ids import RoundId
 from edriver.driver.core.cause import Cause, CauseKind, Change, Done, Exit, ReportedText, RoundEnd, WorkerName
 from edriver.driver.observe.time_ledger import TimeLedger
+from edriver.runview.recovery_times import RecoveryTimes
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import notification_pb2, status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_message, span_seconds, timestamp
@@ -123,6 +124,13 @@ class Story:
     def goodput(self, now: float) -> float | None:
         spent = self.ledger.time_spent(now)
         return round(spent.goodput, 6) if spent.HasField("goodput") else None
+
+    def recoveries(self) -> status_pb2.RecoverySummary:
+        """How long those took that failures had begun."""
+        times = RecoveryTimes()
+        for each in self.over:
+            times.add(each)
+        return times.summary()
 
     def lengths(self) -> list[tuple[status_pb2.InterruptionKind.ValueType, float, float]]:
         """The interruptions that are over: what, when, how long."""

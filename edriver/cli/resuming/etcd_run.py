@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edriver.cli.complaint import complain
+from edriver.cli.exit_codes import EXIT_FAILED
 from edriver.cli.resuming.resume import go_on_with
-from edriver.cli.subcommands import EXIT_FAILED
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient
 from edriver.driver.journal.etcd_journal import EtcdJournal

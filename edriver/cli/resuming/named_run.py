@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edriver.cli.complaint import complain
+from edriver.cli.exit_codes import EXIT_FAILED
 from edriver.cli.resuming.resume import take_run_over
-from edriver.cli.subcommands import EXIT_FAILED
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.journal.journal import JournalError
 from edriver.driver.journal.run_name import RunName, RunNameTakenError, check_run_name

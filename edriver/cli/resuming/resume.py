@@ -118,24 +118,19 @@ def go_on_with(
     """
     head = journal.head
 
-    from edriver.cli.main import parser as run_parser
-    from edriver.driver.engines.slurm import last_allocation
-    from edriver.driver.engines.slurm.commands import run_command
+    from edriver.cli.run_flags import parser as run_parser
+    from edriver.driver.engines.last_run import last_run
     from edriver.driver.flags.usage_error import UsageError
     from edriver.driver.observe.console.output import Output
     from edriver.driver.options import options_of
 
-    environment = last_allocation.present_environment(head.environment, os.environ)
+    engine = last_run(os.environ)
+    environment = engine.present_environment(head.environment, os.environ)
+    _enter(head.directory, environment)
     try:
-        os.chdir(head.directory)
-        os.environ.clear()
-        os.environ.update(environment)
-        silence_grpc()
         options = options_of(run_parser(environment).parse_known_args(head.arguments)[0])
     except SystemExit:
         raise journal.damaged("its command line is invalid") from None
-    except OSError as error:
-        raise JournalError(f"the run's folder {head.directory} cannot be entered: {error.strerror}") from None
     except UsageError as error:
         raise JournalError(f"the run's command line does not hold any more: {error}") from None
     output = Output()
@@ -148,10 +143,22 @@ def go_on_with(
         from edriver.driver.session import resume
 
         records = records_of(options, head.run_id)
-        agents_gone = ""
-        if options.launcher_name == last_allocation.LAUNCHER:
-            gone = last_allocation.why_agents_are_gone(head.environment, environment, run_command)
-            agents_gone = asyncio.run(gone)
+        agents_gone = asyncio.run(engine.why_agents_are_gone(head.environment, environment, options.launcher_name))
         return resume(options, journal, records, output, environment, port=port, agents_gone=agents_gone)
     finally:
         output.close()
+
+
+def _enter(directory: str, environment: Mapping[str, str]) -> None:
+    """Have this process be where the first driver was: all that a run does reads the environment and the folder.
+
+    Raises:
+        JournalError: the folder cannot be entered.
+    """
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise JournalError(f"the run's folder {directory} cannot be entered: {error.strerror}") from None
+    os.environ.clear()
+    os.environ.update(environment)
+    silence_grpc()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edriver.common.ids import RoundId
 from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core.cause import Cause, WorkerName
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from edriver.common.ids import RoundId, Version
-from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.script_error import ScriptError
 
 
 class CauseKind(enum.Enum):

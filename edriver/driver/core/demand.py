@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from edriver.driver.core.run_state import RunState
+from edriver.driver.core.membership import Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Demand:
     hosts: tuple[str, ...] = field(default=(), compare=False)
 
 
-def demand_of(run: RunState) -> Demand:
+def demand_of(run: Membership) -> Demand:
     """The demand of a run.
 
     A host that was drained as a whole is unused once its workers have left. So is one without workers while others
     have as many as the run may use.
     """
     workers = Counter(worker.host for worker in run.roster.workers.values())
-    has_most = len(run.roster.fitting) >= run.sizes.most
+    has_most = len(run.roster.placed) >= run.sizes.max_workers
     unused = (
         record.name
         for record in run.roster.hosts.values()

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Final
 
 from edriver.driver.core.cause import Cause, CauseKind, SpareSlots
-from edriver.driver.core.roster import HostRecord
-from edriver.driver.core.run_state import RunState
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.records import HostRecord
 
 
 class HostState(enum.Enum):
@@ -49,7 +49,7 @@ GONE: Final = HostStanding(HostState.GONE, 0, (), None)
 """How a host stands that the core no longer knows."""
 
 
-def host_standings(run: RunState) -> dict[str, HostStanding]:
+def host_standings(run: Membership) -> dict[str, HostStanding]:
     """The state of every host."""
     there = Counter(worker.host for worker in run.roster.workers.values())
     live = Counter(worker.host for worker in run.roster.live())
@@ -57,7 +57,7 @@ def host_standings(run: RunState) -> dict[str, HostStanding]:
     return {name: look.at(record, there[name], live[name]) for name, record in run.roster.hosts.items()}
 
 
-def host_standing(run: RunState, host: str) -> HostStanding:
+def host_standing(run: Membership, host: str) -> HostStanding:
     """The state of one host; one that is no longer known is gone."""
     record = run.roster.hosts.get(host)
     if record is None:
@@ -69,14 +69,14 @@ def host_standing(run: RunState, host: str) -> HostStanding:
 class _Look:
     """One look at the hosts, at one moment."""
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: Membership) -> None:
         self._run = run
-        self._excluded = run.staffing.quarantine.excluded_hosts(run.now)
+        self._excluded = run.placement.quarantine.excluded_hosts(run.now)
 
     @cached_property
     def _has_most(self) -> bool:
         """Whether the run has its maximum number of workers."""
-        return len(self._run.roster.fitting) >= self._run.sizes.most
+        return len(self._run.roster.placed) >= self._run.sizes.max_workers
 
     def at(self, record: HostRecord, there: int, live: int) -> HostStanding:
         """The state of a host with this many workers, and this many that the run counts on."""
@@ -90,7 +90,7 @@ class _Look:
             if there:
                 return HostState.LEAVING
             return HostState.DRAINED if record.present else HostState.GONE
-        if self._run.staffing.has_fault(record.name):
+        if self._run.placement.has_fault(record.name):
             return HostState.UNREACHABLE
         if record.name in self._excluded:
             return HostState.QUARANTINED
@@ -104,11 +104,11 @@ class _Look:
         run = self._run
         if not record.present:
             yield Cause(CauseKind.HOST_REMOVED, host=record.name)
-        yield from run.staffing.problems_of(record, run.now, self._excluded)
+        yield from run.placement.problems_of(record, run.now, self._excluded)
         if state not in (HostState.PARTLY_USED, HostState.IDLE):
             return
         spare = len(record.ready_slots(run.now)) - live
         if spare > 0 and (self._has_most or record.agent_id is None):
-            most, limit = run.sizes.most, run.sizes.limit
+            most, limit = run.sizes.max_workers, run.sizes.limit
             detail = SpareSlots(spare, most, resized=limit < run.settings.max_np, refused=run.sizes.refused)
             yield Cause(CauseKind.SLOTS_SPARE, host=record.name, detail=detail)

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, Duration, Exit, Stall, WorkerName
-from edriver.driver.core.failures.script_error import script_error
+from edriver.driver.core.script_error import script_error
 
 Loss: TypeAlias = (
     events.WorkerExited

@@ -1,274 +1,30 @@
-"""The core's records of hosts, slots and workers."""
+"""The roster: the hosts and workers of a run, and who of them answers which question.
+
+It alone changes their records. Only the quarantine keeps counts of its own in them, and says so with `host_changed`.
+"""
 
 from __future__ import annotations
 
-import enum
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
+from edriver.common.ids import RoundId
 from edriver.discovery.hosts import HostSet
-from edriver.driver.core.actions import Failure
-from edriver.driver.core.cause import Cause, WorkerName
-from edriver.driver.core.events import WorkerExited
-from edriver.driver.core.failures.root_cause import with_last_words
-from edriver.driver.core.rounds.ranks import Candidate
-
-
-class WorkerState(enum.Enum):
-    """The state of a worker."""
-
-    BOOTING = "booting"  # started, not yet waiting: importing, building its model, or between two `run` calls
-    WAITING = "waiting"  # ready for a round
-    TRAINING = "training"  # a member of the running round, or of one that has ended and that it has yet to leave
-    DONE = "done"  # a member whose training function returned; still elastic
-    FINISHED = "finished"  # received Finish; its `run` has returned
-    STOPPING = "stopping"  # ordered to leave, or lost for the run; only its exit is awaited
-
-
-@dataclass(slots=True)
-class Offer:
-    """What a waiting worker has reported of itself."""
-
-    ordinal: int
-    version: Version
-    store: StoreAddress
-    digest: str
-    steps_lost: int = 0
-    torn: str = ""
-    checkpoint: int | None = None
-    latest: bool = False
-    """Whether no worker could hold state, and write a newer checkpoint, when it looked for this one."""
-
-
-class OfferKind(NamedTuple):
-    """What tells the offers of one `run` call apart, as far as it matters whether a round can form.
-
-    Attributes:
-        version: see Offer,
-        checkpoint: 0 for None.
-        fits: whether the worker has a slot.
-    """
-
-    version: Version
-    checkpoint: int
-    fits: bool
-
-
-@dataclass(slots=True)
-class Worker:
-    """One incarnation of a process in a slot.
-
-    Attributes:
-        worker_id: never reused, and the order of age.
-        host: its host's name.
-        slot: its place there, kept for life.
-        state: see WorkerState.
-        offer: what it offers while it is WAITING.
-        waiting_since: when it became WAITING.
-        rank: its last rank, or None.
-        traceback: an exception of the script's own that it reported.
-        stop_at: when a worker that was ordered to leave is terminated.
-        ending: whether its process has ended and its exit has not been reported yet.
-        trainer_gone: whether its training process has ended; its command may go on.
-        started: when it was started.
-        unexplained: whether it was lost by its own end, and what that counts as is known once its process is reaped.
-        looks_after: the last round, if no worker could write a checkpoint of it any more when this one was started,
-            seated or ordered to look again: it sees them all when it looks. None: one could.
-    """
-
-    worker_id: int
-    host: str
-    slot: int
-    state: WorkerState = WorkerState.BOOTING
-    offer: Offer | None = None
-    waiting_since: float = 0.0
-    rank: int | None = None
-    traceback: str = ""
-    stop_at: float | None = None
-    ending: bool = False
-    trainer_gone: bool = False
-    started: float = 0.0
-    unexplained: bool = False
-    looks_after: RoundId | None = None
-
-    @property
-    def live(self) -> bool:
-        """Whether the run may still count on it."""
-        return self.state is not WorkerState.STOPPING
-
-    @property
-    def in_run(self) -> bool:
-        """Whether it is inside a `run` that is not over: its process must not end now."""
-        return self.state in (WorkerState.WAITING, WorkerState.TRAINING, WorkerState.DONE)
-
-    @property
-    def may_hold(self) -> bool:
-        """Whether it may hold state of a round."""
-        if self.state is WorkerState.WAITING:
-            return self.offer is not None and self.offer.version != NO_VERSION
-        return self.state in (WorkerState.TRAINING, WorkerState.DONE, WorkerState.FINISHED)
-
-    @property
-    def may_write(self) -> bool:
-        """Whether it may still write a checkpoint, although the run does not count on it any more."""
-        return self.state is WorkerState.STOPPING and self.rank is not None and not self.trainer_gone
-
-    def waits_in(self, ordinal: int) -> bool:
-        """Whether it is ready for a round of this `run` call."""
-        return self.state is WorkerState.WAITING and self.offer is not None and self.offer.ordinal == ordinal
-
-    def candidate(self, place: tuple[int, int] = (0, 0)) -> Candidate:
-        """Its offer, as rank assignment reads it; `place` as there."""
-        assert self.offer is not None
-        return Candidate(
-            worker_id=self.worker_id,
-            host=self.host,
-            slot=self.slot,
-            version=self.offer.version,
-            store=self.offer.store,
-            checkpoint=self.offer.checkpoint or 0,
-            place=place,
-        )
-
-    @property
-    def name(self) -> WorkerName:
-        """What an operator may know it by."""
-        return WorkerName(self.worker_id, self.host, self.slot, self.rank)
-
-    def failure(self, cause: Cause, end: WorkerExited | None = None) -> Failure:
-        """What is known of it, now that it has failed; `end` is that of its process, once that is known."""
-        failure = Failure(self.name, cause, self.traceback)
-        return failure if end is None else with_last_words(failure, end)
-
-
-@dataclass(slots=True)
-class Backoff:
-    """How often something has failed, and until when it is not used for that.
-
-    Attributes:
-        failures: how often, without a whole failure window free of failures between two of them.
-        last_failure: when it failed last.
-        free_at: when it may be used again.
-    """
-
-    failures: int = 0
-    last_failure: float = 0.0
-    free_at: float = 0.0
-
-    def fail(self, now: float, window: float, cooldown: Callable[[int], float]) -> float:
-        """Count a failure and begin the cooldown that follows; returns its length in seconds.
-
-        Args:
-            now: the time.
-            window: seconds without a failure after which earlier failures are forgotten.
-            cooldown: seconds for a number of failures, this one included.
-        """
-        if now - max(self.last_failure, self.free_at) > window:
-            self.failures = 0
-        self.failures += 1
-        self.last_failure = now
-        pause = cooldown(self.failures)
-        self.free_at = now + pause
-        return pause
-
-
-@dataclass(slots=True)
-class Slot(Backoff):
-    """One slot of a host, and what became of its workers.
-
-    Attributes:
-        completed: whether its worker went through the whole script.
-    """
-
-    completed: bool = False
-
-
-@dataclass(slots=True)
-class HostRecord:
-    """A host that discovery names, or has named.
-
-    Attributes:
-        name: the host's name.
-        slots: how many slots it has; 0 once discovery no longer names it.
-        agent_id: its agent, or None while none is started.
-        connected: whether that agent takes orders.
-        start: failures to start its agent, counted like those of a slot's workers.
-        rest: its quarantines.
-        places: its slots by number.
-        failed: its workers' own failures: when, and in which slot.
-        killed: the same of workers that were killed from outside.
-        drained: slots that are to be left, and not used.
-        drained_whole: whether all of them are, those to come included.
-    """
-
-    name: str
-    slots: int = 0
-    agent_id: int | None = None
-    connected: bool = False
-    start: Backoff = field(default_factory=Backoff)
-    rest: Backoff = field(default_factory=Backoff)
-    places: dict[int, Slot] = field(default_factory=dict)
-    failed: deque[tuple[float, int]] = field(default_factory=deque)
-    killed: deque[tuple[float, int]] = field(default_factory=deque)
-    drained: set[int] = field(default_factory=set)
-    drained_whole: bool = False
-
-    @property
-    def present(self) -> bool:
-        """Whether discovery names it."""
-        return self.slots > 0
-
-    @property
-    def wanted(self) -> bool:
-        """Whether it is to be used: discovery names it, and it is not drained."""
-        return self.present and not self.drained_whole
-
-    @property
-    def open_slots(self) -> list[int]:
-        """The slots that are to be used."""
-        return [slot for slot in range(self.slots) if not self.is_drained(slot)]
-
-    @property
-    def open_count(self) -> int:
-        """How many slots are to be used."""
-        if self.drained_whole:
-            return 0
-        return self.slots - sum(slot < self.slots for slot in self.drained) if self.drained else self.slots
-
-    def ready_slots(self, now: float) -> list[int]:
-        """The slots to be used that are in no cooldown, whether taken or not."""
-        return [slot for slot in self.open_slots if self.places.setdefault(slot, Slot()).free_at <= now]
-
-    def forget_failures_before(self, then: float) -> None:
-        """Keep the workers' failures of a window."""
-        for each in (self.failed, self.killed):
-            while each and each[0][0] < then:
-                each.popleft()
-
-    def is_drained(self, slot: int) -> bool:
-        """Whether a slot is to be left."""
-        return self.drained_whole or slot in self.drained
-
-    def drain(self, slot: int | None) -> None:
-        """Leave a slot; None: all."""
-        if slot is None:
-            self.drained_whole = True
-        else:
-            self.drained.add(slot)
-
-    def undrain(self, slot: int | None) -> None:
-        """Use a slot again; None: all."""
-        self.drained_whole = False
-        if slot is None:
-            self.drained.clear()
-        else:
-            self.drained.discard(slot)
+from edriver.driver.core.plan import Candidate
+from edriver.driver.core.records import (
+    WORKER_TRANSITIONS,
+    HostRecord,
+    Offer,
+    OfferKind,
+    Slot,
+    Worker,
+    WorkerState,
+    WorkerStep,
+)
+from edriver.driver.core.transitions import next_state
 
 
 class Roster:
@@ -280,7 +36,7 @@ class Roster:
     Attributes:
         hosts: the hosts by name, the oldest first.
         workers: the workers by id, which is the order of age.
-        fitting: the live workers that have a slot now: per host the oldest ones, as many as it has slots to be used.
+        placed: the live workers that have a slot now: per host the oldest ones, as many as it has slots to be used.
         unplaced: the other live ones.
         booting: the workers that are BOOTING,
         waiting: WAITING, in the order in which they became so,
@@ -306,7 +62,7 @@ class Roster:
         """An empty roster."""
         self.hosts: dict[str, HostRecord] = {}
         self.workers: dict[int, Worker] = {}
-        self.fitting: set[int] = set()
+        self.placed: set[int] = set()
         self.unplaced: set[int] = set()
         self.booting: set[int] = set()
         self.waiting: dict[int, None] = {}
@@ -353,6 +109,38 @@ class Roster:
                 self.host_changed(record)
         self.revision += 1  # their order may have changed
 
+    def agent_started(self, record: HostRecord, agent_id: int) -> None:
+        """A host's agent is started."""
+        assert record.agent_id is None, f"{record.name} has an agent"
+        record.agent_id = agent_id
+        self.host_changed(record)
+
+    def agent_connected(self, record: HostRecord, connected: bool) -> None:
+        """A host's agent takes orders, or does so no longer."""
+        record.connected = connected
+        self.host_changed(record)
+
+    def agent_gone(self, record: HostRecord) -> None:
+        """A host has no agent any more."""
+        record.agent_id, record.connected = None, False
+        self.host_changed(record)
+
+    def drain(self, record: HostRecord, slot: int | None, drained: bool) -> None:
+        """Leave a host's slot, or use it again; None: all of them."""
+        if drained:
+            record.drain(slot)
+        else:
+            record.undrain(slot)
+        self.host_changed(record)
+
+    def slot_completed(self, worker: Worker) -> None:
+        """A worker has gone through the whole script: none is started in its place."""
+        self.slot_of(worker).completed = True
+
+    def slot_of(self, worker: Worker) -> Slot:
+        """The record of a worker's slot."""
+        return self.hosts[worker.host].places.setdefault(worker.slot, Slot())
+
     def host_changed(self, record: HostRecord) -> None:
         """Take in that a host's record has been changed: its slots, its agent, or what of it is drained."""
         name = record.name
@@ -380,6 +168,8 @@ class Roster:
 
     def forget_host(self, record: HostRecord) -> None:
         """Drop a host that discovery no longer names and that has no workers."""
+        assert not record.present, f"discovery names {record.name}"
+        assert not self._on.get(record.name), f"{record.name} has workers"
         for index in (self.unwanted, self.without_agent, self.unconnected, self.partly_drained, self.with_room):
             index.discard(record.name)
         self._count(record.name, 0, 0, 0)
@@ -398,7 +188,9 @@ class Roster:
     # ---- workers ---------------------------------------------------------------------------------------------
 
     def add(self, worker: Worker) -> None:
-        """A worker is started: the youngest."""
+        """A worker is started: the youngest, and the only one in its slot."""
+        on_host = self._on.get(worker.host, {}).values()
+        assert all(other.slot != worker.slot for other in on_host), f"slot {worker.slot} of {worker.host} is taken"
         self.workers[worker.worker_id] = worker
         self._on.setdefault(worker.host, {})[worker.worker_id] = worker
         self.worker_changed(worker)
@@ -412,7 +204,7 @@ class Roster:
             index.discard(worker_id)
         self.waiting.pop(worker_id, None)
         self._count_offer(worker_id, None)
-        self.fitting.discard(worker_id)
+        self.placed.discard(worker_id)
         self.unplaced.discard(worker_id)
         self._place_workers(self.hosts[worker.host])
 
@@ -420,10 +212,14 @@ class Roster:
         yield from (self.booting, self.finished, self.ending, self.leaving)
         yield from (self.may_hold, self.may_write, self.ranked, self.looked_before)
 
-    def move(self, worker: Worker, state: WorkerState) -> None:
-        """A worker is in another state now."""
+    def move(self, worker: Worker, step: WorkerStep) -> None:
+        """A worker goes from one state to the next.
+
+        Raises:
+            IllegalTransitionError: its state has no such step.
+        """
         lived = worker.live
-        worker.state = state
+        worker.state = next_state(WORKER_TRANSITIONS, worker.state, step, f"worker {worker.worker_id}")
         self.worker_changed(worker)
         if worker.live != lived:
             self._place_workers(self.hosts[worker.host])
@@ -433,22 +229,46 @@ class Roster:
         self.waiting.pop(worker.worker_id, None)  # it is the last in their order
         worker.offer, worker.waiting_since = offer, now
         heappush(self._waits, (now, worker.worker_id))
-        self.move(worker, WorkerState.WAITING)
+        self.move(worker, WorkerStep.OFFER)
+
+    def looked_last(self, worker: Worker, completed: RoundId | None) -> None:
+        """Note whether no newer checkpoint can have been written since a worker that waits has looked for one.
+
+        Args:
+            worker: the worker.
+            completed: the last round, once no worker may write a checkpoint of it; None: one may.
+        """
+        assert worker.offer is not None
+        worker.offer.latest = completed is not None and completed == worker.looks_after
+        self.worker_changed(worker)
 
     def seat(self, worker: Worker, rank: int, looks_after: RoundId | None) -> None:
         """A worker is a member of a round. If it comes back unsynced, it looks for a checkpoint again."""
         worker.rank, worker.looks_after = rank, looks_after
-        self.move(worker, WorkerState.TRAINING)
+        self.move(worker, WorkerStep.JOIN)
 
     def look_again(self, worker: Worker, looks_after: RoundId | None) -> None:
         """A worker looks for the newest checkpoint once more, and is not ready until it answers."""
         worker.offer, worker.looks_after = None, looks_after
-        self.move(worker, WorkerState.BOOTING)
+        self.move(worker, WorkerStep.SEND_BACK)
+
+    def dismiss(self, worker: Worker, stop_at: float) -> None:
+        """A worker is ordered to leave, and is terminated then if it has not."""
+        worker.stop_at = stop_at
+        self.move(worker, WorkerStep.STOP)
 
     def stop_at(self, worker: Worker, at: float | None) -> None:
         """A worker is to be terminated then; None: it has been."""
         worker.stop_at = at
         self.worker_changed(worker)
+
+    def note_traceback(self, worker: Worker, text: str) -> None:
+        """Keep an exception that a worker has reported, or the stacks of its threads."""
+        worker.traceback = text
+
+    def await_exit_code(self, worker: Worker, awaited: bool) -> None:
+        """Note whether what a worker's end counts as is known only once its process is reaped."""
+        worker.unexplained = awaited
 
     def note_ending(self, worker: Worker) -> None:
         """A worker's process has ended; its exit is still to be reported."""
@@ -490,7 +310,7 @@ class Roster:
     def _count_offer(self, worker_id: int, worker: Worker | None) -> None:
         kind = None
         if worker is not None and worker.state is WorkerState.WAITING and (offer := worker.offer) is not None:
-            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, worker_id in self.fitting)
+            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, worker_id in self.placed)
         before = self._offered.pop(worker_id, None)
         if kind is not None:
             self._offered[worker_id] = kind
@@ -513,13 +333,13 @@ class Roster:
         for worker in self.on(record.name):
             drained = record.is_drained(worker.slot)
             taken += not drained
-            fits = worker.live and room > 0 and not drained
-            room -= fits
+            placed = worker.live and room > 0 and not drained
+            room -= placed
             number = worker.worker_id
-            if fits != (number in self.fitting):
-                _keep(self.fitting, number, fits)
+            if placed != (number in self.placed):
+                _keep(self.placed, number, placed)
                 self._count_offer(number, worker)
-            _keep(self.unplaced, number, worker.live and not fits)
+            _keep(self.unplaced, number, worker.live and not placed)
         spare = record.open_count > taken
         _keep(self.with_room, record.name, record.wanted and record.connected and spare)
 

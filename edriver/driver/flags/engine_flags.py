@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from edriver.driver.flags.flag import Flag
 from edriver.driver.flags.usage_error import UsageError
 from edriver.system.private_files import make_private
 from edriver.system.record_folder import default_root
@@ -51,43 +52,44 @@ class Engine:
     dials_in: bool = False
 
 
-def add_engine_flags(group: argparse._ArgumentGroup) -> None:
-    """The flags."""
-    group.add_argument(
+FLAGS: Final = (
+    Flag(
         "--slurm",
         action="store_const",
         const="",
         help="the nodes of the Slurm allocation that this runs in; agents are steps of its job",
-    )
-    group.add_argument(
+    ),
+    Flag(
         "--slurm-partition",
         metavar="NAME",
         help="one-node jobs that the run submits to this partition of Slurm, as many as it can use, each of "
         "--slots-per-host workers",
-    )
-    group.add_argument(
+    ),
+    Flag(
         "--slurm-args",
         metavar="ARGS",
         help="with --slurm-partition: more arguments for sbatch: --slurm-args='--gpus-per-node=8 --time=4:00:00'",
-    )
-    group.add_argument(
+    ),
+    Flag(
         "--ray",
         nargs="?",
         const="",
         metavar="ADDRESS",
         help="the nodes of a Ray cluster, by default of the one that runs here; agents are Ray actors",
-    )
-    group.add_argument(
+    ),
+    Flag(
         "--ray-resources",
         metavar="NAME=AMOUNT,...",
         help="with --ray: the resources that a worker holds (default: GPU=1 if the cluster has any, else CPU=1)",
-    )
-    group.add_argument(
+    ),
+    Flag(
         "--kubernetes",
         metavar="KIND/NAME",
         help="agents in the pods of this job, statefulset, or jobset (jobset/NAME/JOB) of the cluster that the driver "
         "runs in, as `edriver kubernetes manifest` prints them",
-    )
+    ),
+)
+"""The flags of the engines, as `edriver` has them."""
 
 
 def _slurm(_: argparse.Namespace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
+from edriver.common.extras import missing_extra
 from edriver.driver.core.mode import Mode
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.training_script import ModeChoice
@@ -90,6 +91,8 @@ def metrics_of(port: int | None, address: str | None) -> tuple[str, int] | None:
         raise UsageError(f"--metrics-port is {port}: ports lie between 1 and 65535, and 0 is any free port")
     if address == "":
         raise UsageError("--metrics-address is empty: give an address of this machine, or 0.0.0.0 for all of them")
+    if missing := missing_extra("--metrics-port", "prometheus_client", "metrics"):
+        raise UsageError(missing)
     return address or DEFAULT_METRICS_ADDRESS, port
 
 

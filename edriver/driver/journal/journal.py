@@ -21,7 +21,7 @@ from edriver.driver.journal.entries import Entry
 EXIT_REPLACED: Final = 75
 """The exit code of a driver that leaves its run to another: EX_TEMPFAIL of sysexits.h."""
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Grows with each change of what a journal holds."""
 
 SNAPSHOT_BYTES: Final = 512 * 1024

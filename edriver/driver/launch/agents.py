@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from edriver.driver.launch.choice import Choose
-from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
+from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, Launcher
 from edriver.driver.launch.local import address_towards
 from edriver.system.own_addresses import is_loopback
 
@@ -61,7 +61,7 @@ class _Adopted:
     """In place of a launcher, for agents that another driver has launched: each ends by itself when it is refused."""
 
     async def start(self, host: str, bootstrap: Bootstrap) -> None:
-        raise LaunchError(f"host {host}: its agent {bootstrap.agent_id} has been started by another driver")
+        raise AgentLaunchError(f"host {host}: its agent {bootstrap.agent_id} has been started by another driver")
 
     async def stop(self, _: int, /) -> None:
         pass
@@ -117,7 +117,7 @@ class Agents:
         for host, agent_id in found:
             try:
                 confined = (address := (await self._choose(host)).address) is not None and is_loopback(address)
-            except LaunchError:
+            except AgentLaunchError:
                 confined = False
             self._running[agent_id] = agent = _Agent(host, _Adopted(), confined)
             agent.connected.set()
@@ -176,12 +176,12 @@ class Agents:
                 choice = await self._choose(host)
             confined = choice.address is not None and is_loopback(choice.address)
             if others := [agent.host for agent in self._running.values() if agent.confined is not confined]:
-                raise LaunchError(await _mixed_addresses_text(others if confined else [host]))
+                raise AgentLaunchError(await _mixed_addresses_text(others if confined else [host]))
             if not confined:
                 await self._network()
             async with self._start_slots:
                 await self._launch(agent_id, _Agent(host, choice.launcher, confined), choice.address)
-        except LaunchError as error:
+        except AgentLaunchError as error:
             self._on_exit(host, agent_id, str(error))
         except OSError as error:
             self._on_exit(host, agent_id, f"its agent cannot be started: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError
+from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, LaunchContext
 
 
 class DialInLauncher:
@@ -27,10 +27,10 @@ class DialInLauncher:
         """Let it in.
 
         Raises:
-            LaunchError: none waits.
+            AgentLaunchError: none waits.
         """
         if not self._admit(host, bootstrap.agent_id):
-            raise LaunchError("it has not dialled in again")
+            raise AgentLaunchError("it has not dialled in again")
         bootstrap.connected.set()
 
     async def stop(self, _: int, /) -> None:

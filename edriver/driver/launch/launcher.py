@@ -14,7 +14,7 @@ LAUNCHER_ENTRY_POINTS: Final = "edriver.launchers"
 """The entry points of launchers: each names a callable that takes a LaunchContext and returns a Launcher."""
 
 
-class LaunchError(Exception):
+class AgentLaunchError(Exception):
     """An agent cannot be started. The message is a sentence for the operator: what is wrong, and what to do."""
 
 
@@ -46,7 +46,7 @@ class Launcher(Protocol):
         Up to 64 calls are under way at a time. One that is cancelled leaves nothing behind.
 
         Raises:
-            LaunchError: it cannot be started, with the reason.
+            AgentLaunchError: it cannot be started, with the reason.
             OSError: the same, with the operating system's.
         """
         ...

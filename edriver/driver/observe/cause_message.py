@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from edriver.driver.core import cause as why
 from edriver.driver.core.cause import Cause, CauseKind
-from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.script_error import ScriptError
 from edriver.driver.observe.cause_text import cause_text, doing_text, host_words
 from edriver.v1 import cause_pb2
 from edriver.wire.conversion import duration

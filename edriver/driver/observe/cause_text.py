@@ -15,7 +15,7 @@ from edriver.common.ids import RoundId, Version
 from edriver.common.release import VERSION
 from edriver.driver.core import cause as why
 from edriver.driver.core.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
-from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.script_error import ScriptError
 from edriver.text.phrases import count_text, exit_text
 
 _LIMIT_NAMES: Final = {

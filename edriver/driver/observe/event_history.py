@@ -12,18 +12,18 @@ from typing import Final
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
 from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
 from edriver.driver.observe.hosts.host_history import HostHistory
-from edriver.driver.observe.pace.members import Pace
-from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.observe.progress_history import ProgressHistory
+from edriver.driver.observe.pace.members import PaceMonitor
+from edriver.driver.observe.progress import ProgressHistory, ProgressTracker
 from edriver.driver.observe.snapshots import run_ended, worker_status
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
 from edriver.driver.observe.warnings import Warnings
+from edriver.runview.run_view import RunView
 from edriver.v1 import agent_pb2, status_pb2
 from edriver.wire.conversion import timestamp
 
@@ -54,6 +54,7 @@ class EventHistory:
         pace: who holds it up.
         events: the latest events.
         warnings: what has impaired the run although training went on.
+        view: how the run stands after its events.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class EventHistory:
         self.workers: dict[int, status_pb2.WorkerStatus] = {}
         self._announced: list[Cause] = []  # in this step
         self.began = clock()
-        self.pace = Pace(clock, self._takes_part)
+        self.pace = PaceMonitor(clock)
         self._timeline = Timeline(self.began, membership.settings.mode.members_survive, self.pace)
         self.warnings = Warnings()
+        self.view = RunView()
         self.over = False
 
     @property
@@ -82,11 +84,6 @@ class EventHistory:
     def rounds(self) -> Sequence[status_pb2.Round]:
         """The latest rounds, oldest first."""
         return self._timeline.rounds.latest
-
-    @property
-    def round_count(self) -> int:
-        """Number of rounds so far."""
-        return self._timeline.rounds.count
 
     @property
     def ledger(self) -> TimeLedger:
@@ -156,15 +153,15 @@ class EventHistory:
         new_events = [*self._of_event(event, loss, now)]
         for action in step:
             new_events += self._of_action(action, now)
-        current = self._membership.state.round
+        current = self._membership.round
         abort_cause = current.abort_cause if current else None
-        if abort_cause is not None and self._timeline.rounds.goes_on:  # its only member has died: no worker is notified
-            new_events += self._timeline.round_ended(abort_cause, now)
+        if abort_cause is not None and not self._timeline.rounds.aborted:  # by no order: no member is left
+            new_events += self._timeline.round_ended(abort_cause, now, "")
         for line in lines:
             if not any(line.cause.same_as(announced) for announced in self._announced):
                 message = cause_message(line.cause)
                 new_events.append(status_pb2.Event(text=line.text, cause=message, remark=status_pb2.Remark()))
-        doing = self._membership.state.doing.cause
+        doing = self._membership.activity
         self.ledger.waits(doing is not None and doing.kind in _WAITS, now)
         return self._added(new_events, now)
 
@@ -172,17 +169,18 @@ class EventHistory:
         """The run has ended, and its workers' last reports have arrived; returns the last events."""
         now = self._clock()
         self.over = True
-        new_events = list(self._timeline.run_ended(finish.cause, now))
-        ended = run_ended(finish, self._membership.state.budgets, self._timeline, now)
+        new_events = self._added(self._timeline.run_ended(finish.cause, now), now)
+        ended = run_ended(finish, self.view, self.ledger.time_spent(now))
         if (progress := self.progress_now()) is not None:
             ended.progress.CopyFrom(progress)
-        return self._added([*new_events, self._caused(status_pb2.Event(run_ended=ended), finish.cause)], now)
+        return [*new_events, *self._added([self._caused(status_pb2.Event(run_ended=ended), finish.cause)], now)]
 
     def _added(self, new_events: Iterable[status_pb2.Event], now: float) -> list[status_pb2.Event]:
-        """The events, with their numbers."""
+        """The events, with their numbers, once they are in the view."""
         found = list(new_events)
         for entry in found:
             self.events.add(entry, now)
+            self.view.fold(entry)
         return found
 
     def _of_event(self, event: events.Event, loss: Cause | None, now: float) -> Iterator[status_pb2.Event]:
@@ -229,7 +227,7 @@ class EventHistory:
             case actions.StopAgent(host):  # its last worker has left
                 yield from self._host(host, now)
             case actions.StopWorker(worker_id, _, 0.0):  # it was suspected, and is lost
-                failure = self._membership.state.failures.get(worker_id)
+                failure = self._membership.failures.latest.get(worker_id)
                 yield from self._worker(worker_id, failure.cause if failure else None)
             case actions.StopWorker(worker_id) | actions.Leave(worker_id):
                 yield from self._worker(worker_id)
@@ -238,15 +236,14 @@ class EventHistory:
                 for worker_id in workers:
                     yield from self._worker(worker_id)
             case actions.Abort(_, round_id, cause):
-                self._announced.append(cause)
                 for entry in self._timeline.round_ended(cause, now, Line(cause, round_id).text):
                     if entry.HasField("round"):
-                        entry.cause.CopyFrom(cause_message(cause))
+                        self._announced.append(cause)
                     yield entry
             case actions.StopAt(cause=cause):
                 yield from self._timeline.round_ended(cause, now)
             case RoundPlan() as plan:
-                doing = self._membership.state.doing.cause
+                doing = self._membership.activity
                 if doing is not None:
                     self._announced.append(doing)
                 lost = self.tracker.assigned(plan)
@@ -269,15 +266,13 @@ class EventHistory:
         else:
             status = self.workers[worker_id] = worker_status(worker, self.workers[worker_id].start_time)
             self._fill(status)
+        if status.state != status_pb2.WORKER_STATE_TRAINING:
+            self.pace.left(worker_id)
         yield self._caused(status_pb2.Event(worker=status), cause)
 
     def _fill(self, status: status_pb2.WorkerStatus) -> None:
         self.tracker.fill(status)
         self.pace.fill(status)
-
-    def _takes_part(self, worker_id: int) -> bool:
-        status = self.workers.get(worker_id)
-        return status is not None and status.state == status_pb2.WORKER_STATE_TRAINING
 
     def _caused(self, entry: status_pb2.Event, cause: Cause | None) -> status_pb2.Event:
         """The event with its cause, if it has one."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from edriver.common.downsample import Downsampled
 from edriver.common.ids import NO_ROUND, RoundId
 from edriver.common.stall_limits import excess
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2
-from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
+from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds, timestamp
 
 RATE_WINDOW: Final = 10.0
 """Seconds over which a rate is taken."""
@@ -26,7 +27,7 @@ MAX_SECONDS: Final = 2**40
 """and seconds."""
 
 
-class Pace:
+class StepRate:
     """How fast steps and samples are made, by the clock of the one who makes them: reports may come late."""
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class Pace:
 
 
 class _Point(NamedTuple):
-    """See Pace.add."""
+    """See StepRate.add."""
 
     heard: float
     passed: float
@@ -155,7 +156,7 @@ class WorkerProgress:
     def __init__(self) -> None:
         self.pid = 0
         self.latest = notification_pb2.WorkerProgress()
-        self.pace = Pace()
+        self.rate = StepRate()
 
 
 class ProgressTracker:
@@ -165,7 +166,6 @@ class ProgressTracker:
         clock: seconds, monotonic.
 
     Attributes:
-        steps_lost: steps that had to be repeated, as far as workers have reported them.
         commits: see Commits.
         checkpoints: see Written.
         samples: see SampleCount.
@@ -177,9 +177,8 @@ class ProgressTracker:
         self._plan: RoundPlan | None = None
         self._before: dict[RoundId, int] = {NO_ROUND: 0}  # steps of the run before a round began
         self._reached = 0  # boundaries of the round that is on, of the member that is farthest
-        self._pace = Pace()
+        self._rate = StepRate()
         self._gone: set[int] = set()
-        self.steps_lost = 0
         self.commits = Commits()
         self.checkpoints = Written()
         self.samples = SampleCount()
@@ -195,7 +194,6 @@ class ProgressTracker:
         for worker_id in self._gone - set(plan.workers):
             self._standings.pop(worker_id, None)
         self._gone.clear()
-        self.steps_lost += lost
         return lost
 
     def go_on_after(self, steps: int) -> None:
@@ -236,10 +234,10 @@ class ProgressTracker:
         if known.latest.round_id == standing.round_id and standing.boundaries < known.latest.boundaries:
             return  # it took longer than a later report, which has arrived
         if known.latest.round_id != standing.round_id:
-            known.pace = Pace()  # before its first round a worker has passed no boundary: its time is 0
+            known.rate = StepRate()  # before its first round a worker has passed no boundary: its time is 0
         known.latest = standing
         now, passed = self._clock(), epoch_seconds(standing.boundary_time)
-        known.pace.add(now, passed, standing.boundaries)
+        known.rate.add(now, passed, standing.boundaries)
         if self._plan is None or round_id_of(standing.round_id) != self._plan.round_id:
             return
         self._reached = max(self._reached, standing.boundaries)
@@ -247,12 +245,7 @@ class ProgressTracker:
             if standing.HasField("epoch"):
                 self.samples.at(standing.epoch, standing.samples_done, standing.samples)
             steps = self._before[self._plan.round_id] + standing.boundaries
-            self._pace.add(now, passed, steps, self.samples.total)
-
-    @property
-    def round_id(self) -> RoundId:
-        """The round that is on, or else the last one; NO_ROUND: there was none."""
-        return NO_ROUND if self._plan is None else self._plan.round_id
+            self._rate.add(now, passed, steps, self.samples.total)
 
     @property
     def first(self) -> int | None:
@@ -269,7 +262,7 @@ class ProgressTracker:
         if known is None:
             return
         status.pid = known.pid
-        status.step_rate, _ = known.pace.at(self._clock())
+        status.step_rate, _ = known.rate.at(self._clock())
         if known.latest.round_id.n:
             status.version.round_id.CopyFrom(known.latest.round_id)
             status.version.boundaries = known.latest.boundaries
@@ -280,7 +273,7 @@ class ProgressTracker:
             return None
         now = self._clock()
         message = self._counted()
-        message.step_rate, message.sample_rate = self._pace.at(now)
+        message.step_rate, message.sample_rate = self._rate.at(now)
         return message
 
     def _counted(self) -> status_pb2.Progress:
@@ -296,3 +289,34 @@ class ProgressTracker:
                 message.epoch, message.samples_done, message.samples = latest.epoch, latest.samples_done, latest.samples
             message.reported.update(latest.reported)
         return message
+
+
+class ProgressHistory:
+    """The training progress since the run began, for observers that connect later.
+
+    It remembers a bounded number of samples; the longer the run, the farther they lie apart.
+
+    Args:
+        tracker: the training progress.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, tracker: ProgressTracker, clock: Callable[[], float]) -> None:
+        self._tracker = tracker
+        self._clock = clock
+        self._samples: Downsampled[status_pb2.Progress] = Downsampled()
+
+    def record_progress(self, report: agent_pb2.WorkerHeartbeat) -> None:
+        """Record a worker's progress, which the tracker has already. Only rank 0's counts."""
+        if report.worker_id != self._tracker.first:
+            return
+        now = self._clock()
+        if self._samples.due(now) and (progress := self._tracker.progress()):
+            self._samples.add(now, progress)
+
+    def samples(self) -> Iterator[status_pb2.ProgressSample]:
+        """All that are remembered, oldest first."""
+        return (
+            status_pb2.ProgressSample(time=timestamp(time), progress=progress)
+            for time, progress in self._samples.samples
+        )

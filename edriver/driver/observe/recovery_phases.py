@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from edriver.driver.observe.interruptions import Opening
+from edriver.driver.observe.open_interruption import Opening
 
 MEMBER_PHASE_ENDS: Final = {"rendezvous": "built", "sync": "synced", "first_step": "stepped"}
 """The phases after a round's assignment, each with the time (RoundTimes in notification.proto) at which it

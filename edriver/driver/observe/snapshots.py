@@ -7,12 +7,10 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.driver.core.actions import Failure, FinishRun, RunEnd
-from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.host_state import HostStanding, HostState
-from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import HostRecord, Worker, WorkerState
+from edriver.driver.core.records import HostRecord, Worker, WorkerState
 from edriver.driver.observe.cause_message import cause_with_text, obstacle_messages
-from edriver.driver.observe.timeline import Timeline
+from edriver.runview.run_view import RunView
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import timestamp
 
@@ -45,12 +43,6 @@ RUN_ENDS: Final = {
 
 MAX_REPORTED_FAILURES: Final = 8
 """Workers' failures in a run's last event."""
-
-
-def size_of(membership: Membership) -> int:
-    """Number of members of the current round; 0: there is none."""
-    current = membership.state.round
-    return len(current.plan.seats) if current and current.running else 0
 
 
 def host_status(
@@ -101,25 +93,23 @@ def worker_status(worker: Worker, started: Timestamp) -> status_pb2.WorkerStatus
     )
 
 
-def run_ended(action: FinishRun, budgets: Budgets, timeline: Timeline, now: float) -> status_pb2.RunEnded:
+def run_ended(action: FinishRun, view: RunView, time_spent: status_pb2.TimeSpent) -> status_pb2.RunEnded:
     """How the run has ended, and what became of its time.
 
     Args:
         action: the core's last one.
-        budgets: how many rounds have ended before training was done, by their cause.
-        timeline: its rounds, and how it has spent its time.
-        now: the time, in seconds since the epoch.
+        view: the run, after all events before.
+        time_spent: how it has spent its time.
     """
-    rounds, ledger = timeline.rounds, timeline.ledger
     return status_pb2.RunEnded(
         end=RUN_ENDS[action.end],
-        time_spent=ledger.time_spent(now),
-        recoveries=ledger.recoveries(),
+        time_spent=time_spent,
+        recoveries=view.recoveries,
         worker_failures=map(failure_message, action.failures[:MAX_REPORTED_FAILURES]),
-        failures=budgets.failures.total,
-        preemptions=budgets.preemptions.total,
-        resizes=budgets.resizes.total,
-        unproven=budgets.unproven.total,
-        rounds=rounds.count,
-        size=rounds.size,
+        failures=view.count("failures"),
+        preemptions=view.count("preemptions"),
+        resizes=view.count("resizes"),
+        unproven=view.count("unproven"),
+        rounds=view.rounds,
+        size=view.last_size,
     )

@@ -16,9 +16,8 @@ from typing import Final
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import excess
 from edriver.driver.core.cause import Cause, RoundEnd
-from edriver.driver.observe.interruptions import KINDS, Opening, OpenInterruption
+from edriver.driver.observe.open_interruption import KINDS, Opening, OpenInterruption
 from edriver.driver.observe.round_time import RoundEnding, RoundTime
-from edriver.history.recovery_times import RecoveryTimes
 from edriver.text.time_spent import TIME_KINDS
 from edriver.v1 import notification_pb2, status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
@@ -49,7 +48,6 @@ class TimeLedger:
         self._open: OpenInterruption | None = OpenInterruption(
             Opening(began, None, None), status_pb2.INTERRUPTION_KIND_BOOT
         )
-        self._recoveries = RecoveryTimes()
         self._usual: float | None = None
         self.last_step: float | None = None
         self.over = False
@@ -203,10 +201,6 @@ class TimeLedger:
         stall = self._stall(now)
         return None if stall is None or self._round is None else self._round.stall_since(stall[0])
 
-    def recoveries(self) -> status_pb2.RecoverySummary:
-        """How long interruptions by failures took."""
-        return self._recoveries.summary()
-
     # ---- how -------------------------------------------------------------------------------------------------
 
     def _begun_by_report(self, part: RoundTime, now: float) -> list[status_pb2.Interruption]:
@@ -240,7 +234,6 @@ class TimeLedger:
             message.size, message.steps_lost = part.size, part.steps_lost
         if phases is not None:
             message.phases.CopyFrom(phases)
-        self._recoveries.add_if_it_is_one(message)
         unfinished.divide(self._spent, end, self._usual)
         self._until = max(self._until, end)
         return message

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause
-from edriver.driver.core.rounds.ranks import RoundPlan
-from edriver.driver.observe.pace.members import Pace
-from edriver.driver.observe.round_history import RoundHistory
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.observe.pace.members import PaceMonitor
+from edriver.driver.observe.round_events import RoundEvents
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.v1 import notification_pb2, status_pb2
 
@@ -22,12 +22,12 @@ class Timeline:
         pace: who holds a round up.
 
     Attributes:
-        rounds: the latest rounds.
+        rounds: makes the events of rounds.
         ledger: how the run has spent its time.
     """
 
-    def __init__(self, began: float, counts_steps: bool, pace: Pace) -> None:
-        self.rounds = RoundHistory()
+    def __init__(self, began: float, counts_steps: bool, pace: PaceMonitor) -> None:
+        self.rounds = RoundEvents()
         self.ledger = TimeLedger(began, counts_steps)
         self._pace = pace
 
@@ -53,16 +53,16 @@ class Timeline:
             yield entry
             yield from self._interrupted(self.ledger.under_way(self.rounds.synced, entry.round.phases, now))
 
-    def round_ended(self, cause: Cause, now: float, text: str = "") -> Iterator[status_pb2.Event]:
-        """The round has ended; `text` describes its abort, if it was aborted."""
+    def round_ended(self, cause: Cause, now: float, abort: str | None = None) -> Iterator[status_pb2.Event]:
+        """The round has ended; `abort` describes its abort, and None: it was not aborted."""
         yield from self._pace.ended()
-        yield from self.rounds.ended(cause, now, text)
+        yield from self.rounds.ended(cause, now, abort)
         yield from self._interrupted(self.ledger.round_ended(cause, self.rounds.detected, now))
 
     def run_ended(self, cause: Cause, now: float) -> Iterator[status_pb2.Event]:
         """The run has ended, and with it the round that was on."""
         yield from self._pace.ended()
-        yield from self.rounds.ended(cause, now)
+        yield from self.rounds.run_ended(cause, now)
         yield from self._interrupted(self.ledger.run_ended(now))
 
     def _interrupted(self, interruptions: Iterable[status_pb2.Interruption]) -> Iterator[status_pb2.Event]:

@@ -16,7 +16,7 @@ from edriver.v1 import control_pb2, control_pb2_grpc
 from edriver.wire import message_limits
 
 if TYPE_CHECKING:
-    from edriver.driver.core.roster import HostRecord
+    from edriver.driver.core.records import HostRecord
     from edriver.v1.control_pb2_grpc import _ServicerContext
 
 

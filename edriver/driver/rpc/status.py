@@ -20,7 +20,7 @@ from edriver.driver.observe.cause_message import activity_message
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
-from edriver.driver.observe.snapshots import failure_message, host_status, size_of
+from edriver.driver.observe.snapshots import failure_message, host_status
 from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
 from edriver.driver.rpc.stack_questions import StackQuestions, is_meant, names_of, place_of, stacks_message
 from edriver.v1 import status_pb2, status_pb2_grpc
@@ -110,8 +110,8 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     def announce(self) -> None:
         """Something has been added to the event history."""
-        state = self._membership.state
-        if failures := in_order((state.failures or state.survived).values()):
+        log = self._membership.failures
+        if failures := in_order((log.latest or log.before).values()):
             self._last_failure = failures[0]
         self._news.set()
         self._news = asyncio.Event()
@@ -255,15 +255,15 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     def _run(self, now: float) -> status_pb2.Run:
         membership, event_history = self._membership, self._event_history
-        roster, current, budgets = membership.roster, membership.state.round, membership.state.budgets
-        standings, ahead = host_standings(membership.state), now - membership.state.now
+        roster, current, view = membership.roster, membership.round, event_history.view
+        standings, ahead = host_standings(membership), now - membership.now
         run = status_pb2.Run(
             run_id=self._run_id,
             version=VERSION,
             start_time=timestamp(event_history.began),
             now=timestamp(now),
-            activity=activity_message(membership.state.doing.cause),
-            size=size_of(membership),
+            activity=activity_message(membership.activity),
+            size=view.size,
             np=membership.settings.np,
             min_np=membership.settings.min_np,
             max_np=membership.settings.max_np,
@@ -272,20 +272,20 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 for name, record in roster.hosts.items()
             ],
             workers=event_history.workers.values(),
-            rounds=event_history.round_count,
-            failures=budgets.failures.total,
-            preemptions=budgets.preemptions.total,
-            resizes=budgets.resizes.total,
-            unproven=budgets.unproven.total,
+            rounds=view.rounds,
+            failures=view.count("failures"),
+            preemptions=view.count("preemptions"),
+            resizes=view.count("resizes"),
+            unproven=view.count("unproven"),
             progress=event_history.progress_now(),
-            steps_lost=self._event_history.tracker.steps_lost,
+            steps_lost=view.steps_lost,
             command=self._command,
             mode=_MODES[membership.settings.mode],
             uptime=None if self._steady is None else duration(self._steady() - self._started),
             time_spent=event_history.ledger.time_spent(now),
             interruption=event_history.ledger.interruption(now),
-            recoveries=event_history.ledger.recoveries(),
-            size_limit=membership.state.sizes.limit,
+            recoveries=view.recoveries,
+            size_limit=membership.sizes.limit,
             name=self._labels[0],
             tags=self._labels[1],
             hold_up=event_history.pace.hold_up(),

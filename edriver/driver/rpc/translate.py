@@ -8,7 +8,7 @@ from typing import Final
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.mode import CheckpointWay
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.cause_message import cause_with_text
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2

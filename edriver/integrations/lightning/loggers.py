@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
-
-if TYPE_CHECKING:
-    from edriver.integrations.lightning.strategy import ElasticStrategy
+from lightning.pytorch.strategies import Strategy
 
 
 class _ContinuedWriter(ExperimentWriter):
@@ -26,7 +23,7 @@ class _ContinuedWriter(ExperimentWriter):
         """Leave what is there."""
 
 
-def take_over(loggers: Iterable[Logger], strategy: ElasticStrategy, begun: bool) -> None:
+def take_over(loggers: Iterable[Logger], strategy: Strategy, begun: bool) -> None:
     """Give all members rank 0's version of each logger, which is a number of a folder that a newcomer would not find.
 
     Args:

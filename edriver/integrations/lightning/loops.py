@@ -11,18 +11,16 @@ from counters what is left to do. It is not used here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lightning.pytorch.loops.fit_loop import RestartStage, _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from torch.utils.data import DataLoader
 
 from edriver.common.stall_limits import Phase
+from edriver.integrations.lightning.back_references import OwnerOfLoops
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.training_phase import phase
-
-if TYPE_CHECKING:
-    from edriver.integrations.lightning.trainer import ElasticTrainer
 
 BATCH: Final = "batch"
 VALIDATED: Final = "validated"
@@ -73,7 +71,7 @@ class ElasticEpochLoop(_TrainingEpochLoop):
     resume: the boundary behind which this round begins, until that is done.
     """
 
-    trainer: ElasticTrainer
+    trainer: OwnerOfLoops
     at: str | None = None
     resume: str | None = None
 
@@ -128,7 +126,7 @@ class ElasticEpochLoop(_TrainingEpochLoop):
 class ElasticFitLoop(_FitLoop):
     """Epochs, of which the first one of a round may be under way, and the last one done."""
 
-    trainer: ElasticTrainer
+    trainer: OwnerOfLoops
     epoch_loop: ElasticEpochLoop
 
     @property

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import abc
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 
+from edriver.integrations.lightning.back_references import OwnerOfParts
 from edriver.worker import topology
-
-if TYPE_CHECKING:
-    from edriver.integrations.lightning.trainer import ElasticTrainer
 
 _CHECKPOINT_ATTRIBUTES = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
 """What ModelCheckpoint's state_dict lacks. A save is a collective, so all ranks must agree on whether one is due."""
@@ -33,7 +31,7 @@ class Part(abc.ABC):
         trainer: whose part it is.
     """
 
-    def __init__(self, trainer: ElasticTrainer) -> None:
+    def __init__(self, trainer: OwnerOfParts) -> None:
         self.trainer = trainer
         self.waiting: Any = None
 

@@ -7,7 +7,7 @@ them to the CPU when it is torn down, makes new optimizers when it is set up, an
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,11 +18,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lightning_utilities.core.rank_zero import rank_zero_only as utilities_rank_zero_only
 
 from edriver.common.stall_limits import Phase
+from edriver.integrations.lightning.back_references import OwnerOfStrategy
 from edriver.worker import topology
 from edriver.worker.training_phase import phase
-
-if TYPE_CHECKING:
-    from edriver.integrations.lightning.trainer import ElasticTrainer
 
 
 class RoundEnvironment(ClusterEnvironment):
@@ -87,7 +85,7 @@ class ElasticStrategy(DDPStrategy):
         options: DistributedDataParallel's, such as find_unused_parameters=True.
     """
 
-    trainer: ElasticTrainer
+    trainer: OwnerOfStrategy
 
     def __init__(self, **options: Any) -> None:
         super().__init__(cluster_environment=RoundEnvironment(), **{"init_sync": False, **options})
@@ -133,7 +131,7 @@ class ElasticStrategy(DDPStrategy):
         self.set_world_ranks()
         self.trainer.take_place()
 
-    def setup(self, trainer: ElasticTrainer) -> None:
+    def setup(self, trainer: OwnerOfStrategy) -> None:
         """Wrap the module for this round, and put back what Lightning has reset."""
         self.accelerator.setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:

@@ -145,6 +145,9 @@ def run(function: Callable[..., Any] | None = None, /, *, warm_up: Callable[[Any
         TypeError: the function, or `warm_up`, is an async function or a generator function, or it has returned a
             coroutine or a generator without passing a boundary; or the first argument is not a State.
         RuntimeError: this process was started by the worker, as a data loader's is.
+        CheckpointError: another run that lives owns the checkpoints, or none can be loaded that the run must continue
+            from.
+        SwallowedInterruptError: the function has caught what a boundary raised, and gone on.
         SystemExit: with code 0, when this worker's host is leaving.
         Exception: whatever a function raised that is not the loss of a peer; the process is expected to end of it.
     """

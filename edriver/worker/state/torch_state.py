@@ -264,6 +264,7 @@ class TorchState(ObjectState):
         self._saved_modes = self.computes_in.noted
 
     def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
+        """The last commit: its tree, the states of the random number generators, and its tensors, lent."""
         assert self._saved is not None, "it has just been committed"
         return self._saved, self._saved_random, self._buffers.lend()
 

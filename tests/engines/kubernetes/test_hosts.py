@@ -13,6 +13,7 @@ from edriver.driver.engines.kubernetes.hosts import KubernetesHosts
 from edriver.driver.engines.kubernetes.target import Target
 from tests.engines.kubernetes.fake_api import FakeApi, Object, serving
 from tests.process.running import BOUND
+from tests.waiting import until_async
 
 
 class DialledIn:
@@ -53,9 +54,8 @@ class Scene:
             await asyncio.sleep(0.01)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for something; `play` has the bound."""
-        while not holds():  # noqa: ASYNC110  the API server announces nothing here
-            await asyncio.sleep(0.01)
+        """Wait for something: the API server announces nothing here."""
+        await until_async(holds)
 
     async def followed(self) -> None:
         """Wait until the pods are watched."""

@@ -14,8 +14,8 @@ import pytest
 
 from edriver.cli.main import main
 from tests.engines.kubernetes.fake_cluster import FakeCluster, applied, driver_words
-from tests.engines.waiting import eventually
 from tests.process.running import ROOT, SCRIPTS, Printing, edriver, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.engines
 
@@ -81,7 +81,7 @@ def test_a_driver_that_is_evicted_has_a_successor_to_which_the_agents_come(
             cluster.call(cluster.api.delete("pods", environ["POD_NAME"]))
             successor.process.send_signal(signal.SIGTERM)
             assert successor.end() == 143
-            assert eventually(lambda: not names(cluster)), "one that is not evicted gives all pods back"
+            until(lambda: not names(cluster), "one that is not evicted gives all pods back")
 
 
 def test_a_driver_that_is_killed_is_resumed_with_the_pods_that_it_had(
@@ -110,7 +110,7 @@ def test_a_watch_that_is_too_old_is_listed_anew(capsys: pytest.CaptureFixture[st
         run.line("rank 1 passed step 5")
         lists = cluster.api.asked.count(("list", "pods", ""))
         cluster.call(cluster.api.forget_history())
-        assert eventually(lambda: cluster.api.asked.count(("list", "pods", "")) > lists), "pods are listed again"
+        until(lambda: cluster.api.asked.count(("list", "pods", "")) > lists, "pods are listed again")
         evicted = names(cluster)[0]
         cluster.evict(evicted)
         run.line(f"host {evicted}: its pod is being evicted")
@@ -177,13 +177,13 @@ def test_the_run_is_as_large_as_it_may_be_gives_back_what_it_does_not_use_and_le
         run_id = run.line(r"run ([0-9a-f]{8}): 1 worker")[1]
         assert edriver("resize", "1", "--run", run_id).returncode == 0
         run.line("asked for 1 pod instead of 2", after)
-        assert eventually(lambda: len(names(cluster)) == 1), "the second pod is given back"
+        until(lambda: len(names(cluster)) == 1, "the second pod is given back")
         run.line("rank 0 of 1 ", after)
         assert "is lost" not in run.text
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         if kind != "jobset":  # which ends with its driver: that is its own controller's work
-            assert eventually(lambda: not names(cluster)), "all pods are given back"
+            until(lambda: not names(cluster), "all pods are given back")
 
 
 def test_a_pod_that_starts_after_the_run_has_ended_ends_at_once_with_a_sentence(
@@ -192,7 +192,7 @@ def test_a_pod_that_starts_after_the_run_has_ended_ends_at_once_with_a_sentence(
     with applied(manifest(capsys, "-np", "1"), tmp_path, {"EPOCHS": "3"}) as (cluster, run):
         assert run.end() == 0
         cluster.call(cluster.start_late("train-agents-0-late"))
-        assert eventually(lambda: "train-agents-0-late" in names(cluster, "Succeeded")), "the late pod ends with 0"
+        until(lambda: "train-agents-0-late" in names(cluster, "Succeeded"), "the late pod ends with 0")
         assert re.search(
             r"edriver agent: run [0-9a-f]{8} has ended: there is nothing to do", cluster.output.read_text()
         )
@@ -216,7 +216,7 @@ def test_an_agent_that_is_started_twice_is_named_and_does_no_harm(
 def test_a_wrong_address_of_the_driver_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with applied(manifest(capsys, "-np", "1"), tmp_path, LONG, wrong_port=True) as (cluster, run):
         sentence = r"the driver at \S+ has not let this host in yet: it may not run yet"
-        assert eventually(lambda: re.search(sentence, cluster.output.read_text())), "the agent says that it waits"
+        until(lambda: re.search(sentence, cluster.output.read_text()), "the agent says that it waits")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
 

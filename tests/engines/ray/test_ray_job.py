@@ -13,8 +13,8 @@ import pytest
 
 from tests import needs
 from tests.engines.ray.clusters import RayCluster, ray_cluster
-from tests.engines.waiting import eventually
 from tests.process.running import ROOT, SCRIPTS, Printing, running
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.engines,
@@ -28,7 +28,7 @@ def cluster() -> Iterator[RayCluster]:
         made.add()
         made.add()
         # The dashboard takes jobs once an agent of Ray's own has registered there.
-        assert eventually(lambda: subprocess.run([*submit(made), "--", "true"], capture_output=True).returncode == 0)
+        until(lambda: subprocess.run([*submit(made), "--", "true"], capture_output=True).returncode == 0)
         yield made
 
 
@@ -53,7 +53,7 @@ def test_the_runs_status_is_among_rays_metrics(cluster: RayCluster, tmp_path: Pa
         def shown() -> bool:
             return any(f'run="{run_id}"' in line and line.endswith(" 2.0") for line in metrics(cluster))
 
-        assert eventually(shown), metrics(cluster)
+        until(shown, lambda: metrics(cluster))
 
 
 def metrics(cluster: RayCluster) -> list[str]:

@@ -17,8 +17,8 @@ import pytest
 
 from tests import needs
 from tests.engines.ray.clusters import RayCluster, ray_cluster
-from tests.engines.waiting import eventually
 from tests.process.running import ROOT, SCRIPTS, Printing, running
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.engines,
@@ -39,7 +39,7 @@ def cluster() -> Iterator[RayCluster]:
 def nodes(cluster: RayCluster) -> Iterator[list[str]]:
     """Two nodes with a CPU each; those that the test leaves are killed after it."""
     made = [cluster.add()["node"], cluster.add()["node"]]
-    assert eventually(lambda: not cluster.alive() & cluster.killed), "Ray counts nodes of the test before as alive"
+    until(lambda: not cluster.alive() & cluster.killed, "Ray counts nodes of the test before as alive")
     yield made
     for node in made:
         cluster.kill(node)
@@ -56,7 +56,7 @@ def test_a_run_uses_the_nodes_and_leaves_nothing(cluster: RayCluster, nodes: lis
             assert re.search(rf"added \S+-{node[:8]}:1", run.text)
         assert "2 workers on" in run.text
         assert run.gone()
-    assert eventually(lambda: not cluster.left()), cluster.left()
+    until(lambda: not cluster.left(), lambda: cluster.left())
 
 
 def test_each_gpu_has_a_worker(cluster: RayCluster, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_node_that_is_added_joins_and_one_that_is_drained_leaves(
         run.process.send_signal(signal.SIGINT)
         run.end()
         assert "lost" not in run.text, run.text
-    assert eventually(lambda: not cluster.left()), cluster.left()
+    until(lambda: not cluster.left(), lambda: cluster.left())
 
 
 def test_a_killed_node_is_noticed_within_the_lease(cluster: RayCluster, nodes: list[str], tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_a_killed_driver_leaves_no_actor(cluster: RayCluster, nodes: list[str], 
         assert len(cluster.left()) == 2
         assert cluster.demand() == [{"CPU": 1.0}] * 2
         run.process.kill()
-        assert eventually(lambda: not cluster.left(), 30), cluster.left()
-        assert eventually(lambda: not cluster.demand(), 30), cluster.demand()
+        until(lambda: not cluster.left(), lambda: cluster.left(), bound=30.0)
+        until(lambda: not cluster.demand(), lambda: cluster.demand(), bound=30.0)
         assert run.gone()
 
 
@@ -179,4 +179,4 @@ def test_a_function_is_called_in_workers_and_its_results_come_back(
     called = Printing(script, ROOT, {"PYTHONPATH": str(ROOT)})
     assert called.end() == 0, called.text
     assert "results: [(0, 2, 1.0), (1, 2, 1.0)]" in called.text
-    assert eventually(lambda: not cluster.left()), cluster.left()
+    until(lambda: not cluster.left(), lambda: cluster.left())

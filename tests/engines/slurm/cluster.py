@@ -16,11 +16,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.needs import SLURM, require
+from tests.waiting import until
 
 NODES = 4
 """Without GPUs."""
@@ -205,10 +205,7 @@ class Cluster:
 
     def wait(self, holds: Callable[[], bool], what: str, seconds: float = BOUND) -> None:
         """Wait until something holds."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < deadline, f"not after {seconds:g} s: {what}\n{self.account()}"
-            time.sleep(0.05)
+        until(holds, lambda: f"{what}\n{self.account()}", bound=seconds)
 
     def account(self) -> str:
         """What a failing test should show of the cluster."""

@@ -15,8 +15,8 @@ import pytest
 from edriver.discovery.script import HostDiscoveryScript
 from edriver.driver.core import events
 from edriver.driver.core.actions import Action, StartAgent
-from edriver.driver.core.hosts_to_start import SPARE_HOSTS
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.placement import SPARE_HOSTS
 from edriver.driver.core.settings import Settings
 from edriver.driver.discovery_feed import DiscoveryFeed
 from edriver.driver.observe.event_history import EventHistory

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.vitals import vitals_of
 from tests.process.running import BOUND, Run, edriver, running
+from tests.waiting import until
 
 JOB = [sys.executable, str(Path(__file__).with_name("job.py"))]
 LOOK = 0.5
@@ -93,11 +94,13 @@ class Watched:
 
     def wait(self, what: str, true: Callable[[], object], seconds: float = BOUND) -> None:
         """Wait until something is true."""
-        until = time.monotonic() + seconds
-        while not true():
-            assert self.run.process.poll() is None, f"it ended before {what}:\n{self.run.text}"
-            assert time.monotonic() < until, f"not {what} within {seconds:g} s:\n{self.run.text[-4000:]}"
-            time.sleep(0.1)
+
+        def look() -> object:
+            found = true()
+            assert found or self.run.process.poll() is None, f"it ended before {what}:\n{self.run.text}"
+            return found
+
+        until(look, lambda: f"{what}\n{self.run.text[-4000:]}", bound=seconds, every=0.1)
 
     def wait_for_steps(self, more: int = 20) -> None:
         """Wait until so many more steps are made."""

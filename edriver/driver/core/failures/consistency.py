@@ -7,9 +7,10 @@ from typing import Final
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, Tracebacks
-from edriver.driver.core.failures.script_error import ScriptError
-from edriver.driver.core.roster import Roster, Worker
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.records import Worker
+from edriver.driver.core.roster import Roster
+from edriver.driver.core.round import Round
+from edriver.driver.core.script_error import ScriptError
 
 MAX_ERROR_ROUNDS: Final = 2
 """Number of rounds without progress between them after which the same error of the script ends the run."""
@@ -65,7 +66,7 @@ class BreakageWatch:
             version: the highest version offered for the next one.
             roster: to name workers by.
         """
-        if ended is None or ended.abort_cause is None:
+        if ended is None or not ended.aborted:
             return None
         if not ended.broke or ended.lost or ended.members or ended.met_unproven:
             self._in_a_row = 0
@@ -93,21 +94,21 @@ class UnprovenConnectionWatch:
 
     def __init__(self) -> None:
         """No unproven connection has been found yet."""
-        self._last: Round | None = None
+        self._last = NO_ROUND
+        self._since: float | None = None
         self._in_a_row = 0
 
     def record(self, ended: Round, now: float) -> None:
         """A round that has not ended yet ends for this reason; records in it when the next round may begin."""
         if not ended.running:
             return
-        before = self._last
-        again = before is not None and before.plan.round_id.n + 1 == ended.plan.round_id.n and not ended.under_way
+        again = self._last != NO_ROUND and self._last.n + 1 == ended.plan.round_id.n and not ended.under_way
         self._in_a_row = self._in_a_row + 1 if again else 1
-        ended.unproven_since = before.unproven_since if before is not None and again else now
+        self._since = self._since if again and self._since is not None else now
         doublings = self._in_a_row - self.ROUNDS_WITHOUT_PAUSE - 1
         pause = min(self.MIN_PAUSE * 2.0 ** min(doublings, 10), self.MAX_PAUSE) if doublings >= 0 else 0.0
-        ended.resume_at = now + pause
-        self._last = ended
+        ended.note_unproven(self._since, now + pause)
+        self._last = ended.plan.round_id
 
 
 class ErrorWatch:

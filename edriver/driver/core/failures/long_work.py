@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, RepeatedStall
-from edriver.driver.core.failures.script_error import script_place
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.round import Round
+from edriver.driver.core.script_error import script_place
 
 PATIENCE_AFTER = 2
 """Stalls at a place after which it has the longer limit."""

@@ -15,9 +15,9 @@ from typing import Final
 from edriver.common.ids import NO_ROUND, RoundId
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.cause import Cause, CauseKind, Exit, FailedResize, RefusedSize
-from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.roster import Roster
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.round import Round
+from edriver.driver.core.script_error import ScriptError
 from edriver.driver.core.settings import Settings
 
 MAX_ATTEMPTS: Final = 2
@@ -62,7 +62,7 @@ class NewSizes:
         self._attempts: Counter[int] = Counter()
 
     @property
-    def most(self) -> int:
+    def max_workers(self) -> int:
         """Most workers to be used now: fewer than the limit where the script cannot train with all that there are."""
         refused = self.refused
         return self._way_back(refused) if refused else self.limit
@@ -82,7 +82,7 @@ class NewSizes:
 
     def allowed(self, count: int) -> int:
         """How many of this many workers that are ready a round may have."""
-        count = min(count, self.most)
+        count = min(count, self.max_workers)
         return self._way_back(count) if count in self._refused else count
 
     def fallback_of(self, size: int) -> int:

@@ -16,7 +16,8 @@ from heapq import heappop, heappush
 from typing import Final
 
 from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotQuarantine, SlotTarget
-from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker
+from edriver.driver.core.records import HostRecord, Slot, Worker
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.settings import Settings
 
 MIN_FAILURES: Final = 4
@@ -179,7 +180,7 @@ class Quarantine:
 
     def _staying(self, host: str) -> int:
         """How many workers of a host have a slot there."""
-        return sum(worker.worker_id in self._roster.fitting for worker in self._roster.on(host))
+        return sum(worker.worker_id in self._roster.placed for worker in self._roster.on(host))
 
     def deadlines(self, now: float) -> Iterator[float]:
         """When a host or a slot may be used again: the first time after now."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.cause import Cause, CauseKind, WorkerName
 from edriver.driver.core.events import RecordedError, WorkerExited
-from edriver.driver.core.failures.script_error import script_error
+from edriver.driver.core.script_error import script_error
 
 
 def with_last_words(failure: Failure, end: WorkerExited) -> Failure:

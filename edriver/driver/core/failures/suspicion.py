@@ -12,12 +12,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edriver.common.ids import NO_VERSION, Version
+from edriver.common.ids import NO_VERSION
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, CauseList
 from edriver.driver.core.losses import Loss, loss_of
-from edriver.driver.core.roster import Roster, Worker
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.records import Worker
+from edriver.driver.core.roster import Roster
+from edriver.driver.core.round import Round, RunCall
 from edriver.driver.core.settings import Settings
 
 REPORT_DELAY: Final = 1.0
@@ -57,26 +58,9 @@ class Suspicion:
         return self.cause.kind in IDLE_KINDS
 
     @property
-    def own(self) -> bool:
+    def slot_at_fault(self) -> bool:
         """Whether it counts against the slot."""
         return self.cause.kind in _SLOT_FAULT_KINDS
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What decides whether a suspected worker may be killed.
-
-    Attributes:
-        last: the running round, or the last one; None before the first.
-        ordinal: the script's current `run` call.
-        best: the highest version that was ever offered in it.
-        now: the time.
-    """
-
-    last: Round | None
-    ordinal: int
-    best: Version
-    now: float
 
 
 class Suspects:
@@ -98,6 +82,9 @@ class Suspects:
     def __contains__(self, worker_id: int) -> bool:
         return worker_id in self._workers
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._workers)
+
     def __bool__(self) -> bool:
         return bool(self._workers)
 
@@ -112,7 +99,7 @@ class Suspects:
                 self._suspect(worker_id, event, now)
             case events.WorkerStalled(worker_id, round_id, _, _, stacks):
                 if last and last.has(worker_id, round_id):
-                    self._roster.workers[worker_id].traceback = stacks
+                    self._roster.note_traceback(self._roster.workers[worker_id], stacks)
                     self._suspect(worker_id, event, now)
             case events.WorkerStuck(worker_id, round_id):
                 if last and last.has(worker_id, round_id) and not last.running:
@@ -176,41 +163,49 @@ class Suspects:
 
     # ---- decisions -------------------------------------------------------------------------------------------
 
-    def agents_to_give_up(self, at: Situation) -> Iterator[tuple[str, int, AgentFault]]:
-        """Silent agents, none of whose workers the run depends on, each with what is wrong with it."""
+    def agents_to_give_up(self, last: Round | None, call: RunCall, now: float) -> Iterator[tuple[str, int, AgentFault]]:
+        """Silent agents, none of whose workers the run depends on, each with what is wrong with it.
+
+        Args:
+            last: the running round, or the last one; None before the first.
+            call: the script's `run` call.
+            now: the time.
+        """
         for host, (agent_id, fault) in list(self._agents.items()):
-            if all(self._dispensable(worker, at) for worker in self._roster.on(host) if worker.live):
+            if all(self._dispensable(worker, last, call, now) for worker in self._roster.on(host) if worker.live):
                 del self._agents[host]
                 for worker in self._roster.on(host):
                     self._workers.pop(worker.worker_id, None)
                 yield host, agent_id, fault
 
-    def to_kill(self, at: Situation) -> Iterator[tuple[Worker, Suspicion]]:
-        """Suspected workers that the run does not depend on. Those of a silent agent share its fate."""
+    def to_kill(self, last: Round | None, call: RunCall, now: float) -> Iterator[tuple[Worker, Suspicion]]:
+        """Suspected workers that the run does not depend on. Those of a silent agent share its fate.
+
+        Arguments as above.
+        """
         for worker_id, suspicion in list(self._workers.items()):
             worker = self._roster.workers[worker_id]
-            if worker.host not in self._agents and self._dispensable(worker, at):
+            if worker.host not in self._agents and self._dispensable(worker, last, call, now):
                 del self._workers[worker_id]
                 yield worker, suspicion
 
-    def _dispensable(self, worker: Worker, at: Situation) -> bool:
+    def _dispensable(self, worker: Worker, last: Round | None, call: RunCall, now: float) -> bool:
         """Whether the run can continue without it: it holds no state, or another worker that does has shown itself."""
-        last = at.last
         if last is None or not last.had(worker.worker_id):
             return True
         suspicion = self._workers.get(worker.worker_id)
         since = suspicion.since if suspicion and not suspicion.idle else float("-inf")
-        if at.now < self._spared_until:
+        if now < self._spared_until:
             return False
         waiting = (w for w in self._roster.waiting if w != worker.worker_id and last.had(w))
-        return any(self._offers_the_state(self._roster.workers[w], since, at) for w in waiting)
+        return any(self._offers_the_state(self._roster.workers[w], since, call, now) for w in waiting)
 
-    def _offers_the_state(self, worker: Worker, since: float, at: Situation) -> bool:
+    def _offers_the_state(self, worker: Worker, since: float, call: RunCall, now: float) -> bool:
         """Whether a worker has shown that it lives and holds the state, to one that has been suspected since then."""
-        if worker.worker_id in self._workers or not worker.waits_in(at.ordinal) or worker.offer is None:
+        if worker.worker_id in self._workers or not worker.waits_in(call.ordinal) or worker.offer is None:
             return False
-        fresh = worker.waiting_since >= since or at.now >= since + SIMULTANEITY_WINDOW
-        return fresh and (worker.offer.version != NO_VERSION or at.best == NO_VERSION)
+        fresh = worker.waiting_since >= since or now >= since + SIMULTANEITY_WINDOW
+        return fresh and (worker.offer.version != NO_VERSION or call.best == NO_VERSION)
 
     def breaking(self, current: Round, now: float) -> tuple[Worker, Cause] | None:
         """For whose sake a round is to be aborted, and why; None: nothing would be gained, or it is over already.
@@ -220,7 +215,7 @@ class Suspects:
         and while they wake up those that are still silent have their time. One that stands still has to leave the round
         to show that it does not.
         """
-        if not self._workers or current.finished or current.abort_cause is not None:
+        if not self._workers or current.finished or current.aborted:
             return None
         found = [
             (self._roster.workers[w], self._workers[w]) for w in current.order(current.members & self._workers.keys())

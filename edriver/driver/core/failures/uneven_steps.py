@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from edriver.driver.core.blocked_members import REPORT_DELAY
 from edriver.driver.core.cause import Cause, CauseKind, UnevenSteps
-from edriver.driver.core.failures.blocked_members import REPORT_DELAY
-from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.round import Round
 
 
 class Finding(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edriver.driver.engines.kubernetes.hosts import KubernetesHosts
-from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError
+from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, LaunchContext
 
 
 class KubernetesLauncher:
@@ -24,10 +24,10 @@ class KubernetesLauncher:
         """The launcher of a run with --kubernetes.
 
         Raises:
-            LaunchError: its hosts do not dial in, or come from elsewhere.
+            AgentLaunchError: its hosts do not dial in, or come from elsewhere.
         """
         if context.admit is None or not isinstance(context.source, KubernetesHosts):
-            raise LaunchError("it goes with the hosts of --kubernetes KIND/NAME")
+            raise AgentLaunchError("it goes with the hosts of --kubernetes KIND/NAME")
         made = cls(context.admit)
         context.source.watch_ends(made.ended)
         return made
@@ -36,10 +36,10 @@ class KubernetesLauncher:
         """Let it in.
 
         Raises:
-            LaunchError: none waits.
+            AgentLaunchError: none waits.
         """
         if not self._admit(host, bootstrap.agent_id):
-            raise LaunchError("it has not dialled in again")
+            raise AgentLaunchError("it has not dialled in again")
         self._agents[host] = bootstrap
         bootstrap.connected.set()
 

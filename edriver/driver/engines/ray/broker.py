@@ -52,6 +52,6 @@ def ray_broker(_: BrokerContext) -> RayBroker:
     """The broker of the cluster that the run's source has found.
 
     Raises:
-        LaunchError: it has found none.
+        AgentLaunchError: it has found none.
     """
     return RayBroker(cluster_in_use())

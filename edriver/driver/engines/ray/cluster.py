@@ -12,7 +12,7 @@ from edriver.discovery.hosts import HostSet
 from edriver.discovery.sources import SourceContext
 from edriver.driver.engines.ray.connection import RayConnection, RayError, UnreachableError
 from edriver.driver.engines.ray.nodes import Node, RayArgument, actor_options, default_resources, hosts_of, needed_of
-from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError
+from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, LaunchContext
 
 
 class RayCluster:
@@ -92,12 +92,12 @@ class RayCluster:
         """Place an actor on a node, which holds all of the host's slots and starts the agent.
 
         Raises:
-            LaunchError: that cannot be done.
+            AgentLaunchError: that cannot be done.
         """
         node = next((node for node in self._nodes if node.host == host), None)
         slots = self._listed.slots(host)
         if node is None or not slots:
-            raise LaunchError(f"the Ray cluster has no node {host} with room for a worker")
+            raise AgentLaunchError(f"the Ray cluster has no node {host} with room for a worker")
         config = await bootstrap.join_config()
         agent_id = bootstrap.agent_id
         await self._show(run_id)
@@ -114,7 +114,7 @@ class RayCluster:
             )
         except RayError as error:
             self._agents.pop(agent_id, None)
-            raise LaunchError(str(error)) from None
+            raise AgentLaunchError(str(error)) from None
         except BaseException:
             self._agents.pop(agent_id, None)
             if self.connection.open:
@@ -181,7 +181,7 @@ class RayLauncher:
         """Start one.
 
         Raises:
-            LaunchError: it cannot be started.
+            AgentLaunchError: it cannot be started.
         """
         await cluster_in_use().start(self._run_id, host, bootstrap)
 
@@ -198,8 +198,10 @@ def cluster_in_use() -> RayCluster:
     """The cluster that the run's source has found.
 
     Raises:
-        LaunchError: it has found none.
+        AgentLaunchError: it has found none.
     """
     if not _in_use:
-        raise LaunchError("--launcher ray starts agents on nodes that --discovery ray has found: give --ray instead")
+        raise AgentLaunchError(
+            "--launcher ray starts agents on nodes that --discovery ray has found: give --ray instead"
+        )
     return _in_use[0]

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from edriver.driver.engines.slurm.commands import RunCommand, SlurmError
+from edriver.driver.engines.last_run import LastRun
+from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
 
-LAUNCHER: Final = "slurm"
+_LAUNCHER: Final = "slurm"
 """The launcher whose agents are steps of the driver's own allocation."""
 
 _PREFIX: Final = "SLURM_"
@@ -24,32 +25,42 @@ _FORGOTTEN: Final = "Invalid job id"
 """What squeue says of a job that has ended a while ago (slurm.conf(5), MinJobAge)."""
 
 
-def present_environment(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """A run's environment, with Slurm's variables of the job that the driver is in now; if it is in none, as it was."""
-    if _JOB not in now:
-        return {**before}
-    kept = {name: value for name, value in before.items() if not name.startswith(_PREFIX)}
-    return kept | {name: value for name, value in now.items() if name.startswith(_PREFIX)}
-
-
-async def why_agents_are_gone(before: Mapping[str, str], now: Mapping[str, str], run: RunCommand) -> str:
-    """Why no agent of the driver before can live; empty: they may, or Slurm does not say.
+class LastAllocation:
+    """The allocation in which the driver before ran.
 
     Args:
-        before: the environment of that driver,
-        now: and of this one.
         run: runs a command of Slurm.
     """
-    last, job = before.get(_JOB), now.get(_JOB)
-    if last is None or job is None:
-        return ""
-    if last == job:
-        requeued = now.get(_REQUEUES) != before.get(_REQUEUES)
-        return f"Slurm has requeued job {job}, and ended what ran in it" if requeued else ""
-    try:
-        listed = await run(["squeue", "--noheader", f"--jobs={last}", "--format=%A"])
-    except SlurmError as error:
-        if _FORGOTTEN not in str(error):
+
+    def __init__(self, run: RunCommand) -> None:
+        self._run = run
+
+    def present_environment(self, before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+        """That of the run, with Slurm's variables of the job that the driver is in now; if it is in none, as it was."""
+        if _JOB not in now:
+            return {**before}
+        kept = {name: value for name, value in before.items() if not name.startswith(_PREFIX)}
+        return kept | {name: value for name, value in now.items() if name.startswith(_PREFIX)}
+
+    async def why_agents_are_gone(self, before: Mapping[str, str], now: Mapping[str, str], launcher: str) -> str:
+        """Why no step of the driver before can live; empty: they may, or Slurm does not say."""
+        if launcher != _LAUNCHER:
             return ""
-        listed = ""
-    return "" if listed.strip() else f"Slurm's job {last}, in which the last driver ran, has ended"
+        last, job = before.get(_JOB), now.get(_JOB)
+        if last is None or job is None:
+            return ""
+        if last == job:
+            requeued = now.get(_REQUEUES) != before.get(_REQUEUES)
+            return f"Slurm has requeued job {job}, and ended what ran in it" if requeued else ""
+        try:
+            listed = await self._run(["squeue", "--noheader", f"--jobs={last}", "--format=%A"])
+        except SlurmError as error:
+            if _FORGOTTEN not in str(error):
+                return ""
+            listed = ""
+        return "" if listed.strip() else f"Slurm's job {last}, in which the last driver ran, has ended"
+
+
+def last_run() -> LastRun:
+    """What Slurm knows of the driver before."""
+    return LastAllocation(run_command)

@@ -16,7 +16,7 @@ from typing import Final
 
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
 from edriver.driver.engines.slurm.node_gpus import NodeGpus
-from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError, agent_command
+from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, LaunchContext, agent_command
 from edriver.driver.launch.watched import MAX_STDERR_LINES, WatchedProcess, standard_input
 from edriver.system.child import Child
 from edriver.system.runs import RUN_FOLDER_VARIABLE
@@ -95,7 +95,7 @@ class StepLauncher:
         """Start one.
 
         Raises:
-            LaunchError: there is no srun here, or slurmctld does not answer.
+            AgentLaunchError: there is no srun here, or slurmctld does not answer.
             OSError: it cannot be started.
         """
         name = f"edriver-{self._run_id}-{bootstrap.agent_id}"
@@ -103,11 +103,11 @@ class StepLauncher:
         try:
             gpus = (await self._gpus.find()).get(host, 0)
         except SlurmError as error:
-            raise LaunchError(str(error)) from error
+            raise AgentLaunchError(str(error)) from error
         try:
             process = self._spawn(step_command(host, name, gpus), self._environment, join_config)
         except FileNotFoundError:
-            raise LaunchError("there is no srun here: run edriver inside a Slurm allocation") from None
+            raise AgentLaunchError("there is no srun here: run edriver inside a Slurm allocation") from None
         step = _Step(host, name, bootstrap)
 
         def reaped(code: int) -> None:

@@ -9,7 +9,7 @@ from edriver.driver.core.actions import Failure, FinishRun, RunEnd
 from edriver.driver.core.cause import Cause, WorkerName
 from edriver.driver.core.events import WorkerExited
 from edriver.driver.core.failures.root_cause import earlier_failure, in_order, with_last_words
-from edriver.driver.core.failures.script_error import ScriptError, script_error
+from edriver.driver.core.script_error import ScriptError, script_error
 from edriver.driver.observe.cause_text import cause_text, worker_text
 from edriver.driver.observe.console.hints import Hints
 from edriver.text.cause_names import UNPROVEN_CONNECTION

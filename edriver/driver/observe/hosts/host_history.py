@@ -33,7 +33,7 @@ class HostHistory:
 
     def observed(self, now: float) -> Iterator[tuple[status_pb2.HostStatus, Cause]]:
         """Discovery has answered: the hosts whose slots have changed, each with what has happened to it."""
-        hosts, standings = self._membership.roster.hosts, host_standings(self._membership.state)
+        hosts, standings = self._membership.roster.hosts, host_standings(self._membership)
         for name in [*hosts, *(name for name in self._slots if name not in hosts)]:
             slots = hosts[name].slots if name in hosts else 0
             if (before := self._slots.get(name, 0)) != slots:
@@ -45,12 +45,12 @@ class HostHistory:
 
     def status(self, name: str, now: float) -> status_pb2.HostStatus:
         """How a host stands. One that the core no longer knows is forgotten."""
-        return self._status(name, now, host_standing(self._membership.state, name))
+        return self._status(name, now, host_standing(self._membership, name))
 
     def _status(self, name: str, now: float, standing: HostStanding) -> status_pb2.HostStatus:
-        state, record = self._membership.state, self._membership.roster.hosts.get(name)
+        record = self._membership.roster.hosts.get(name)
         since = self._since.setdefault(name, now)
-        status = host_status(name, record, standing, since, now - state.now)
+        status = host_status(name, record, standing, since, now - self._membership.now)
         if record is None:
             self._slots.pop(name, None)
             del self._since[name]

@@ -7,12 +7,9 @@ from typing import Final
 
 from edriver.common.downsample import Downsampled
 from edriver.driver.core.roster import Roster
-from edriver.history.usage_sum import sum_of
+from edriver.runview.usage import SAMPLE_INTERVAL, sum_of
 from edriver.v1 import agent_pb2, resources_pb2, status_pb2
 from edriver.wire.conversion import timestamp
-
-SAMPLE_INTERVAL: Final = 2.0
-"""Seconds between two samples that are remembered, at first: as agents take them."""
 
 MAX_SAMPLED_HOSTS: Final = 50
 """Hosts that are remembered over time, each for itself; all of them are together."""

@@ -22,12 +22,6 @@ pause = time.sleep
 MAX_CONCURRENT_REQUESTS: Final = 8
 """Maximum number of concurrent requests. When another one arrives, the oldest connection is closed."""
 
-REQUEST_TIMEOUT: Final = 10.0
-"""Seconds that a whole request may take, however little of it is silence."""
-
-IDLE_TIMEOUT: Final = 5.0
-"""Seconds that a scraper may keep its side of a connection still."""
-
 EVICTION_TIMEOUT: Final = 1.0
 """Seconds that a new scraper waits for the place of the oldest, whose thread may wait for the driver."""
 
@@ -64,8 +58,8 @@ class BoundedServer(ThreadingWSGIServer):
         address: where to listen, a name or an address.
         port: at which port; 0: any.
         app: what answers.
-        idle_timeout: see IDLE_TIMEOUT.
-        request_timeout: see REQUEST_TIMEOUT.
+        idle_timeout: see limits.IDLE_TIMEOUT.
+        request_timeout: see limits.REQUEST_TIMEOUT.
 
     Raises:
         OSError: it cannot listen there.

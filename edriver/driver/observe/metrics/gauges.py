@@ -18,12 +18,11 @@ from edriver.common.release import VERSION
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.host_state import HostState, host_standings
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.records import WorkerState
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics.families import counter, counters, gauge, gauges
 from edriver.driver.observe.metrics.time_metrics import TimeMetrics
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
-from edriver.driver.observe.snapshots import size_of
 from edriver.v1 import pace_pb2
 from edriver.wire.conversion import epoch_seconds
 
@@ -77,7 +76,7 @@ class RunGauges(Collector):
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
-        settings, budgets = membership.settings, membership.state.budgets
+        settings, view = membership.settings, self._event_history.view
         yield InfoMetricFamily(
             "edriver_run",
             "Always 1; joins the id of the run to everything from the same target.",
@@ -86,20 +85,20 @@ class RunGauges(Collector):
         yield gauge(
             "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._event_history.began
         )
-        yield gauge("size", "Workers in the current round; 0 between two rounds.", size_of(membership))
+        yield gauge("size", "Workers in the current round; 0 between two rounds.", view.size)
         yield gauge("np", "Workers that the run was to begin with: -np.", settings.np)
         yield gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
         yield gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
         yield gauge(
             "size_limit",
             "Most workers from now on: --max-np, or what edriver resize says.",
-            membership.state.sizes.limit,
+            membership.sizes.limit,
         )
         ends = {
-            "failure": budgets.failures.total,
-            "preemption": budgets.preemptions.total,
-            "resize": budgets.resizes.total,
-            "unproven": budgets.unproven.total,
+            "failure": view.count("failures"),
+            "preemption": view.count("preemptions"),
+            "resize": view.count("resizes"),
+            "unproven": view.count("unproven"),
         }
         yield counters(
             "interruptions",
@@ -113,7 +112,7 @@ class RunGauges(Collector):
         roster = membership.roster
         workers = Counter(worker.state for worker in roster.workers.values())
         yield gauges("workers", "Worker processes.", "state", {state.value: workers[state] for state in WorkerState})
-        hosts = Counter(standing.state for standing in host_standings(membership.state).values())
+        hosts = Counter(standing.state for standing in host_standings(membership).values())
         yield gauges("hosts", HOSTS_HELP, "state", {name: hosts[state] for state, name in HOST_STATES.items()})
 
     def _of_pace(self, now: float) -> Iterator[Metric]:
@@ -145,7 +144,7 @@ class RunGauges(Collector):
         yield slow
 
     def _of_progress(self) -> Iterator[Metric]:
-        tracker = self._event_history.tracker
+        tracker, steps_lost = self._event_history.tracker, self._event_history.view.steps_lost
         progress = tracker.progress()
         steps = progress.steps if progress else 0
         if self._event_history.ledger.counts_steps:
@@ -157,9 +156,9 @@ class RunGauges(Collector):
             yield counter(
                 "steps",
                 "Steps made, including those that had to be made again; absent in restart mode.",
-                steps + tracker.steps_lost,
+                steps + steps_lost,
             )
-            yield counter("steps_lost", "Steps that had to be made again; absent in restart mode.", tracker.steps_lost)
+            yield counter("steps_lost", "Steps that had to be made again; absent in restart mode.", steps_lost)
         yield counter(
             "samples",
             "Samples that all workers together have trained on, by the ElasticSampler; those made again count again.",

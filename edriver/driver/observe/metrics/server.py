@@ -21,19 +21,16 @@ from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
-from edriver.driver.observe.metrics.bounded_server import IDLE_TIMEOUT, REQUEST_TIMEOUT, BoundedServer
-from edriver.driver.observe.metrics.counters import EventMetrics
+from edriver.driver.observe.metrics.bounded_server import BoundedServer
+from edriver.driver.observe.metrics.counters import EventCounters
 from edriver.driver.observe.metrics.gauges import RunGauges
+from edriver.driver.observe.metrics.limits import ANSWER_TIMEOUT, IDLE_TIMEOUT, REQUEST_TIMEOUT
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
-from edriver.v1 import status_pb2
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 _log = logging.getLogger("edriver.driver")
-
-ANSWER_TIMEOUT: Final = 5.0
-"""Seconds that the driver has to provide the values."""
 
 LAST_SCRAPE_TIMEOUT: Final = 30.0
 """Most seconds that a run whose metrics are read waits at its end until they are read once more."""
@@ -97,8 +94,7 @@ class MetricsServer(Collector):
         self._thread: threading.Thread | None = None
         self._scrapes: deque[float] = deque(maxlen=SCRAPES_REMEMBERED)  # when the latest ones were answered
         self._scraped = asyncio.Event()
-        self._counted = CollectorRegistry()
-        self._events = EventMetrics(self._counted, run_id)
+        self._events = EventCounters(run_id, event_history)
         used = None if usage is None else UsageMetrics(usage, membership.roster)
         self._gauges = RunGauges(run_id, membership, event_history, polls, used)
         registry = CollectorRegistry()
@@ -129,11 +125,6 @@ class MetricsServer(Collector):
         )
         self._thread.start()
         return f"http://{at_port(self._address, self.port)}/metrics"
-
-    def observe(self, new_events: Iterable[status_pb2.Event]) -> None:
-        """Count these events."""
-        for event in new_events:
-            self._events.observe(event)
 
     async def last_scrape(self, hurry: asyncio.Event) -> None:
         """Wait until the metrics have been read once more, with what happened last and how the run ended.
@@ -177,7 +168,7 @@ class MetricsServer(Collector):
             if not answer.set_running_or_notify_cancel():
                 return
             try:
-                answer.set_result([*self._counted.collect(), *self._gauges.collect()])
+                answer.set_result([*self._events.collect(), *self._gauges.collect()])
                 self._scrapes.append(self._clock())
                 self._scraped.set()
             except Exception as error:  # noqa: BLE001  the thread that waits for it raises it

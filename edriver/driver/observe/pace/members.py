@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edriver.common.ids import NO_ROUND
-from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
-from edriver.driver.observe.pace.stragglers import Sample, Verdict, Window, stragglers
+from edriver.driver.observe.pace.stragglers import StepReport, Verdict, Window, stragglers
 from edriver.text.pace_text import hold_up_text, straggler_text
 from edriver.v1 import agent_pb2, pace_pb2, status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_of, span_seconds, timestamp
@@ -26,23 +26,28 @@ MAX_STRAGGLERS: Final = 8
 
 @dataclass(slots=True)
 class _Member:
-    """One of them."""
+    """One of them.
+
+    Attributes:
+        standing: where it stands.
+        window: its latest reports.
+        trains: whether its training function goes on.
+    """
 
     standing: MemberStanding
     window: Window = field(default_factory=Window)
+    trains: bool = True
 
 
-class Pace:
+class PaceMonitor:
     """Follows the members of one round after the other.
 
     Args:
         clock: seconds since the epoch.
-        takes_part: whether a member's training function goes on.
     """
 
-    def __init__(self, clock: Callable[[], float], takes_part: Callable[[int], bool]) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._takes_part = takes_part
         self._round_id = NO_ROUND
         self._members: dict[int, _Member] = {}
         self._watch = HoldUpWatch()
@@ -69,6 +74,11 @@ class Pace:
         yield from self._judge({}, self._clock())
         self._members = {}
 
+    def left(self, worker_id: int) -> None:
+        """A member does not train any more: nobody waits for it."""
+        if worker_id in self._members:
+            self._members[worker_id].trains = False
+
     def record(self, report: agent_pb2.WorkerHeartbeat) -> None:
         """A worker is so far, or is stopped."""
         member = self._members.get(report.worker_id)
@@ -85,7 +95,7 @@ class Pace:
             waiting = span_seconds(progress.waiting_duration) if progress.HasField("waiting_duration") else None
             loading, delayed = span_seconds(progress.loading_duration), span_seconds(progress.delayed_duration)
             watched = span_seconds(progress.watched_duration)
-            member.window.add(Sample(now, progress.boundaries, watched, waiting, loading, delayed))
+            member.window.add(StepReport(now, progress.boundaries, watched, waiting, loading, delayed))
 
     def look(self) -> list[status_pb2.Event]:
         """Look for what holds the round up; returns what is new. To be called several times a second."""
@@ -107,7 +117,7 @@ class Pace:
 
     def hold_up(self) -> pace_pb2.HoldUp | None:
         """Who is waited for now; None: steps are being made, or it is not known yet."""
-        members = [each.standing for each in self._members.values() if self._takes_part(each.standing.worker_id)]
+        members = [each.standing for each in self._members.values() if each.trains]
         found = self._watch.look(members, self._clock())
         # One that wakes up may say that it waits, too, before the next step: that does not change who was waited for.
         if found is not None and (found.waited_for or self._held_since != self._watch.since):

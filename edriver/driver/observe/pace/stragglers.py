@@ -42,7 +42,7 @@ RECOVERED_RATIO: Final = 1.1
 """Below it a straggler is none any more."""
 
 
-class Sample(NamedTuple):
+class StepReport(NamedTuple):
     """What a member has reported of a round so far, each in seconds but the boundaries.
 
     Attributes:
@@ -63,7 +63,7 @@ class Sample(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a member's step consists of, on average over some time; in seconds, as in Sample."""
+    """What a member's step consists of, on average over some time; in seconds, as in StepReport."""
 
     seconds: float
     waiting: float | None
@@ -80,10 +80,10 @@ class Window:
     """The latest reports of one member of a round."""
 
     def __init__(self) -> None:
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[StepReport] = deque()
         self._half = HALF_SECONDS
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: StepReport) -> None:
         """It has reported; one whose counts have fallen begins anew."""
         samples = self._samples
         if samples and (sample.boundaries < samples[-1].boundaries or sample.watched < samples[-1].watched):
@@ -204,7 +204,7 @@ def _median_of_others(values: Mapping[int, float]) -> Callable[[int], float]:
     return of_others
 
 
-def _step(first: Sample, last: Sample) -> Step | None:
+def _step(first: StepReport, last: StepReport) -> Step | None:
     steps = last.boundaries - first.boundaries
     if steps <= 0 or last.watched <= first.watched:
         return None

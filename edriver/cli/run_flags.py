@@ -1,0 +1,472 @@
+"""The flags of a run, in horovodrun's words. The parser, --explain, completion and the reference follow this table."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from edriver.cli.exit_codes import EXIT_USAGE
+from edriver.cli.torchrun_flags import COMMAND_FLAGS, OUTPUT_FLAGS, take_variables
+from edriver.common import defaults
+from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
+from edriver.discovery.hosts import Devices, Slots
+from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
+from edriver.driver.flags import engine_flags
+from edriver.driver.flags.flag import Flag
+from edriver.system.record_folder import MAX_KEPT_RUNS
+from edriver.text.printable import printable_line
+
+_EXAMPLE_TEXT = """\
+example:
+  edriver -np 4 --min-np 2 --max-np 8 --host-discovery-script ./discover_hosts.sh python train.py
+
+  Training starts with 4 workers or, after --start-timeout, with as many as there are slots for, at least 2. From then
+  on it follows the hosts that the script prints (host:slots, one per line), with 2 to 8 workers.
+
+exit codes:
+  0 success; 1 the run failed; 2 invalid flags; 75 another driver has the run (--etcd); 128 + n stopped by signal n
+  (130: Ctrl-C, 143: SIGTERM)
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Flags may be written with underscores, as torchrun's often are."""
+        words = list(sys.argv[1:] if args is None else args)
+        while True:
+            copy = None if namespace is None else argparse.Namespace(**vars(namespace))
+            flags, unknown = super().parse_known_args(words, copy)
+            at = next((at for at, word in enumerate(words) if word in unknown and self._with_dashes(word)), None)
+            if at is None:
+                return flags, unknown
+            words[at] = self._with_dashes(words[at])
+
+    def _with_dashes(self, word: str) -> str:
+        """A flag that is known with dashes in place of its underscores; empty: it is none."""
+        flag, equals, value = word.partition("=")
+        dashed = flag[:2] + flag[2:].replace("_", "-")
+        return dashed + equals + value if dashed != flag and dashed in self._option_string_actions else ""
+
+    def error(self, message: str) -> NoReturn:
+        """One sentence instead of the whole usage."""
+        self.exit(EXIT_USAGE, f"edriver: {printable_line(message)} (see edriver --help)\n")
+
+
+def _seconds(text: str) -> float:
+    """A number of seconds; its range is for Settings to judge."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+class _Workers(argparse.Action):
+    """A number, or `auto`; this does not replace a number, which is what it came to when the run started."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option_string: str | None = None,
+    ) -> None:
+        """Take it."""
+        if values != Devices.AUTO:
+            try:
+                setattr(namespace, self.dest, int(values))
+            except ValueError:
+                raise argparse.ArgumentError(self, f"{values!r} is neither a whole number nor auto") from None
+        elif not isinstance(getattr(namespace, self.dest, None), int):
+            setattr(namespace, self.dest, Devices.AUTO)
+
+
+def _slots(text: str) -> Slots:
+    """A number, or what is counted."""
+    try:
+        return Devices(text.lower())
+    except ValueError:
+        pass
+    try:
+        return int(text)
+    except ValueError:
+        counted = ", ".join(Devices)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a whole number nor one of {counted}: other devices are not counted"
+        ) from None
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+_OPTIONS: Final = (
+    Flag("-v", "--version", action="store_true", help="print the version and exit"),
+    Flag(
+        "--print-completion",
+        choices=("bash", "zsh"),
+        help="print a completion script for this shell and exit (bash: source it)",
+    ),
+)
+"""Those that argparse shows with --help."""
+
+_WORKERS: Final = (
+    Flag(
+        "-np",
+        "--num-proc",
+        dest="np",
+        action=_Workers,
+        metavar="N",
+        help="number of workers to start with; auto: one for each slot of the hosts; of this machine, without other "
+        "hosts, one for each GPU or, if it has none, for each core (default: auto if --slots-per-host is given)",
+    ),
+    Flag(
+        "--min-np",
+        "--min-num-proc",
+        dest="min_np",
+        type=_count,
+        metavar="N",
+        help="minimum number of workers (default: -np)",
+    ),
+    Flag(
+        "--max-np",
+        "--max-num-proc",
+        dest="max_np",
+        type=_count,
+        metavar="N",
+        help="maximum number of workers (default: no limit; -np if the hosts are fixed)",
+    ),
+    Flag(
+        "--mode",
+        choices=("elastic", "restart"),
+        help="elastic: the script calls edriver.run, and its processes survive changes; restart: every change restarts "
+        "the script from its checkpoint, as torchrun does (default: restart for a Python script that does not use "
+        "edriver)",
+    ),
+    *COMMAND_FLAGS,
+)
+
+_HOSTS: Final = (
+    Flag(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="a fixed list of hosts; slots are a number, or counted there: gpu, cpu, auto",
+    ),
+    Flag("-hostfile", "--hostfile", metavar="FILE", help="a file with a fixed list of hosts, one per line"),
+    Flag(
+        "--host-discovery-script",
+        metavar="SCRIPT",
+        help="a program, or a shell's command line, that prints the current hosts, one per line; run every second",
+    ),
+    Flag(
+        "--hosts-dial-in",
+        action="store_true",
+        help="hosts that join by themselves, with `edriver agent --driver HOST:PORT --credentials FILE`",
+    ),
+    Flag(
+        "--discovery",
+        metavar="NAME[=ARGUMENT]",
+        help="a host source that an installed package provides (entry point group edriver.discovery)",
+    ),
+    Flag(
+        "--launcher",
+        metavar="NAME",
+        help="how to start edriver on the hosts: local, ssh, or a launcher that an installed package provides (entry "
+        "point "
+        "group edriver.launchers; default: chosen for each host)",
+    ),
+    Flag(
+        "--broker",
+        metavar="NAME[=ARGUMENT]",
+        help="what asks a cluster for hosts up to --max-np (default: -np), and gives back those that are not needed: "
+        "provided by an installed package (entry point group edriver.brokers)",
+    ),
+    Flag(
+        "--idle-timeout",
+        type=_seconds,
+        metavar="S",
+        help="give a host back to its cluster when none of its slots has been used for this long "
+        f"(default: {defaults.HOST_IDLE_TIMEOUT:g})",
+    ),
+    Flag(
+        "--credentials",
+        metavar="FILE",
+        help="with --hosts-dial-in: the file to write, with the credentials of these agents",
+    ),
+    Flag(
+        "--run-credentials",
+        metavar="FILE",
+        help="the file to read, with the run's ID, keys and tokens, made before the run starts by edriver credentials",
+    ),
+    Flag(
+        "--port",
+        type=_count,
+        metavar="PORT",
+        help="the driver's TCP port, which only other hosts use (default: any free port)",
+    ),
+    Flag(
+        "--slots-per-host",
+        "--nproc-per-node",
+        dest="slots_per_host",
+        type=_slots,
+        metavar="N",
+        help="number of slots of a host that is listed without one; gpu: as many as it has GPUs, cpu: as it has cores, "
+        "auto: GPUs or, if there is none, cores (default: 1)",
+    ),
+)
+
+_SSH: Final = (
+    Flag(
+        "-p",
+        "--ssh-port",
+        dest="ssh_port",
+        type=_count,
+        metavar="PORT",
+        help="the port of sshd (default: as configured)",
+    ),
+    Flag(
+        "-i",
+        "--ssh-identity-file",
+        dest="ssh_identity_file",
+        metavar="FILE",
+        help="the private key (default: as configured)",
+    ),
+    Flag(
+        "--network-interface",
+        metavar="NAME",
+        help="the network interface through which hosts reach one another (default: by routing)",
+    ),
+    Flag(
+        "--insecure",
+        action="store_true",
+        help="use neither TLS nor tokens between hosts; only for networks that you trust",
+    ),
+)
+
+_FAILURES: Final = (
+    Flag(
+        "--start-timeout",
+        type=_seconds,
+        default=defaults.START_TIMEOUT,
+        metavar="S",
+        help="wait this long for -np workers, then start with at least --min-np (default: %(default)g)",
+    ),
+    Flag(
+        "--elastic-timeout",
+        type=_seconds,
+        default=defaults.ELASTIC_TIMEOUT,
+        metavar="S",
+        help="end the run after this long with fewer than --min-np workers (default: %(default)g)",
+    ),
+    Flag(
+        "--stall-timeout",
+        action="append",
+        default=[],
+        metavar="[PHASE=]S",
+        help="replace a worker that makes no progress for this long; for one phase (init, step, commit, eval, save) "
+        "or for "
+        f"all; 0: no limit (default: {text_of(DEFAULT_STALL_LIMITS)})",
+    ),
+    Flag(
+        "--exit-timeout",
+        type=_seconds,
+        default=defaults.EXIT_TIMEOUT,
+        metavar="S",
+        help="kill a worker whose script has ended but whose process has not, after this long without output or use "
+        "of a "
+        "processor; exit handlers, such as uploads, have this time (default: %(default)g)",
+    ),
+    Flag(
+        "--worker-lease",
+        type=_seconds,
+        default=defaults.WORKER_LEASE,
+        metavar="S",
+        help="end the round if a worker's process is stopped or frozen for this long (default: %(default)g)",
+    ),
+    Flag(
+        "--driver-timeout",
+        type=_seconds,
+        default=defaults.DRIVER_TIMEOUT,
+        metavar="S",
+        help="let hosts continue training without a driver for this long: edriver resume takes the run over; without "
+        "a journal (--no-journal, --no-records) it cannot, and hosts end within seconds once the driver is known to be "
+        "gone (default: %(default)g)",
+    ),
+    Flag(
+        "--resize-pause",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="let training run this long before new workers join it, so that a cluster that adds one host after the "
+        "other interrupts it once; hosts that leave do not wait (default: %(default)g)",
+    ),
+    Flag(
+        "--reset-limit",
+        "--max-restarts",
+        dest="reset_limit",
+        type=_count,
+        metavar="N",
+        help="end the run after more than N failures, not counting preemptions and resizes (default: no limit)",
+    ),
+    Flag(
+        "--reset-window",
+        type=_seconds,
+        default=math.inf,
+        metavar="S",
+        help="count only failures of the last S seconds (default: all)",
+    ),
+    Flag(
+        "--blacklist-cooldown-range",
+        "--cooldown-range",
+        dest="cooldown_range",
+        type=_seconds,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="how long not to use a slot whose worker has failed, or a host whose workers have; doubles with each "
+        "failure "
+        "from LOW to HIGH (default: slot 0, then {:g} to {:g}; host {:g} to {:g})".format(
+            *SLOT_COOLDOWN, *HOST_COOLDOWN
+        ),
+    ),
+)
+
+_OUTPUT: Final = (
+    Flag("--output-filename", metavar="DIR", help="also write the output of each worker to files below DIR"),
+    Flag("--name", metavar="NAME", help="a name for the run, shown by edriver runs"),
+    Flag(
+        "--run",
+        metavar="NAME",
+        help="start the run with this name or, if there is one whose driver was killed, resume that: for command lines "
+        "that are started again, by systemd for instance",
+    ),
+    Flag("--supervise", action="store_true", help="start the driver again, and resume the run, if it is killed"),
+    Flag("--no-journal", action="store_true", help="end the run if its driver is killed: it cannot be resumed then"),
+    Flag(
+        "--etcd",
+        metavar="URL,...",
+        help="keep the journal in etcd instead of the run's records, so that a driver on another machine can take "
+        "over: the members, as https://HOST:PORT; their TLS files as for etcdctl (ETCDCTL_CACERT, ETCDCTL_CERT, "
+        "ETCDCTL_KEY)",
+    ),
+    Flag(
+        "--standby",
+        action="store_true",
+        help="with --etcd: if the run has a driver, wait, and take over when that one is gone",
+    ),
+    Flag(
+        "--driver-addresses",
+        metavar="HOST:PORT,...",
+        help="where hosts look for the run's driver if it is not where it was: on this machine and those on which the "
+        "run may be resumed, each with its --port",
+    ),
+    Flag(
+        "--tag",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a tag for the run, to find it with edriver runs --tag NAME=VALUE; may be repeated",
+    ),
+    Flag(
+        "--no-logs",
+        action="store_true",
+        help="do not keep the output of the workers for edriver logs and other observers",
+    ),
+    Flag("--event-log", metavar="FILE", help="append a line of JSON for each event"),
+    Flag(
+        "--records",
+        metavar="DIR",
+        help="write the run's records (its command, all events, a trace for Perfetto) to DIR/RUN_ID (default: "
+        f"$XDG_STATE_HOME/edriver or ~/.local/state/edriver, where the latest {MAX_KEPT_RUNS} runs are kept)",
+    ),
+    Flag("--no-records", action="store_true", help="write no records"),
+    Flag(
+        "--status-credentials",
+        metavar="FILE",
+        help="the file to write, with credentials to watch the run: `edriver status --credentials FILE`",
+    ),
+    Flag(
+        "--control-credentials",
+        metavar="FILE",
+        help="the file to write, with credentials to control the run: `edriver drain --credentials FILE`",
+    ),
+    Flag(
+        "--metrics-port",
+        type=_count,
+        metavar="PORT",
+        help="serve metrics for Prometheus at http://127.0.0.1:PORT/metrics (0: any free port, which is printed)",
+    ),
+    Flag(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="serve the metrics at this address, without encryption or a token, to everyone who can reach it",
+    ),
+    Flag(
+        "--health-port",
+        type=_count,
+        metavar="PORT",
+        help="serve grpc.health.v1 at this port, without TLS or a token, for probes of the driver: liveness, readiness",
+    ),
+    Flag("--explain", action="store_true", help="print all settings with their origins, and all time limits, and exit"),
+    Flag("--verbose", action="store_true", help="log every event and every action of the driver"),
+)
+
+FLAGS: Final[Mapping[str, Sequence[Flag]]] = {
+    "workers": _WORKERS,
+    "hosts (at most one of the first five; default: this machine)": _HOSTS,
+    "hosts of a cluster (at most one, in place of the flags above)": engine_flags.FLAGS,
+    "other hosts (reached by ssh, with your ssh configuration)": _SSH,
+    "waiting and failures (times in seconds)": _FAILURES,
+    "output": _OUTPUT,
+    "output of workers in restart mode (torchrun's flags)": OUTPUT_FLAGS,
+}
+"""The others, by the titles of their groups; edriver.driver.options says which must be given, and which go together."""
+
+
+def flags_parser(description: str = "") -> argparse.ArgumentParser:
+    """The flags alone.
+
+    Args:
+        description: what the help says before them.
+    """
+    top = _Parser(
+        prog="edriver",
+        usage="edriver -np N [options] command [argument ...]",
+        description=description,
+        epilog=_EXAMPLE_TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for flag in _OPTIONS:
+        flag.add_to(top)
+    for title, flags in FLAGS.items():
+        group = top.add_argument_group(title)
+        for flag in flags:
+            flag.add_to(group)
+    return top
+
+
+def parser(environ: Mapping[str, str] | None = None, description: str = "") -> argparse.ArgumentParser:
+    """The flags, and the command that they run.
+
+    Args:
+        environ: where torchrun's variables are flags that were not given; None: nowhere.
+        description: what the help says before the flags.
+    """
+    top = flags_parser(description)
+    take_variables(top, environ or {})
+    top.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="command",
+        help="the program that each worker runs, and its arguments",
+    )
+    return top

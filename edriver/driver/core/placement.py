@@ -1,0 +1,337 @@
+"""Placement: which hosts get an agent, and which slots a worker; workers without a slot are dismissed.
+
+Who is in a round is decided in round_control.py. Part of the core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterable, Iterator
+from heapq import nlargest
+from itertools import chain, islice
+from typing import Final
+
+from edriver.common.ids import RoundId
+from edriver.driver.core import events
+from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
+from edriver.driver.core.failures.new_sizes import NewSizes
+from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.records import HostRecord, Worker, WorkerStep
+from edriver.driver.core.roster import Roster
+from edriver.driver.core.settings import Settings
+
+SPARE_HOSTS: Final = 64
+"""Hosts that have an agent beside those whose slots the run can use, so that what is lost is replaced at once."""
+
+PLACEMENT_WINDOW: Final = 3.0
+"""Seconds from the first agent's start within which workers are started in the order of discovery: for that long, a
+host waits for those before it."""
+
+MAX_TROUBLES: Final = 8
+"""Reasons that are part of a cause, at most: thousands of hosts may be out of reach. A host's status has its own."""
+
+
+class DiscoveryTrouble:
+    """Why discovery fails while no hosts are known.
+
+    Attributes:
+        first: the first of its failures in a row, which is reported while others follow; empty: there is none.
+        last: the last one, of which a run ends.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has failed yet."""
+        self.first = self.last = ""
+
+    def failed(self, reason: str) -> None:
+        """A poll has failed."""
+        self.first, self.last = self.first or reason, reason
+
+    def answered(self) -> None:
+        """A poll has answered."""
+        self.first = self.last = ""
+
+
+class Placement:
+    """Decides which agents and workers are started and stopped.
+
+    Args:
+        settings: the operator's limits.
+        roster: who is there.
+        sizes: how many workers there may be.
+        draw: see Quarantine.
+
+    Attributes:
+        sizes: the same.
+        quarantine: which slots and hosts are left alone for a while.
+        discovery: why no hosts are known.
+        in_order_until: until when workers are started in the order of discovery; None: no agent has been started.
+    """
+
+    def __init__(self, settings: Settings, roster: Roster, sizes: NewSizes, draw: Callable[[], float]) -> None:
+        self.quarantine = Quarantine(settings, roster, draw)
+        self.discovery = DiscoveryTrouble()
+        self._settings = settings
+        self._roster = roster
+        self.sizes = sizes
+        self._agents = 0
+        self._workers = 0
+        self._trouble: dict[str, Cause] = {}
+        self.in_order_until: float | None = None
+        self._seen: tuple[int, int, frozenset[str]] | None = None
+        self._nothing_due_until = -math.inf
+
+    def agent_connected(self, host: str, agent_id: int) -> None:
+        """Record that a host's agent accepts orders."""
+        record = self._roster.hosts.get(host)
+        if record and record.agent_id == agent_id:
+            self._trouble.pop(host, None)
+            self._roster.agent_connected(record, True)
+
+    def agent_silent(self, host: str, agent_id: int, fault: AgentFault) -> bool:
+        """Record that a host's agent is silent; returns whether it is the host's current agent."""
+        record = self._roster.hosts.get(host)
+        if record is None or record.agent_id != agent_id:
+            return False
+        self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=fault)
+        self._roster.agent_connected(record, False)
+        return True
+
+    def agent_lost(self, host: str, agent_id: int, fault: AgentFault, now: float) -> list[Worker]:
+        """Record that a host's agent is lost; returns its workers, which are lost with it."""
+        record = self._roster.hosts.get(host)
+        if record is None or record.agent_id != agent_id:
+            return []
+        self.quarantine.agent_failed(record, now)
+        self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=fault)
+        self._roster.agent_gone(record)
+        return list(self._roster.on(host))
+
+    def tend_hosts(self, now: float) -> list[Action]:
+        """An agent for each host that the run can use, and for some more; none for a removed host without workers."""
+        roster, actions = self._roster, list[Action]()
+        chosen = self._hosts_to_start(now)
+        for record in roster.in_order(chosen | roster.unwanted):
+            if record.name in chosen:
+                self._agents += 1
+                if self.in_order_until is None:
+                    self.in_order_until = now + PLACEMENT_WINDOW
+                roster.agent_started(record, self._agents)
+                actions.append(StartAgent(record.name, self._agents))
+            elif not any(roster.on(record.name)):
+                if record.agent_id is not None:
+                    actions.append(StopAgent(record.name, record.agent_id))
+                    roster.agent_gone(record)
+                if not record.present:
+                    roster.forget_host(record)
+                    self._trouble.pop(record.name, None)
+        return actions
+
+    def _hosts_to_start(self, now: float) -> set[str]:
+        roster = self._roster
+        if not roster.without_agent:
+            return set()
+        unusable = frozenset(self.quarantine.excluded_hosts(now) | self._trouble.keys())
+        seen = roster.revision, self.sizes.max_workers, unusable
+        if seen == self._seen and now < self._nothing_due_until:
+            return set()
+        chosen = hosts_to_start(roster, self.sizes.max_workers, unusable, now)
+        if not chosen:  # nor will there be any until one of these is changed, or another host is due
+            self._seen = seen
+            resting = (roster.hosts[name].start.free_at for name in roster.without_agent)
+            self._nothing_due_until = min((at for at in resting if at > now), default=math.inf)
+        return chosen
+
+    def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
+        """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""
+        match wish:
+            case events.ResizeRequested(size):
+                self.sizes.resize(size)
+            case events.DrainRequested(host, slot, reason, requester):
+                if record := self._roster.hosts.get(host):
+                    self._roster.drain(record, slot, True)
+                    if slot is None:
+                        target = DrainTarget(None, reason)
+                        self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=target, requester=requester)
+            case events.UndrainRequested(host, slot):
+                if record := self._roster.hosts.get(host):
+                    self._roster.drain(record, slot, False)
+                    self._trouble.pop(host, None)
+
+    def dismiss(self, now: float) -> list[Action]:
+        """Stop booting workers that are no longer needed, and terminate those that did not leave when ordered to.
+
+        When a host disappears and returns, its workers and those started in their place may be too many.
+        """
+        roster = self._roster
+        unneeded = roster.booting & roster.unplaced
+        if (excess := len(roster.placed) - self.sizes.max_workers) > 0:
+            unneeded |= set(nlargest(excess, roster.booting & roster.placed))
+        workers = roster.workers
+        late = {w for w in roster.leaving if (at := workers[w].stop_at) is not None and at <= now}
+        stopped = [workers[w] for w in sorted(unneeded | late)]
+        for worker in stopped:
+            if worker.worker_id in unneeded:
+                roster.move(worker, WorkerStep.STOP)
+            else:
+                roster.stop_at(worker, None)
+        return [StopWorker(worker.worker_id, worker.host, self._settings.leave_grace) for worker in stopped]
+
+    def start_workers(self, now: float, background: bool, looks_after: RoundId | None) -> list[Action]:
+        """Fill free slots, oldest host first, up to the largest number of workers that the run may use now.
+
+        At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
+        there are more slots than that, does not depend on whose agent was the quickest.
+
+        Args:
+            now: the time.
+            background: whether they boot at a lower priority.
+            looks_after: see Worker.
+        """
+        roster = self._roster
+        room = self.sizes.max_workers - len(roster.placed)
+        if room <= 0 or not roster.with_room:
+            return []
+        excluded = self.quarantine.excluded_hosts(now)
+        free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
+        chosen = list(islice(((r, s) for r, s in free if r.name not in excluded), room))
+        for number, (record, slot) in enumerate(chosen, start=self._workers + 1):
+            roster.add(Worker(number, record.name, slot, started=now, looks_after=looks_after))
+        first, self._workers = self._workers + 1, self._workers + len(chosen)
+        return [StartWorker(n, record.name, slot, background) for n, (record, slot) in enumerate(chosen, start=first)]
+
+    def _in_turn(self, now: float) -> Iterable[HostRecord]:
+        """The hosts with free slots whose workers may be started."""
+        roster = self._roster
+        if self.in_order_until is None or now >= self.in_order_until:
+            return roster.in_order(roster.with_room)
+        before = min((roster.place_of(name) for name in self._awaited()), default=math.inf)
+        return roster.in_order(name for name in roster.with_room if roster.place_of(name) < before)
+
+    def booting(self) -> bool:
+        """Whether a worker with a slot is starting."""
+        return any(w in self._roster.placed for w in self._roster.booting)
+
+    def replacement_expected(self, now: float) -> bool:
+        """Whether one is starting, and has not been for longer than a member may take to come back."""
+        booting = (self._roster.workers[w] for w in self._roster.booting if w in self._roster.placed)
+        return any(now < worker.started + self._settings.rejoin_timeout for worker in booting)
+
+    def ready_newcomers(self, ordinal: int, now: float, patient: bool) -> list[int]:
+        """Waiting workers that may join the running round now.
+
+        Args:
+            ordinal: the script's current `run` call.
+            now: the time.
+            patient: whether to wait a while for those that still boot, so that all join in one go.
+        """
+        roster = self._roster
+        if not roster.offers(ordinal):
+            return []
+        if patient and self.booting():
+            first = next(w for i in roster.waiting if (w := roster.workers[i]).waits_in(ordinal))
+            if now < first.waiting_since + self._settings.join_window:
+                return []
+        return [w.worker_id for w in roster.waiting_in(ordinal)]
+
+    def no_slot_works(self, now: float) -> bool:
+        """Whether every slot has been tried and failed: no worker waits, and none boots for the first time."""
+        roster = self._roster
+        if roster.unconnected or roster.waiting or not self.quarantine.any_tried():
+            return False
+        if any(roster.slot_of(w).failures == 0 for w in roster.live()):
+            return False
+        free = (
+            (record, slot) for record in roster.in_order(roster.with_room) for slot in roster.free_slots(record, now)
+        )
+        return not any(record.places[slot].failures == 0 for record, slot in free)
+
+    def troubles(self, now: float, late: bool = False) -> tuple[Cause, ...]:
+        """Why hosts and slots are not used, MAX_TROUBLES reasons at most; empty if all are.
+
+        Args:
+            now: the time.
+            late: whether a host should have answered by now.
+        """
+        trouble = self.discovery.last if late else self.discovery.first
+        discovery = [Cause(CauseKind.DISCOVERY_FAILED, detail=ReportedText(trouble))] if trouble else []
+        return tuple(islice(chain(discovery, self.host_problems(now, late)), MAX_TROUBLES))
+
+    def host_problems(self, now: float, late: bool = False) -> Iterator[Cause]:
+        """Of each host that is not used, or not in all of its slots, why. Arguments as above."""
+        roster = self._roster
+        excluded = self.quarantine.excluded_hosts(now)
+        awaited = self._awaited() if late else set()
+        cooling = self.quarantine.cooling_hosts(now)
+        with_problems = self._trouble.keys() | excluded | cooling | roster.partly_drained | awaited
+        for record in roster.in_order(with_problems & roster.hosts.keys()):
+            if record.name in awaited:
+                yield Cause(CauseKind.HOST_UNANSWERED, host=record.name)
+            yield from self.problems_of(record, now, excluded)
+
+    def has_problem(self, host: str) -> bool:
+        """Whether a host's agent has a fault, or the host is drained as a whole."""
+        return host in self._trouble
+
+    def has_fault(self, host: str) -> bool:
+        """Whether a host's agent could not be started, was lost, or is silent."""
+        trouble = self._trouble.get(host)
+        return trouble is not None and trouble.kind is CauseKind.HOST_UNUSED
+
+    def problems_of(self, record: HostRecord, now: float, excluded: set[str]) -> Iterator[Cause]:
+        """Why a host is not used, or not in all of its slots.
+
+        Args:
+            record: the host.
+            now: the time.
+            excluded: the hosts on which no worker is to be started now.
+        """
+        cooling = sum(place.free_at > now for place in record.places.values())
+        if record.name in self._trouble:
+            yield self._trouble[record.name]
+        if record.name in excluded:
+            yield Cause(CauseKind.HOST_QUARANTINED, host=record.name)
+        elif record.present and cooling:
+            yield Cause(CauseKind.SLOTS_COOLING, host=record.name, detail=Count(cooling))
+        elif record.drained and not record.drained_whole:
+            yield Cause(CauseKind.SLOTS_DRAINED, host=record.name, detail=Count(len(record.drained)))
+
+    def deadlines(self, now: float) -> Iterator[float]:
+        """When something may be due here."""
+        yield from self.quarantine.deadlines(now)
+        if self.in_order_until is not None and self.in_order_until > now and self._awaited():
+            yield self.in_order_until
+        workers = self._roster.workers
+        yield from (at for w in self._roster.leaving if (at := workers[w].stop_at) is not None)
+        yield self._roster.next_wait_over(self._settings.join_window, now)
+        if not self._settings.mode.members_survive:
+            yield self._roster.next_boot_over(self._settings.rejoin_timeout, now)
+
+    def _awaited(self) -> set[str]:
+        """Hosts whose first agent has been started and has not connected yet."""
+        return self._roster.unconnected - self._trouble.keys()
+
+
+def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], now: float) -> set[str]:
+    """The hosts that get an agent now. Those that have failed least go first, then the oldest.
+
+    Args:
+        roster: the hosts.
+        max_workers: maximum number of workers now.
+        unusable: hosts that are not counted on, whether they have an agent or not.
+        now: the time.
+    """
+    wanted = [record for record in roster.hosts.values() if record.wanted]
+    due = [record for record in wanted if record.agent_id is None and record.start.free_at <= now]
+    if not due:
+        return set()
+    taken = [record for record in wanted if record.agent_id is not None and record.name not in unusable]
+    room, spare, chosen = max_workers, SPARE_HOSTS, set[str]()
+    for record in chain(taken, sorted(due, key=lambda record: record.start.failures)):
+        if room <= 0 and spare <= 0:
+            break
+        room, spare = (room - record.open_count, spare) if room > 0 else (room, spare - 1)
+        if record.agent_id is None:
+            chosen.add(record.name)
+    return chosen

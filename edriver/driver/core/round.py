@@ -1,0 +1,477 @@
+"""One round as the driver sees it, with the states of a round, and the agreed interrupt that may end it.
+
+A round changes by the methods of `Round` alone; `round_control.py` says when.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.driver.core import events
+from edriver.driver.core.blocked_members import BlockedMembers, UnevenState
+from edriver.driver.core.cause import BoundaryMissed, Cause, CauseKind, Digests, Done, Members, Unanswered, WorkerName
+from edriver.driver.core.mode import CheckpointWay
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.core.script_error import ScriptError
+from edriver.driver.core.transitions import next_state
+
+Report: TypeAlias = (
+    events.BoundaryReached
+    | events.CheckpointSaved
+    | events.FirstBoundaryPassed
+    | events.WorkerDone
+    | events.WorkerBlocked
+    | events.WorkerIdle
+)
+
+
+class RoundState(enum.Enum):
+    """The state of a round. It has ended once it is STOPPING, ABORTED or FINISHED; members may still be in it."""
+
+    RUNNING = "running"  # its members train
+    NOTIFIED = "notified"  # they do, and are asked how many boundaries they have passed
+    STOPPING = "stopping"  # each of them stops at the agreed boundary
+    ABORTED = "aborted"  # its collectives are broken: each of them comes back from where it is
+    FINISHED = "finished"  # all members were done: the `run` call is over
+
+
+class RoundStep(enum.Enum):
+    """What changes a round's state: an order to its members."""
+
+    NOTIFY = "Notify"
+    GO_ON = "GoOn"
+    STOP_AT = "StopAt"
+    ABORT = "Abort"
+    FINISH = "Finish"
+
+
+ROUND_TRANSITIONS: Final = {
+    (RoundState.RUNNING, RoundStep.NOTIFY): RoundState.NOTIFIED,
+    (RoundState.RUNNING, RoundStep.ABORT): RoundState.ABORTED,
+    (RoundState.RUNNING, RoundStep.FINISH): RoundState.FINISHED,
+    (RoundState.NOTIFIED, RoundStep.GO_ON): RoundState.RUNNING,
+    (RoundState.NOTIFIED, RoundStep.STOP_AT): RoundState.STOPPING,
+    (RoundState.NOTIFIED, RoundStep.ABORT): RoundState.ABORTED,
+    (RoundState.NOTIFIED, RoundStep.FINISH): RoundState.FINISHED,
+    (RoundState.STOPPING, RoundStep.ABORT): RoundState.ABORTED,
+    (RoundState.STOPPING, RoundStep.FINISH): RoundState.FINISHED,  # all returned before the boundary
+}
+"""What follows from what. A round begins as RUNNING, by its RoundPlan."""
+
+
+@dataclass(slots=True)
+class RunCall:
+    """The script's current call of `edriver.run`: its rounds pass one state on.
+
+    Attributes:
+        ordinal: which call of the script it is, from 1.
+        best: the highest version that has been offered in it.
+        checkpoints: whether its state is written to disk, so that new workers may find a checkpoint.
+        previous: the last round of the call before.
+    """
+
+    ordinal: int = 1
+    best: Version = NO_VERSION
+    checkpoints: bool = False
+    previous: RoundId = NO_ROUND
+
+    def note_offer(self, version: Version, checkpoint: int | None) -> None:
+        """A worker offers a state in it; `checkpoint` as in WorkerWaiting."""
+        self.best = max(self.best, version)
+        self.checkpoints = self.checkpoints or checkpoint is not None
+
+    def note_trained(self, round_id: RoundId) -> None:
+        """A round may have trained, and none of its members has offered what it holds."""
+        self.best = max(self.best, Version(round_id, 0))
+
+    def end(self, last: RoundId) -> None:
+        """Its last round is finished: the script may enter the next one."""
+        self.ordinal += 1
+        self.best, self.checkpoints, self.previous = NO_VERSION, False, last
+
+    def may_differ(self, version: Version) -> bool:
+        """Whether holders of this version may differ: it is older than this call, whose first sync is to come."""
+        return version.round_id <= self.previous
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """An agreed interrupt: all members stop at the same boundary (docs/architecture.md, "Agreed interrupt").
+
+    Every member answers a notice at once with the boundaries it has passed, and from then on waits for the verdict
+    at its next one. The highest answer plus one is then a boundary that no member has passed and that all members
+    reach.
+
+    Attributes:
+        number: distinguishes it from other interrupts of the round.
+        deadline: when a member that has not answered, or has not stopped, counts as hung.
+        awaited: members that have not been seen to have answered; also some that have, or are members no more.
+        reports: boundaries passed, by worker_id.
+        boundary: the boundary at which all stop, once the verdict is known,
+        cause: and why they do.
+        counted: whether the round's end has been counted for that, when the verdict was given.
+        ways: in restart mode, by what members can be asked for a checkpoint; those that cannot be are not in it.
+        saved: members that have had their time for that.
+    """
+
+    number: int
+    deadline: float
+    awaited: set[int]
+    reports: dict[int, int] = field(default_factory=dict)
+    boundary: int | None = None
+    cause: Cause | None = None
+    counted: bool = False
+    ways: dict[int, CheckpointWay] = field(default_factory=dict)
+    saved: set[int] = field(default_factory=set)
+
+    def answered(self, members: set[int]) -> bool:
+        """Whether every one of the round's members has reported."""
+        return not _any_left(self.awaited, lambda worker_id: worker_id in members and worker_id not in self.reports)
+
+    def agree(self) -> int:
+        """The boundary at which all stop."""
+        return max(self.reports.values()) + 1
+
+
+@dataclass(slots=True)
+class Round:
+    """The running round, or the last one.
+
+    Attributes:
+        plan: as it was assigned.
+        state: see RoundState.
+        members: the workers still in it: not lost, not yet waiting for the next one.
+        done: members whose training function has returned, with the boundaries they passed.
+        completed: members whose process has ended with code 0 meanwhile; only in restart mode.
+        lost: members that failed.
+        exits_awaited: members that are being killed or stopped, and must have ended before the next round.
+        raised: tracebacks of collectives that failed, by worker_id.
+        broke: whether it was one of these that ended the round; others fail because it has ended.
+        errors: exceptions of the script's own, by worker_id.
+        blocked: members that wait in a collective.
+        interrupt: the agreed interrupt under way.
+        interrupts: how many there have been.
+        abort_cause: why the round was aborted.
+        long_lived: whether it had lasted so long by then that the causes that ended earlier ones are forgotten.
+        resume_at: after an unproven connection: when the next round may be begun,
+        unproven_since: and since when one round after the other has ended so.
+        rejoin_deadline: when a round that has ended is given up by those that have not come back.
+        newcomers_start_at: when newcomers' processes are started at the latest, see `is_under_way`.
+        open_at: from when on it may be interrupted to take in newcomers.
+        under_way: members that have passed a boundary.
+        digests: of the state at their first boundary, each with the member that reported it first: there should be one.
+        entered_next: whether a member has since entered the script's next `run`.
+        before_first: members that have not been seen to be under way; also some that are, or are members no more.
+        ranks: of all that were members, by worker_id.
+    """
+
+    plan: RoundPlan
+    members: set[int]
+    newcomers_start_at: float
+    open_at: float = 0.0
+    state: RoundState = RoundState.RUNNING
+    under_way: set[int] = field(default_factory=set)
+    digests: dict[str, int] = field(default_factory=dict)
+    done: dict[int, int] = field(default_factory=dict)
+    completed: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    exits_awaited: set[int] = field(default_factory=set)
+    raised: dict[int, str] = field(default_factory=dict)
+    broke: bool = False
+    errors: dict[int, ScriptError] = field(default_factory=dict)
+    blocked: BlockedMembers = field(default_factory=BlockedMembers)
+    interrupt: Interrupt | None = None
+    interrupts: int = 0
+    abort_cause: Cause | None = None
+    long_lived: bool = False
+    resume_at: float | None = None
+    unproven_since: float | None = None
+    rejoin_deadline: float | None = None
+    entered_next: bool = False
+    before_first: set[int] = field(init=False)
+    ranks: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin."""
+        self.before_first = set(self.plan.workers)
+        self.ranks = {worker_id: rank for rank, worker_id in enumerate(self.plan.workers)}
+
+    # ---- its state -------------------------------------------------------------------------------------------
+
+    def _move(self, step: RoundStep) -> None:
+        self.state = next_state(ROUND_TRANSITIONS, self.state, step, f"round {self.plan.round_id}")
+
+    @property
+    def running(self) -> bool:
+        """Whether its members train, as far as the driver has decided."""
+        return self.state in (RoundState.RUNNING, RoundState.NOTIFIED)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its members have received the boundary at which to stop, and it is not aborted."""
+        return self.state is RoundState.STOPPING
+
+    @property
+    def aborted(self) -> bool:
+        """Whether it was aborted."""
+        return self.state is RoundState.ABORTED
+
+    @property
+    def finished(self) -> bool:
+        """Whether all were done and have received Finish."""
+        return self.state is RoundState.FINISHED
+
+    def ask(self, deadline: float) -> Interrupt:
+        """Notify all members, who answer with the boundaries they have passed; those that are done have answered.
+
+        Args:
+            deadline: see Interrupt.
+        """
+        self._move(RoundStep.NOTIFY)
+        self.interrupts += 1
+        self.interrupt = Interrupt(self.interrupts, deadline, set(self.members), dict(self.done))
+        return self.interrupt
+
+    def go_on(self) -> None:
+        """No member stops: what the interrupt was for has disappeared."""
+        self._move(RoundStep.GO_ON)
+        self.interrupt = None
+
+    def stop_at_boundary(self, cause: Cause, deadline: float, counted: bool) -> int:
+        """All members stop at one boundary, which is returned; arguments as the attributes of Interrupt."""
+        interrupt = self.interrupt
+        assert interrupt is not None, "its members have been asked"
+        self._move(RoundStep.STOP_AT)
+        interrupt.boundary, interrupt.cause, interrupt.counted = interrupt.agree(), cause, counted
+        interrupt.deadline = deadline
+        return interrupt.boundary
+
+    def abort(self, cause: Cause, rejoin_deadline: float) -> None:
+        """It is broken; those of its members that have not come back by then are not waited for."""
+        self._move(RoundStep.ABORT)
+        self.abort_cause = cause
+        self.rejoin_deadline = rejoin_deadline
+
+    def finish(self) -> None:
+        """All members are done."""
+        self._move(RoundStep.FINISH)
+
+    # ---- its members -----------------------------------------------------------------------------------------
+
+    def lose(self, worker_id: int) -> None:
+        """A member has failed, and is a member no more."""
+        self._remove(worker_id)
+        self.lost.add(worker_id)
+
+    def blame(self, worker_id: int) -> None:
+        """A member, for whose sake the round is to be aborted, counts as lost; it may come back."""
+        assert worker_id in self.members, f"worker {worker_id} is in the round"
+        self.lost.add(worker_id)
+
+    def leave(self, worker_id: int, now: float) -> None:
+        """A member waits for its next round."""
+        self._remove(worker_id)
+        self.blocked.waits_from = now
+
+    def complete(self, worker_id: int, now: float) -> None:
+        """A member's process has ended well while others go on; in restart mode."""
+        self._remove(worker_id)
+        self.completed.add(worker_id)
+        self.blocked.waits_from = now
+
+    def process_ended(self, worker_id: int) -> None:
+        """A member of a round that is finished has ended."""
+        self.members.discard(worker_id)
+
+    def enter_next(self, worker_id: int) -> None:
+        """A member of a round that is finished has entered the script's next `run`."""
+        self.entered_next = True
+        self.members.discard(worker_id)
+
+    def await_exit(self, worker_id: int) -> None:
+        """A member is killed: the next round waits until it has ended."""
+        self.exits_awaited.add(worker_id)
+
+    def trainer_ended(self, worker_id: int) -> None:
+        """A process trains no more: the next round need not wait for it."""
+        self.exits_awaited.discard(worker_id)
+
+    def stop_all(self, long_lived: bool, rejoin_deadline: float) -> None:
+        """All members are stopped, and the next round waits until they have ended; in restart mode."""
+        self.long_lived = long_lived
+        self.rejoin_deadline = rejoin_deadline
+        self.exits_awaited |= self.lost | self.members
+        self.members.clear()
+        self.done.clear()
+
+    def extend(self, rejoin_deadline: float) -> None:
+        """Members are waited for, once it has ended, until then."""
+        self.rejoin_deadline = rejoin_deadline
+
+    def _remove(self, worker_id: int) -> None:
+        self.members.discard(worker_id)
+        self.done.pop(worker_id, None)
+
+    # ---- what they report ------------------------------------------------------------------------------------
+
+    def note_raised(self, worker_id: int, traceback: str) -> None:
+        """A member's collective has failed."""
+        self.raised[worker_id] = traceback
+        self.broke = self.broke or not self.aborted
+
+    def note_error(self, worker_id: int, error: ScriptError) -> None:
+        """A member's script has raised an exception."""
+        self.errors[worker_id] = error
+
+    def note_unproven(self, since: float, resume_at: float) -> None:
+        """A connection did not prove to lead to a member; arguments as the attributes."""
+        self.unproven_since, self.resume_at = since, resume_at
+
+    @property
+    def met_unproven(self) -> bool:
+        """Whether it has met a connection that did not prove to lead to a member."""
+        return self.resume_at is not None
+
+    def explains_end_of(self, worker_id: int) -> bool:
+        """Whether a member's process ends of what the round has met: a lost peer (a member that stays in a collective
+        ends), an unproven connection.
+        """
+        return worker_id in self.members and (bool(self.lost) or self.met_unproven)
+
+    def uneven(self) -> UnevenState | None:
+        """Whether members wait in collectives for others that are done, or have stopped."""
+        blocked = self.blocked
+        if not (blocked.blocked or blocked.idle) or self.finished or self.aborted:
+            return None
+        if blocked.waits_from is None:
+            return None
+        boundary = self.interrupt.boundary if self.interrupt else None
+        gone = self.members | self.lost | self.completed
+        away = () if boundary is None else (w for w in self.plan.workers if w not in gone)
+        done = {**dict.fromkeys(self.completed, 0), **self.done}
+        return blocked.uneven(self.members, done, dict.fromkeys(away, boundary or 0), self.names)
+
+    @property
+    def cannot_stop(self) -> bool:
+        """Whether all members that have not come to the agreed boundary wait in collectives for those that have."""
+        found = self.uneven() if self.stopping else None
+        return found is not None and found.unresolvable and bool(found.steps.stopped) and not found.steps.done
+
+    def note(self, event: Report, now: float) -> None:
+        """Record a member's report of its progress in this round."""
+        match event:
+            case events.BoundaryReached(worker_id, _, number, boundaries, way):
+                if self.interrupt and self.interrupt.number == number:
+                    self.interrupt.reports[worker_id] = boundaries
+                    if way is not CheckpointWay.NONE:
+                        self.interrupt.ways[worker_id] = way
+            case events.CheckpointSaved(worker_id):
+                if self.interrupt:
+                    self.interrupt.saved.add(worker_id)
+            case events.FirstBoundaryPassed(worker_id, digest=digest):
+                self.under_way.add(worker_id)
+                if digest:
+                    self.digests.setdefault(digest, worker_id)
+            case events.WorkerDone(worker_id, _, boundaries):
+                self.done[worker_id], self.blocked.waits_from = boundaries, now
+                if self.interrupt:  # it will pass no further boundary, and answers no further notice
+                    self.interrupt.reports[worker_id] = boundaries
+            case events.WorkerBlocked(worker_id, _, boundaries, seconds):
+                self.blocked.note(worker_id, now - seconds, boundaries, seconds)
+            case events.WorkerIdle(worker_id, _, seconds):
+                self.blocked.note_idle(worker_id, now, seconds)
+
+    def has(self, worker_id: int, round_id: RoundId) -> bool:
+        """Whether this is the round's ID and the worker is still in it; else the message is an old one."""
+        return self.plan.round_id == round_id and worker_id in self.members and not self.finished
+
+    def is_under_way(self, now: float) -> bool:
+        """Whether its members have their first step behind them, so that others may use their hosts' processors."""
+        return now >= self.newcomers_start_at or not self._awaits_first_step
+
+    @property
+    def _awaits_first_step(self) -> bool:
+        """Whether a member has made no step yet."""
+        return _any_left(
+            self.before_first, lambda w: w in self.members and w not in self.under_way and w not in self.done
+        )
+
+    def deadlines(self) -> Iterator[float]:
+        """When something may be due here."""
+        if self.running and self._awaits_first_step:
+            yield self.newcomers_start_at
+        if self.running:
+            yield self.open_at
+        if self.interrupt and not self.finished and not self.aborted:
+            yield self.interrupt.deadline
+        if self.rejoin_deadline is not None:
+            yield self.rejoin_deadline
+        if self.resume_at is not None:
+            yield self.resume_at
+
+    # ---- as causes -------------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> Cause:
+        """What the run does during this round."""
+        hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
+        plan = self.plan
+        members = Members(plan.round_id, len(plan.seats), hosts, plan.steps_lost, plan.torn, plan.checkpoint)
+        return Cause(CauseKind.ROUND_RUNS, detail=members)
+
+    @property
+    def all_done(self) -> Cause:
+        """Its end, once all are done."""
+        counts = self.done.values()
+        return Cause(CauseKind.ALL_DONE, detail=Done(min(counts, default=0), max(counts, default=0)))
+
+    @property
+    def unequal(self) -> Cause | None:
+        """What the members' states differ in at their first boundary; None: nothing."""
+        if len(self.digests) < 2:
+            return None
+        version = Version(self.plan.round_id, 1)
+        found = Digests(version, tuple((self.name(worker), digest) for digest, worker in self.digests.items()))
+        return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=found)
+
+    def unanswered(self, interrupt: Interrupt, bound: float) -> Cause:
+        """The cause of its end, if members have not answered within this many seconds."""
+        silent = self.names(self.members - interrupt.reports.keys())
+        return Cause(CauseKind.NO_ANSWER, detail=Unanswered(bound, silent))
+
+    def missed(self, interrupt: Interrupt) -> Cause:
+        """Its end, where members have not come to the agreed boundary in time."""
+        assert interrupt.boundary is not None
+        return Cause(CauseKind.BOUNDARY_MISSED, detail=BoundaryMissed(interrupt.boundary, self.names(self.members)))
+
+    def names(self, workers: Collection[int]) -> tuple[WorkerName, ...]:
+        """These of its workers, in order of rank."""
+        seats = (self.plan.seats[self.ranks[worker_id]] for worker_id in self.order(workers))
+        return tuple(WorkerName(seat.worker_id, seat.host, seat.slot, seat.rank) for seat in seats)
+
+    def name(self, worker_id: int) -> WorkerName:
+        """One of its workers."""
+        (name,) = self.names({worker_id})
+        return name
+
+    def order(self, workers: Collection[int]) -> tuple[int, ...]:
+        """Those of these workers that were members, in order of rank."""
+        return tuple(sorted((w for w in workers if w in self.ranks), key=self.ranks.__getitem__))
+
+    def had(self, worker_id: int) -> bool:
+        """Whether a worker was one of its members."""
+        return worker_id in self.ranks
+
+
+def _any_left(workers: set[int], belongs: Callable[[int], bool]) -> bool:
+    """Whether any of these still belongs to a set that none comes back to; what no longer does is dropped here."""
+    while workers:
+        worker_id = next(iter(workers))
+        if belongs(worker_id):
+            return True
+        workers.discard(worker_id)
+    return False

@@ -1,0 +1,600 @@
+"""Round control: when a round is formed, interrupted, aborted, finished, and what the run waits for. Part of the core.
+
+It owns the round, the script's `run` call, what ends of rounds have cost, and what is reported of the run. Each method
+returns the actions that follow. A round goes through these situations:
+
+    forming     there is no round, or no member of the last one is expected back   -> form
+    running     its members train                                                  -> run
+    rejoining   it has ended by StopAt or Abort; its members come back one by one  -> rejoin
+    finishing   all were done; processes exit, or enter the script's next `run`    -> finish
+
+Which orders lead from one to the next is a table: ROUND_TRANSITIONS in round.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId
+from edriver.discovery.hosts import HostUpdateResult
+from edriver.driver.core import events
+from edriver.driver.core.actions import (
+    Abort,
+    Action,
+    Explain,
+    Finish,
+    FinishRun,
+    GoOn,
+    Leave,
+    LookAgain,
+    Notify,
+    RunEnd,
+    Skip,
+    StopAt,
+    StopWorker,
+)
+from edriver.driver.core.cause import Cause, CausedBy, CauseKind, Change, ReportedText, TimedOut
+from edriver.driver.core.failures.budgets import Budgets
+from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, UnprovenConnectionWatch, disagreement
+from edriver.driver.core.failures.failure_log import FailureLog
+from edriver.driver.core.failures.suspicion import Suspects
+from edriver.driver.core.failures.uneven_steps import UnevenWatch
+from edriver.driver.core.mode import CheckpointWay
+from edriver.driver.core.obstacles import Obstacles
+from edriver.driver.core.placement import Placement
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.core.records import Worker, WorkerState, WorkerStep
+from edriver.driver.core.roster import Roster
+from edriver.driver.core.round import Interrupt, Round, RunCall
+from edriver.driver.core.script_error import ScriptError
+from edriver.driver.core.selection import Selection, plan_round, prospect, select, wanted_members
+from edriver.driver.core.settings import Settings
+
+
+@dataclass(slots=True, eq=False)
+class RoundControl:
+    """Forms rounds and ends them.
+
+    Attributes:
+        settings: the operator's limits.
+        roster: who is there.
+        placement: which workers are starting, and how many there may be.
+        suspects: who may yet come to life.
+        failures: of workers since the round was formed.
+        started: when the run began.
+        incarnation: which driver of the run forms its rounds now.
+        current: the running round, or the last one; None before the first.
+        call: the script's `run` call.
+        budgets: how many failures and changes the run may still see.
+        idle_since: since when no round has run; None: one runs. Before the first, when --start-timeout is over.
+        activity: what the run does, or waits for; None: it has just begun.
+        standstill: why members can only wait for others; None: they can do more.
+        late_failure: why a worker failed after its function had returned; None: none has.
+    """
+
+    settings: Settings
+    roster: Roster
+    placement: Placement
+    suspects: Suspects
+    failures: FailureLog
+    started: float
+    incarnation: int = 1
+    current: Round | None = None
+    call: RunCall = field(default_factory=RunCall)
+    budgets: Budgets = field(init=False)
+    idle_since: float | None = field(init=False)
+    activity: Cause | None = None
+    standstill: Cause | None = None
+    late_failure: Cause | None = None
+    _obstacles: Obstacles = field(init=False)
+    _uneven: UnevenWatch = field(init=False)
+    _breakage: BreakageWatch = field(default_factory=BreakageWatch)
+    _errors: ErrorWatch = field(default_factory=ErrorWatch)
+    _unproven: UnprovenConnectionWatch = field(default_factory=UnprovenConnectionWatch)
+    _formed: int = 0
+    _explained_losses: set[str] = field(default_factory=set)
+    _reported_unequal: bool = False
+    _reported: Cause | None = None
+    _reported_trouble: Cause | None = None
+
+    def __post_init__(self) -> None:
+        """Begin without a round."""
+        settings = self.settings
+        self.budgets = Budgets(settings)
+        self.idle_since = self.started + settings.start_timeout  # until then the other timeout counts
+        self._obstacles = Obstacles(settings, self.roster, self.placement, self.suspects, self.started)
+        self._uneven = UnevenWatch(settings.uneven_steps_timeout, settings.idle_timeout)
+
+    # ---- questions -------------------------------------------------------------------------------------------
+
+    def round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
+        """The current round, if this is its id and the worker is still in it; else the message is an old one."""
+        current = self.current
+        return current if current and current.has(worker_id, round_id) else None
+
+    def has_member(self, worker_id: int) -> bool:
+        """Whether a worker is in the current round."""
+        return self.current is not None and worker_id in self.current.members
+
+    def size_is_to_blame(self, worker_id: int, cause: Cause, now: float) -> bool:
+        """Whether a member fails of its round's size, and not of its slot or host."""
+        return self.has_member(worker_id) and self.placement.sizes.is_to_blame(self.current, cause, now)
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether a worker may hold state of a round."""
+        return bool(self.roster.may_hold)
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Whether a worker that is ending may still write a checkpoint."""
+        return self.call.checkpoints and bool(self.roster.may_write)
+
+    @property
+    def completed(self) -> RoundId | None:
+        """The last round, once no worker may hold its state or write it to disk; None: one may.
+
+        Only a worker that was ordered to look after that sees every checkpoint: the messages in which others offer what
+        they have found may be on their way for longer than the last holder lives.
+        """
+        if self.holds_state or self.awaits_checkpoint:
+            return None
+        return self.current.plan.round_id if self.current else NO_ROUND
+
+    def forming(self, now: float) -> bool:
+        """Whether a round is to be formed: no worker is in one, and all that are expected back have rejoined or are
+        late.
+        """
+        current = self.current
+        if current is None:
+            return True
+        if current.finished:
+            return not current.members
+        if current.running:
+            return False
+        # One that was killed for its silence must have ended before others continue: it might wake up and write files.
+        awaited = bool(current.members) or not current.exits_awaited.isdisjoint(self.roster.workers)
+        late = current.rejoin_deadline is not None and now >= current.rejoin_deadline
+        return not awaited or (late and current.aborted)
+
+    def deadlines(self) -> Iterator[float]:
+        """When something may be due here."""
+        settings = self.settings
+        if self.current:
+            yield from self.current.deadlines()
+            yield from self.current.blocked.deadlines(settings.uneven_steps_timeout, settings.idle_timeout)
+        else:
+            yield self.started + settings.start_timeout
+        if self.idle_since is not None:
+            yield self.idle_since + settings.elastic_timeout
+
+    # ---- the end of the run ----------------------------------------------------------------------------------
+
+    def give_up(self, cause: Cause) -> list[Action]:
+        """The run has failed. If a worker has ended, wait for its exit, which has the reason."""
+        if self.roster.ending:
+            return []
+        explained = self.placement.sizes.explained(cause, self.current, self.failures.latest)
+        return self.end_run(RunEnd.FAILED, explained)
+
+    def time_out(self, waited_for: Cause | None) -> list[Action]:
+        """The run has waited for too long."""
+        limit = TimedOut(self.settings.elastic_timeout, waited_for)
+        return self.give_up(Cause(CauseKind.TIMED_OUT, detail=limit))
+
+    def end_run(self, end: RunEnd, cause: Cause) -> list[Action]:
+        """The run's last action."""
+        return [FinishRun(end, cause, () if end is RunEnd.DONE else self.failures.in_order())]
+
+    # ---- what happens to members -----------------------------------------------------------------------------
+
+    def abort(self, cause: Cause, now: float) -> list[Action]:
+        """Break the current round; one that is over already stays as it is."""
+        current, settings = self.current, self.settings
+        if current is None or current.aborted or current.finished:
+            return []
+        cause = self.placement.sizes.end_of(current, cause, now)
+        interrupt = current.interrupt
+        current.abort(cause, now + settings.rejoin_timeout)
+        self.idle_since = now
+        actions: list[Action] = []
+        if current.members:
+            actions.append(Abort(current.order(current.members), current.plan.round_id, cause))
+        if interrupt is None or not interrupt.counted or cause is not interrupt.cause:
+            self.budgets.spend(now, cause)
+        if not settings.mode.members_survive:
+            actions += self._stop_members(current, now)
+        return actions
+
+    def _stop_members(self, current: Round, now: float) -> list[Action]:
+        """End the processes of a round that none of them survives; the next one waits until they have ended."""
+        settings = self.settings
+        actions: list[Action] = []
+        for worker_id in current.order(current.members):
+            worker = self.roster.workers[worker_id]
+            self.roster.move(worker, WorkerStep.STOP)
+            # One that is silent may be stopped: it would sleep through the grace.
+            grace = 0.0 if worker_id in self.suspects else settings.leave_grace
+            actions.append(StopWorker(worker_id, worker.host, grace))
+        long_lived = now >= current.newcomers_start_at + settings.failure_window
+        current.stop_all(long_lived, now + settings.leave_grace + settings.rejoin_timeout)
+        self.roster.reopen_slots()
+        return actions
+
+    def lose_member(self, worker_id: int, cause: Cause, now: float) -> list[Action]:
+        """A worker has failed: its round, if it is in one, is void."""
+        if self.current is None or not self.has_member(worker_id):
+            return []
+        self.current.lose(worker_id)
+        return self.abort(cause, now)
+
+    def fail_late(self, worker_id: int, cause: Cause) -> list[Action]:
+        """A worker has failed whose function had returned: the others end, and the run has failed."""
+        self.late_failure = self.late_failure or cause
+        current = self.current
+        if current is None:
+            return []
+        current.process_ended(worker_id)
+        return [Abort(current.order(current.members), current.plan.round_id, cause)]
+
+    def await_exit(self, worker_id: int) -> None:
+        """A worker is killed: if it is a member, the next round waits until it has ended."""
+        if self.current and self.has_member(worker_id):
+            self.current.await_exit(worker_id)
+
+    def complete_member(self, worker_id: int, now: float) -> bool:
+        """Whether a member may end while others continue: in restart mode the script need not return together."""
+        if self.settings.mode.members_survive or self.current is None or not self.has_member(worker_id):
+            return False
+        self.current.complete(worker_id, now)
+        return True
+
+    def process_ended(self, worker_id: int) -> None:
+        """A worker's process has ended, as it should."""
+        if self.current and self.current.finished:
+            self.current.process_ended(worker_id)
+
+    def leave(self, worker: Worker, now: float) -> list[Action]:
+        """A worker is about to wait for its next round: it is in the current one no more."""
+        current, actions = self.current, list[Action]()
+        if current is None:
+            return actions
+        if not current.finished and worker.worker_id in current.members:
+            if current.running:
+                actions += self.abort(Cause(CauseKind.LEFT_ROUND, worker.name), now)
+            current.leave(worker.worker_id, now)
+        elif current.finished and worker.state is WorkerState.FINISHED:
+            current.enter_next(worker.worker_id)
+        return actions
+
+    def note_offer(self, event: events.WorkerWaiting) -> None:
+        """A worker waits for a round of the script's `run` call, or of another one."""
+        if event.ordinal == self.call.ordinal:
+            self.call.note_offer(event.version, event.checkpoint)
+
+    def note_error(self, worker_id: int, error: ScriptError) -> None:
+        """A worker's script has raised an exception: if it is a member, it may be that of its round."""
+        if self.current and self.has_member(worker_id):
+            self.current.note_error(worker_id, error)
+
+    def note_unproven(self, current: Round, worker_id: int, reason: str, now: float) -> list[Action]:
+        """A member has met a connection that does not lead to a member; the next round may be begun after a pause."""
+        self._unproven.record(current, now)
+        cause = Cause(CauseKind.PEER_UNPROVEN, current.name(worker_id), detail=ReportedText(reason))
+        return self.abort(cause, now)
+
+    def abort_for(self, worker: Worker, cause: Cause, now: float) -> list[Action]:
+        """Break the current round for the sake of a member that is suspected."""
+        assert self.current is not None, "it is a member of a round"
+        self.current.blame(worker.worker_id)
+        return self.abort(replace(cause, preempted=not self.roster.keeps(worker)), now)
+
+    def trainer_ended(self, worker_id: int) -> None:
+        """A worker trains no more: no round waits for its process."""
+        if self.current:
+            self.current.trainer_ended(worker_id)
+
+    def extend_rejoin(self, now: float) -> None:
+        """A suspected worker has come to life: members of a round that has ended are waited for once more."""
+        if self.current and self.current.rejoin_deadline is not None:
+            self.current.extend(now + self.settings.rejoin_timeout)
+
+    def resume(self, incarnation: int) -> None:
+        """Another driver has taken the run over: its rounds have its number."""
+        self.incarnation = incarnation
+
+    def dismiss(self, worker: Worker, now: float) -> Leave:
+        """Have a waiting worker leave."""
+        self.roster.dismiss(worker, now + self.settings.leave_grace)
+        return Leave(worker.worker_id)
+
+    # ---- running ---------------------------------------------------------------------------------------------
+
+    def look_for_uneven_steps(self, now: float) -> list[Action]:
+        """Say who waits for members that are done; a round in which nothing else can happen is tried once more."""
+        current = self.current
+        found = self._uneven.look(current, now) if current else None
+        self.standstill = found.cause if found else None
+        if current is None or found is None or not found.over:
+            return []
+        again = self._uneven.again(current, found.cause)
+        return self.give_up(again) if again else self.abort(found.cause, now)
+
+    def report_unequal(self) -> list[Action]:
+        """Say, once in a run, that members differ at their first boundary."""
+        if self._reported_unequal or self.current is None or (unequal := self.current.unequal) is None:
+            return []
+        self._reported_unequal = True
+        return [Explain(unequal)]
+
+    def run(self, current: Round, now: float) -> list[Action]:
+        """Finish a round whose members are all done; interrupt it when other members are wanted.
+
+        Args:
+            current: the round, which runs.
+            now: the time.
+        """
+        if current.members == current.done.keys():
+            return self._finish(current, now)
+        roster, sizes = self.roster, self.placement.sizes
+        unplaced = [roster.workers[worker_id] for worker_id in sorted(roster.unplaced & roster.waiting.keys())]
+        actions: list[Action] = [self.dismiss(worker, now) for worker in unplaced]
+        members, placed = current.members, roster.placed
+        interrupt = current.interrupt
+        if interrupt is not None and not interrupt.answered(members) and now < interrupt.deadline:
+            return actions
+        newcomers = []
+        if interrupt is not None or now >= current.open_at:
+            newcomers = self.placement.ready_newcomers(self.call.ordinal, now, patient=interrupt is None)
+        survive = self.settings.mode.members_survive
+        settled = not newcomers and members.isdisjoint(roster.unplaced)
+        if settled and interrupt is None and len(members) <= sizes.allowed(len(members)):
+            return actions  # the members are those that are wanted
+        ready = sum(worker in placed for worker in (*members, *newcomers))
+        wanted = wanted_members(members, newcomers, placed, sizes.allowed(ready), keeps_state=survive)
+        if current.done and not survive:
+            wanted = members  # a restart would have scripts that have run to their end make their last steps again
+        if current.completed:
+            return actions  # some have run the whole script: the others are to finish it
+        if interrupt is None:
+            return actions + self._notify(current, wanted, now)
+        if interrupt.answered(members):
+            return actions + self._give_verdict(current, interrupt, wanted, now)
+        late = current.unanswered(interrupt, self._answer_timeout)  # for its deadline has come
+        return actions + self.abort(late if survive else self._change_of(members, wanted), now)
+
+    def _notify(self, current: Round, wanted: set[int], now: float) -> list[Action]:
+        members = current.members
+        if wanted == members:
+            return []
+        interrupt = current.ask(now + self._answer_timeout)
+        result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
+        return [Notify(current.order(members), current.plan.round_id, interrupt.number, result)]
+
+    def _give_verdict(self, current: Round, interrupt: Interrupt, wanted: set[int], now: float) -> list[Action]:
+        """All members have answered: they go on, or stop at one boundary.
+
+        In restart mode they are stopped at once where no script can be asked for a checkpoint; else they get a boundary
+        at which to save.
+        """
+        members, settings, round_id = current.members, self.settings, current.plan.round_id
+        if wanted == members:  # undone before anyone stopped: it costs nothing
+            current.go_on()
+            return [GoOn(current.order(members), round_id, interrupt.number)]
+        cause = self._change_of(members, wanted)
+        survive = settings.mode.members_survive
+        if not survive and not interrupt.ways:
+            return self.abort(cause, now)
+        by_call = survive or CheckpointWay.CALL in interrupt.ways.values()
+        patience = max(settings.elastic_timeout, settings.boundary_timeout) if by_call else settings.leave_grace
+        if survive:  # in restart mode it counts once it is aborted
+            self.budgets.spend(now, cause)
+        boundary = current.stop_at_boundary(cause, now + patience, counted=survive)
+        return [StopAt(current.order(members), round_id, interrupt.number, boundary, cause)]
+
+    @property
+    def _answer_timeout(self) -> float:
+        """How long members may take to answer a notice; where all are to be stopped, no longer than for that."""
+        settings = self.settings
+        return settings.report_timeout if settings.mode.members_survive else settings.leave_grace
+
+    def _change_of(self, members: set[int], wanted: set[int]) -> Cause:
+        preempted = any(not self.roster.keeps(self.roster.workers[w]) for w in members - wanted)
+        change = Change(joined=len(wanted - members), left=len(members - wanted))
+        return Cause(CauseKind.MEMBERS_CHANGE, detail=change, preempted=preempted)
+
+    # ---- rejoining and finishing -----------------------------------------------------------------------------
+
+    def rejoin(self, current: Round, now: float) -> list[Action]:
+        """Bound how long members of a round may take to stop at the agreed boundary."""
+        interrupt = current.interrupt
+        if not current.stopping or interrupt is None:
+            return []
+        members = current.members
+        if not self.settings.mode.members_survive:
+            return self._stop_saved(current, interrupt, now)
+        if members and members == current.done.keys():
+            if members == set(current.plan.workers):
+                return self._finish(current, now)  # no member stopped: the functions returned before the boundary
+            return self.abort(Cause(CauseKind.BOUNDARIES_DIFFER), now)
+        if members and now >= interrupt.deadline:
+            return self.abort(current.missed(interrupt), now)
+        if interrupt.cause is not None and current.cannot_stop:
+            # Nothing is lost by it: those that have stopped are ahead, and the others take over their state.
+            return self.abort(interrupt.cause, now)
+        if not members and current.rejoin_deadline is None:
+            current.extend(now)
+            self.idle_since = now
+        return []
+
+    def _stop_saved(self, current: Round, interrupt: Interrupt, now: float) -> list[Action]:
+        """Stop all members once those that can save have had their time to, or the bound has passed; in restart mode.
+
+        Where some save by a call, those that only handle a signal are not waited for: they may never report it.
+        """
+        assert interrupt.cause is not None, "the verdict has one"
+        ways = interrupt.ways.values()
+        awaited_way = CheckpointWay.CALL if CheckpointWay.CALL in ways else CheckpointWay.SIGNAL
+        awaited = {worker for worker, way in interrupt.ways.items() if way is awaited_way} & current.members
+        if awaited <= interrupt.saved | current.done.keys() or now >= interrupt.deadline:
+            return self.abort(interrupt.cause, now)
+        return []
+
+    def _finish(self, current: Round, now: float) -> list[Action]:
+        current.finish()
+        self.activity = current.all_done
+        finish = Finish(current.order(current.members), current.plan.round_id, current.all_done)
+        for worker_id in current.members:
+            self.roster.move(self.roster.workers[worker_id], WorkerStep.FINISH)
+        self.call.end(current.plan.round_id)
+        self._breakage.clear()
+        self._errors.clear()
+        self.placement.sizes.clear()
+        if current.members:
+            return [finish]
+        return [finish, *self.finish(current, now)]  # no process is left whose end would be an event
+
+    def finish(self, current: Round, now: float) -> list[Action]:
+        """End the run when all processes of a finished round have ended, unless its script continues."""
+        if current.members:
+            return []
+        if self.late_failure:
+            return self.end_run(RunEnd.FAILED, Cause(CauseKind.FAILED_LATE, detail=CausedBy(self.late_failure)))
+        if not current.entered_next:
+            return self.end_run(RunEnd.DONE, Cause(CauseKind.SUCCESS))
+        if self.idle_since is None:
+            self.idle_since = now
+        return []
+
+    def skip_those_behind(self) -> list[Action]:
+        """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
+        current, ordinal, roster = self.current, self.call.ordinal, self.roster
+        if current is None or (current.finished and not current.entered_next):
+            return []
+        behind = [worker for other in roster.ordinals() if other < ordinal for worker in roster.waiting_in(other)]
+        actions: list[Action] = []
+        for worker in sorted(behind, key=lambda worker: worker.worker_id):
+            assert worker.offer is not None
+            actions.append(Skip(worker.worker_id, worker.offer.ordinal))
+            roster.move(worker, WorkerStep.SEND_BACK)
+        return actions
+
+    # ---- forming ---------------------------------------------------------------------------------------------
+
+    def form(self, now: float) -> list[Action]:
+        """Form the next round if it has enough workers; else note what is missing, or end the run."""
+        actions = self._look_again()
+        roster, call, sizes = self.roster, self.call, self.placement.sizes
+        offers = roster.offers(call.ordinal)
+        allowed = sizes.allowed(sum(count for kind, count in offers.items() if kind.placed))
+        chosen = prospect(offers, allowed)
+        ended = self.current if chosen.size or not call.checkpoints else None
+        if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
+            return actions + self.give_up(trouble)
+        obstacle = self._obstacles.find(chosen, self.current, call, now, lambda: self._newest_of(allowed))
+        selected = None
+        if obstacle is None:
+            selected = self._select(allowed)
+            trouble = self._breakage.repeated_failure(self.current, chosen.version, roster)
+            if not trouble and not call.may_differ(chosen.version):
+                trouble = disagreement(roster.waiting_in(call.ordinal), chosen.version)
+            if not trouble:
+                actions.append(self._assign(selected, now))
+            elif end := self.give_up(trouble):
+                return actions + end
+        elif obstacle.final:
+            return actions + self.give_up(obstacle.cause)
+        else:
+            self.activity = obstacle.cause
+            if self.idle_since is not None and now >= self.idle_since + self.settings.elastic_timeout:
+                return actions + self.time_out(obstacle.cause)
+        if self.suspects or chosen.waiting == chosen.size:
+            return actions  # the places are known when these have shown themselves, or have ended
+        selected = selected or self._select(allowed)
+        places = {c.worker_id for c in selected.all}
+        # Those without a place leave once the others are safe: now that all members have stopped.
+        without = [worker for worker in roster.waiting_in(call.ordinal) if worker.worker_id not in places]
+        return actions + [self.dismiss(worker, now) for worker in without]
+
+    def _select(self, allowed: int) -> Selection:
+        roster = self.roster
+        waiting = roster.waiting_in(self.call.ordinal)
+        by_place = not self.settings.mode.members_survive
+        return select(roster.candidates(waiting, by_place), roster.placed, allowed)
+
+    def _newest_of(self, allowed: int) -> float:
+        """Since when the latest of those that would be members has been waiting."""
+        roster, ordinal = self.roster, self.call.ordinal
+        if sum(count for kind, count in roster.offers(ordinal).items() if kind.placed) > allowed:
+            return max(roster.workers[c.worker_id].waiting_since for c in self._select(allowed).members)
+        latest_first = (roster.workers[w] for w in reversed(roster.waiting) if w in roster.placed)
+        return next(worker.waiting_since for worker in latest_first if worker.waits_in(ordinal))
+
+    def _look_again(self) -> list[Action]:
+        """Once no worker may hold state, have those look for the newest checkpoint that looked before."""
+        call, roster, current = self.call, self.roster, self.current
+        if not call.checkpoints or self.holds_state:
+            return []
+        if current and not any(current.had(w) for w in roster.ranked):
+            call.note_trained(current.plan.round_id)
+        if call.best == NO_VERSION or self.awaits_checkpoint:
+            return []
+        before = [w for i in sorted(roster.looked_before) if (w := roster.workers[i]).waits_in(call.ordinal)]
+        if not before:
+            return []
+        for worker in before:
+            roster.look_again(worker, self.completed)
+        return [LookAgain(tuple(worker.worker_id for worker in before))]
+
+    def _assign(self, chosen: Selection, now: float) -> RoundPlan:
+        settings, sizes, before = self.settings, self.placement.sizes, self.current
+        self._formed += 1
+        plan = plan_round(
+            RoundId(self.incarnation, self._formed),
+            self.call.ordinal,
+            chosen.all,
+            first=self.call.may_differ(chosen.version),
+            failures=self.budgets.failures.total,
+        )
+        assert before is None or not before.running, "one round runs at a time"
+        assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
+        # Costs fractions of a second, so that only those runs are guarded that have met another process.
+        guarded, fallback = self.budgets.unproven.total > 0, sizes.fallback_of(len(plan.seats))
+        plan = replace(self._with_what_is_lost(plan), guarded=guarded, fallback_size=fallback)
+        looks_after = plan.round_id if self.completed is not None else None
+        for seat in plan.seats:
+            self.roster.seat(self.roster.workers[seat.worker_id], seat.rank, looks_after)
+        self.current = Round(plan, set(plan.workers), now + settings.newcomer_delay, now + settings.resize_pause)
+        self.idle_since = None
+        self.failures.round_formed()
+        self.activity = self.current.runs
+        return plan
+
+    def _with_what_is_lost(self, plan: RoundPlan) -> RoundPlan:
+        """The plan, with the steps that its holders have lost; each reason is reported once."""
+        offers = [offer for w in plan.workers if (offer := self.roster.workers[w].offer) is not None]
+        lost = max((offer for offer in offers if offer.version == plan.version), key=lambda offer: offer.steps_lost)
+        if not lost.steps_lost:
+            return plan
+        torn = "" if lost.torn in self._explained_losses else lost.torn
+        self._explained_losses.add(lost.torn)
+        return replace(plan, steps_lost=lost.steps_lost, torn=torn)
+
+    # ---- what is reported ------------------------------------------------------------------------------------
+
+    def report(self, trouble: Cause | None) -> list[Action]:
+        """Report what the run does or waits for, once, when it changes.
+
+        Args:
+            trouble: what keeps the members of a round from going on; it goes before all else.
+        """
+        before, self._reported_trouble = self._reported_trouble, trouble
+        if trouble:
+            self.activity = trouble
+        elif before and self.current and self.current.running:  # it is over, and nothing else has been reported since
+            self.activity = self.current.runs
+        if self.activity is None or self.activity == self._reported:
+            return []
+        self._reported = self.activity
+        return [Explain(self.activity)]

@@ -1,0 +1,225 @@
+"""Who should be in a round, and with which rank. Pure: when to act on it is decided elsewhere.
+
+Rank 0 is the oldest holder of the highest version. Where none has trained in this `run` call, it is the oldest worker
+that can load the newest checkpoint, if there is one. Its host comes first, then hosts by the age of their oldest
+survivor; within a host survivors come by age, then newcomers. Ranks of one host are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.driver.core.plan import Candidate, RoundPlan, Seat
+from edriver.driver.core.records import OfferKind
+
+
+def highest_version(candidates: Iterable[Candidate]) -> Version:
+    """The highest version that any candidate offers."""
+    return max((c.version for c in candidates), default=NO_VERSION)
+
+
+def newest_checkpoint(candidates: Iterable[Candidate]) -> int:
+    """The steps of the newest checkpoint that a candidate can load; 0: none can, or it is not ahead of what one holds.
+
+    Those that hold the state of the call before have looked, too, and say so of checkpoints that are ahead of it alone.
+    """
+    candidates = tuple(candidates)
+    best = highest_version(candidates)
+    if best != NO_VERSION and not any(c.checkpoint for c in candidates if c.version == best):
+        return 0
+    return max((c.checkpoint for c in candidates), default=0)
+
+
+# ---- who ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The members that a round would have if it formed now.
+
+    Attributes:
+        version: the highest version that any waiting worker offers.
+        members: the candidates that have a slot, at most max_np of them.
+        state_keeper: a holder of that version without a slot of its own, kept because no member holds it: it is rank 0
+            until the members are synced, counts neither for min_np nor for max_np, and then leaves.
+    """
+
+    version: Version
+    members: tuple[Candidate, ...]
+    state_keeper: Candidate | None
+
+    @property
+    def all(self) -> tuple[Candidate, ...]:
+        """Members and state keeper."""
+        return self.members if self.state_keeper is None else (*self.members, self.state_keeper)
+
+    @property
+    def checkpoint(self) -> int:
+        """The steps of the newest checkpoint that one of them can load; 0: none can."""
+        return newest_checkpoint(self.all)
+
+
+def select(candidates: Sequence[Candidate], placed: Collection[int], max_np: int) -> Selection:
+    """Choose a round's members among the workers that wait.
+
+    If there are more than max_np, the youngest are left out; holders of the highest version come before other
+    survivors, and those before newcomers, of which those come first that can load the newest checkpoint.
+
+    Args:
+        candidates: the waiting workers.
+        placed: worker_ids that have a slot now.
+        max_np: maximum number of members.
+    """
+    best = highest_version(candidates)
+    ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, -c.checkpoint, c.age))
+    members = tuple([c for c in ordered if c.worker_id in placed][:max_np])
+    if best == NO_VERSION or highest_version(members) == best:
+        return Selection(best, members, state_keeper=None)
+    return Selection(best, members, state_keeper=ordered[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What is known of a Selection without a look at each worker.
+
+    Attributes:
+        version: as there.
+        members: how many there are,
+        survivors: and how many of them hold a state.
+        keeper: whether there is a state keeper.
+        checkpoint: as there.
+        waiting: how many workers there are to choose from.
+    """
+
+    version: Version
+    members: int
+    survivors: int
+    keeper: bool
+    checkpoint: int
+    waiting: int
+
+    @property
+    def size(self) -> int:
+        """Number of members and state keeper."""
+        return self.members + self.keeper
+
+
+def prospect(offers: Mapping[OfferKind, int], max_np: int) -> Prospect:
+    """What `select` would choose among workers that make these offers; `max_np` as there."""
+    best = max((kind.version for kind in offers), default=NO_VERSION)
+    ordered = sorted(offers, key=lambda kind: (kind.version != best, kind.version == NO_VERSION, -kind.checkpoint))
+    room, chosen = max_np, list[tuple[OfferKind, int]]()
+    for kind in ordered:
+        if kind.placed and room > 0:
+            chosen.append((kind, min(offers[kind], room)))
+            room -= chosen[-1][1]
+    keeper = best != NO_VERSION and all(kind.version != best for kind, _ in chosen)
+    kinds = [kind for kind, _ in chosen] + ordered[:1] * keeper
+    holds = best == NO_VERSION or any(kind.checkpoint for kind in kinds if kind.version == best)
+    return Prospect(
+        version=best,
+        members=sum(count for _, count in chosen),
+        survivors=sum(count for kind, count in chosen if kind.version != NO_VERSION),
+        keeper=keeper,
+        checkpoint=max((kind.checkpoint for kind in kinds), default=0) if holds else 0,
+        waiting=sum(offers.values()),
+    )
+
+
+def wanted_members(
+    members: Iterable[int], newcomers: Iterable[int], placed: Collection[int], max_np: int, keeps_state: bool = True
+) -> set[int]:
+    """The members that a running round should have: those that still have a slot, then newcomers that are ready.
+
+    If no member has a slot any more, the oldest stays where members hold the state, so that it is held.
+    """
+    staying = sorted(w for w in members if w in placed)[:max_np]
+    joining = sorted(w for w in newcomers if w in placed)[: max_np - len(staying)]
+    state_keeper = [] if staying or not keeps_state else [min(members)]
+    return {*staying, *joining, *state_keeper}
+
+
+# ---- with which rank ------------------------------------------------------------------------------------------
+
+
+def in_order_of_rank(candidates: Sequence[Candidate], checkpoint: int = 0) -> list[Candidate]:
+    """The candidates in the order of the ranks they get; see the module's text for the rule.
+
+    Args:
+        candidates: a round's members.
+        checkpoint: the steps of the checkpoint that rank 0 is to load; 0: none.
+    """
+    best = highest_version(candidates)
+    able = [c for c in candidates if (c.checkpoint == checkpoint if checkpoint else c.version == best)]
+    first = min(able, key=lambda c: c.age)
+
+    def newcomer(c: Candidate) -> bool:
+        return c.version == NO_VERSION
+
+    by_host: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        by_host.setdefault(candidate.host, []).append(candidate)
+    for group in by_host.values():
+        group.sort(key=lambda c: (c is not first, newcomer(c), c.age))
+    hosts = sorted(by_host.values(), key=lambda group: (group[0] is not first, newcomer(group[0]), group[0].age))
+    return [candidate for group in hosts for candidate in group]
+
+
+def plan_round(
+    round_id: RoundId, ordinal: int, candidates: Sequence[Candidate], first: bool, failures: int = 0
+) -> RoundPlan:
+    """Assign all ranks at once.
+
+    Args:
+        round_id: the round's id.
+        ordinal: which `run` call of the script it belongs to.
+        candidates: its members.
+        first: whether nothing has made the members' states equal yet, as before the call's first sync: then all
+            but rank 0 receive state, which loads the newest checkpoint if any member can. Otherwise those that do not
+            hold the highest version receive.
+        failures: how many rounds have ended by a failure before it.
+    """
+    checkpoint = newest_checkpoint(candidates) if first else 0
+    ordered = in_order_of_rank(candidates, checkpoint)
+    best = ordered[0].version
+    local_sizes: dict[str, int] = {}
+    for candidate in ordered:
+        local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1
+    local_ranks: dict[str, int] = dict.fromkeys(local_sizes, 0)
+    hosts_with: dict[int, int] = {}
+    host_ranks = {host: number for number, host in enumerate(local_sizes)}
+    places = []
+    for candidate in ordered:
+        local_rank = local_ranks[candidate.host]
+        local_ranks[candidate.host] += 1
+        cross_rank = hosts_with.get(local_rank, 0)
+        hosts_with[local_rank] = cross_rank + 1
+        places.append((candidate, local_rank, cross_rank))
+    seats = tuple(
+        Seat(
+            worker_id=candidate.worker_id,
+            host=candidate.host,
+            slot=candidate.slot,
+            rank=rank,
+            local_rank=local_rank,
+            local_size=local_sizes[candidate.host],
+            cross_rank=cross_rank,
+            cross_size=hosts_with[local_rank],
+            host_rank=host_ranks[candidate.host],
+            host_count=len(host_ranks),
+        )
+        for rank, (candidate, local_rank, cross_rank) in enumerate(places)
+    )
+    receivers = tuple(rank for rank, c in enumerate(ordered) if rank > 0 and (first or c.version != best))
+    return RoundPlan(
+        round_id=round_id,
+        ordinal=ordinal,
+        version=best,
+        seats=seats,
+        store=ordered[0].store,
+        receivers=receivers,
+        checkpoint=checkpoint,
+        failures=failures,
+    )

@@ -1,0 +1,165 @@
+"""Makes the events of rounds: when each was assigned, under way and over, and why."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from edriver.driver.core import events
+from edriver.driver.core.cause import Cause, CauseKind, RoundEnd
+from edriver.driver.core.plan import RoundPlan
+from edriver.driver.observe.cause_message import cause_message, cause_with_text
+from edriver.driver.observe.open_interruption import Opening
+from edriver.driver.observe.recovery_phases import recovery_phases
+from edriver.v1 import status_pb2
+from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_times_message, timestamp
+
+ROUNDS_REMEMBERED: Final = 1000
+"""Rounds that are remembered."""
+
+_KINDS: Final = {
+    RoundEnd.FAILURE: status_pb2.ROUND_KIND_FAILURE,
+    RoundEnd.UNPROVEN: status_pb2.ROUND_KIND_UNPROVEN,
+    RoundEnd.PREEMPTION: status_pb2.ROUND_KIND_PREEMPTION,
+    RoundEnd.RESIZE: status_pb2.ROUND_KIND_RESIZE,
+    RoundEnd.DONE: status_pb2.ROUND_KIND_START,
+}
+"""What kind of cause the end of a round is for the next one."""
+
+
+class RoundEvents:
+    """Follows the round that is on.
+
+    Attributes:
+        latest: the latest rounds, oldest first, as they were told.
+        synced: when the last member of the latest round held the state, once that is under way.
+    """
+
+    def __init__(self) -> None:
+        """No round has been assigned."""
+        self.latest: deque[status_pb2.Round] = deque(maxlen=ROUNDS_REMEMBERED)
+        self.synced = 0.0
+        self._cause = Cause(CauseKind.RUN_BEGAN)
+        self._detected: float | None = None
+        self._previous_end: float | None = None
+        self._members: dict[int, status_pb2.Member] = {}  # of the latest round
+        self._times: dict[int, Mapping[str, float]] = {}
+        self._unfinished: status_pb2.Round | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the latest round has not ended."""
+        return bool(self.latest) and not self.latest[-1].HasField("end_time")
+
+    def process_ended(self, worker_id: int, when: float) -> None:
+        """A process has ended. A peer may have noticed before, so that the round has ended already."""
+        if self._detected is None and worker_id in self._members:
+            self._detected = when
+
+    @property
+    def detected(self) -> float | None:
+        """When the death was noticed that has ended the latest round; None: it was no death."""
+        return self._detected
+
+    def assigned(self, plan: RoundPlan, steps_lost: int, text: str, now: float) -> status_pb2.Event:
+        """A round is assigned."""
+        latest = status_pb2.Round(
+            round_id=round_id_message(plan.round_id),
+            cause=cause_with_text(self._cause),
+            kind=_KINDS[self._cause.round_end],
+            members=[
+                status_pb2.Member(worker_id=seat.worker_id, host=seat.host, slot=seat.slot) for seat in plan.seats
+            ],
+            detect_time=_timestamp(self._noticed()),
+            previous_end_time=_timestamp(self._previous_end),
+            assign_time=timestamp(now),
+            steps_lost=steps_lost,
+        )
+        self._unfinished, self._detected, self._times = latest, None, {}
+        self._members = {member.worker_id: member for member in latest.members}
+        self.latest.append(latest)
+        return _event(latest, text)
+
+    def _noticed(self) -> float | None:
+        """When the death was noticed: a peer may have noticed it before, so that the round had ended by then."""
+        if self._detected is None or self._previous_end is None:
+            return self._detected
+        return min(self._detected, self._previous_end)
+
+    def first_step(
+        self, event: events.FirstBoundaryPassed, opening: Opening | None, now: float
+    ) -> Iterator[status_pb2.Event]:
+        """A member has passed its first boundary; the round is under way when all have.
+
+        Args:
+            event: which one.
+            opening: how the interruption began that the round ends; None: steps have been made in it.
+            now: the time.
+        """
+        latest, member = self._unfinished, self._members.get(event.worker_id)
+        if latest is None or member is None or round_id_message(event.round_id) != latest.round_id:
+            return
+        self._times[event.worker_id] = event.times
+        member.times.CopyFrom(round_times_message(event.times))
+        if len(self._times) < len(self._members):
+            return
+        self._unfinished = None
+        assigned = epoch_seconds(latest.assign_time)
+        latest.first_step_time.CopyFrom(timestamp(now))
+        self.synced = max((times["synced"] for times in self._times.values() if "synced" in times), default=assigned)
+        phases = recovery_phases(opening or Opening(assigned, None, None), assigned, self._times.values())
+        latest.phases.CopyFrom(status_pb2.RecoveryPhases(**{name: duration(span) for name, span in phases.items()}))
+        yield _event(latest)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the latest round was aborted."""
+        return bool(self.latest) and self.latest[-1].HasField("abort_kind")
+
+    def ended(self, cause: Cause, now: float, abort: str | None = None) -> Iterator[status_pb2.Event]:
+        """The round has ended; `abort` describes its abort, and None: it was not aborted.
+
+        One that was ended in good order may be aborted afterwards.
+        """
+        goes_on = self.goes_on
+        self._close(cause, now)
+        if not goes_on and (abort is None or not self.latest or self.aborted):
+            return
+        latest = self.latest[-1]
+        if cause.round_end is not RoundEnd.DONE:
+            latest.end_kind = _KINDS[cause.round_end]
+        if abort is not None:
+            latest.abort_kind = _KINDS[cause.round_end]
+        entry = _event(latest, abort or "")
+        if abort is not None:
+            entry.cause.CopyFrom(cause_message(cause))
+        yield entry
+
+    def run_ended(self, cause: Cause, now: float) -> Iterator[status_pb2.Event]:
+        """The run has ended, and with it the round that was on."""
+        goes_on = self.goes_on
+        self._close(cause, now)
+        if goes_on:
+            yield _event(self.latest[-1])
+
+    def _close(self, cause: Cause, now: float) -> None:
+        if self.goes_on:
+            self.latest[-1].end_time.CopyFrom(timestamp(now))
+            self._unfinished = None
+        self._cause, self._previous_end = cause, now
+
+
+def _timestamp(seconds: float | None) -> Timestamp | None:
+    return None if seconds is None else timestamp(seconds)
+
+
+def _event(latest: status_pb2.Round, text: str = "") -> status_pb2.Event:
+    """An event of a round."""
+    event = status_pb2.Event(text=text)
+    event.round.CopyFrom(latest)
+    if latest.HasField("end_time") and latest.HasField("first_step_time"):
+        event.round.ClearField("members")  # of thousands they are long, and have been sent before
+    return event

@@ -1,0 +1,111 @@
+"""Every sample of a run's progress that its records have, as rows: for files that other programs read; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from edriver.runview.run_view import RunView
+from edriver.v1 import status_pb2
+from edriver.wire.conversion import epoch_seconds
+
+
+@dataclass(slots=True)
+class ProgressRow:
+    """How far training was at a time.
+
+    Attributes:
+        time: in seconds since the epoch,
+        seconds: and since the run began.
+        step: of the script's call of `run`, as rank 0 counts, whose values these are.
+        call: which call that was, from 0.
+        samples: of all epochs together, as the ElasticSampler counts them; None: there is none.
+        undone: whether the step was made again later, because a failure had led back behind it.
+        workers: how many trained.
+        step_rate: steps a second.
+        sample_rate: samples a second.
+        goodput: of the run until then; None: it is not known.
+        reported: what the script has reported last, by name.
+    """
+
+    time: float
+    seconds: float
+    step: int
+    call: int
+    samples: int | None
+    workers: int
+    step_rate: float
+    sample_rate: float
+    goodput: float | None
+    undone: bool = False
+    reported: dict[str, float] = field(default_factory=dict)
+
+
+class Position(NamedTuple):
+    """Where what rank 0 has reported stands.
+
+    Attributes:
+        step: rank 0's steps of the script's call of `run`; before its first report those of the farthest member.
+        samples: of all epochs together; None: there is no ElasticSampler.
+    """
+
+    step: int
+    samples: int | None
+
+
+def position_of(progress: status_pb2.Progress) -> Position:
+    """Where this progress stands."""
+    return Position(
+        progress.rank_0_steps if progress.HasField("rank_0_steps") else progress.steps,
+        progress.epoch * progress.samples + progress.samples_done if progress.HasField("epoch") else None,
+    )
+
+
+def progress_rows(entries: Iterable[status_pb2.Event | status_pb2.ProgressSample]) -> list[ProgressRow]:
+    """The progress in an event log, oldest first. Where it has several runs, one after the other, it is the last's.
+
+    Args:
+        entries: what the log tells, in its order.
+    """
+    rows: list[ProgressRow] = []
+    view = RunView()
+    for entry in entries:
+        time = epoch_seconds(entry.time)
+        if isinstance(entry, status_pb2.ProgressSample):
+            view.sample(time, entry.progress)
+            rows.append(_row(view, time, entry.progress, view.size))
+            continue
+        if entry.seq <= view.seq:
+            rows, view = [], RunView()
+        view.fold(entry)
+        if entry.HasField("run_ended") and entry.run_ended.HasField("progress"):
+            rows.append(_row(view, time, entry.run_ended.progress, view.last_size or entry.run_ended.size))
+    for row in rows:
+        row.seconds = row.time - view.began  # which an event tells that comes after the first of them
+    _mark_undone(rows)
+    return rows
+
+
+def _row(view: RunView, time: float, progress: status_pb2.Progress, workers: int) -> ProgressRow:
+    spent, position = progress.time_spent, position_of(progress)
+    return ProgressRow(
+        time,
+        0.0,
+        position.step,
+        max(0, view.round_counts["start"] - 1),
+        position.samples,
+        workers,
+        progress.step_rate,
+        progress.sample_rate,
+        spent.goodput if spent.HasField("goodput") else None,
+        reported=dict(progress.reported),
+    )
+
+
+def _mark_undone(rows: list[ProgressRow]) -> None:
+    """A row is undone if a later one of the same call has fewer steps."""
+    fewest: dict[int, int] = {}
+    for row in reversed(rows):
+        row.undone = row.step > fewest.get(row.call, row.step)
+        fewest[row.call] = min(row.step, fewest.get(row.call, row.step))
