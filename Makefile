@@ -98,8 +98,9 @@ unit: .venv/ready ## the fast tests: pure parts, scripts, no process
 sim: .venv/ready ## many simulated runs: make sim SEEDS=20000
 	$(py) -m tests.sim --seeds $(SEEDS)
 
-fuzz: .venv/ready ## every gRPC method under nonsense: make fuzz INPUTS=100000
+fuzz: .venv/ready ## every gRPC method under nonsense, codecs and limits under any value: make fuzz INPUTS=100000
 	GRPC_VERBOSITY=ERROR $(py) -m tests.fuzz --inputs $(INPUTS)
+	EXAMPLES=$$(($(INPUTS) / 50)) $(py) -m pytest tests/fuzz --ignore tests/fuzz/test_fuzz.py
 
 attacks: .venv/ready ## attacks on live runs, the long ones too: make test runs the others
 	$(py) -m pytest tests/attacks -m ''

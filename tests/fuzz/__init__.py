@@ -1,1 +1,1 @@
-"""Every gRPC method of ours under valid, mutated and random bytes."""
+"""Every gRPC method of ours under valid, mutated and random bytes; codecs and limits under any value (hypothesis)."""

@@ -1,4 +1,4 @@
-"""Random messages: valid ones by their descriptors, mutated ones, and bytes that are none. All from one seed."""
+"""Random messages: valid ones by their descriptors, mutated ones, and bytes that are none. All from one source."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Fuzzer:
     """Draws the messages.
 
     Args:
-        seed: everything follows from it.
+        rng: everything follows from it; one of hypothesis' makes examples small.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
 
     def chance(self, probability: float) -> bool:
         """True with this probability."""
@@ -47,14 +47,17 @@ class Fuzzer:
         if draw < 1 / 3:
             return self.message(kind).SerializeToString()
         if draw < 2 / 3:
-            return self._mutated(self.message(kind).SerializeToString())
+            return self.mutated(self.message(kind).SerializeToString())
         return self._rng.randbytes(self._rng.randrange(LONGEST))
 
     def message(self, kind: type[Message], depth: int = DEPTH) -> Message:
-        """A valid message with any of its fields set to anything."""
+        """A valid message with any of its fields set to anything; of a oneof each field is as likely as the others."""
         made = kind()
+        chosen = {oneof.name: self.choice(*oneof.fields).name for oneof in made.DESCRIPTOR.oneofs}
         for field in made.DESCRIPTOR.fields:
-            if self.chance(0.5):
+            among = field.containing_oneof
+            is_set = self.chance(0.5) if among is None or len(among.fields) == 1 else chosen[among.name] == field.name
+            if is_set:
                 self._fill(made, field, depth)
         return made
 
@@ -102,7 +105,8 @@ class Fuzzer:
                 return rng.choice([value.number for value in field.enum_type.values])
         raise AssertionError(f"a field of type {field.type} is new here: {field.full_name}")
 
-    def _mutated(self, data: bytes) -> bytes:
+    def mutated(self, data: bytes) -> bytes:
+        """These bytes with one to four places changed, inserted or left out."""
         rng, changed = self._rng, bytearray(data)
         for _ in range(rng.randint(1, 4)):
             at = rng.randrange(len(changed) + 1)

@@ -6,6 +6,7 @@ import abc
 import asyncio
 import gc
 import logging
+import random
 import socket
 import tempfile
 import threading
@@ -89,7 +90,7 @@ class Target(abc.ABC):
     """
 
     def __init__(self, seed: int) -> None:
-        self.fuzzer = Fuzzer(seed)
+        self.fuzzer = Fuzzer(random.Random(seed))
 
     async def run(self, inputs: int) -> None:
         """Send so many inputs; raises AssertionError if they had an effect that they must not have."""

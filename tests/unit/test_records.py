@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def folder(at: Path, lines: str = LINES, run: str = '{"run_id": "abcd", "np": 2}
 
 def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    fuzzer = Fuzzer(1)
+    fuzzer = Fuzzer(random.Random(1))
     written: list[status_pb2.Event] = []
     lines = []
     while len(written) < 100:
@@ -55,7 +56,7 @@ def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [status_pb2.Event, status_pb2.ProgressSample, resources_pb2.UsageSample])
 def test_a_message_is_what_protobuf_itself_reads(kind: type[Message]) -> None:
-    fuzzer, compared = Fuzzer(2), 0
+    fuzzer, compared = Fuzzer(random.Random(2)), 0
     while compared < 100:
         message = fuzzer.message(kind)
         with suppress(SerializeToJsonError):

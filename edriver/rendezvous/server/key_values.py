@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from edriver.common.limits import MAX_STORE_VALUE_BYTES, OutOfBoundsError
@@ -63,15 +63,24 @@ class KeyValues:
         Raises:
             OutOfBoundsError: there is no room for it.
         """
-        self.check_room([(key, value)])
-        before = self._values.get(key)
-        self.size += len(value) - len(before) if before is not None else len(value) + len(key)
-        self._values[key] = value
+        self.set_all({key: value})
 
-    def check_room(self, pairs: Iterable[tuple[str, bytes]]) -> None:
+    def set_all(self, values: Mapping[str, bytes]) -> None:
+        """Set keys: all, or none of them. One may make room for another, in whatever order they come.
+
+        Raises:
+            OutOfBoundsError: there is no room for them.
+        """
+        self.check_room(values)
+        for key, value in values.items():
+            before = self._values.get(key)
+            self.size += len(value) - len(before) if before is not None else len(value) + len(key)
+            self._values[key] = value
+
+    def check_room(self, values: Mapping[str, bytes]) -> None:
         """Raise OutOfBoundsError if there is no room for these keys."""
         grows = more = 0
-        for key, value in pairs:
+        for key, value in values.items():
             before = self._values.get(key)
             more += before is None
             grows += len(value) - len(before) if before is not None else len(value) + len(key)

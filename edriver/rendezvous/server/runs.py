@@ -131,11 +131,12 @@ class Runs:
         """
         run = self.get(request.run_id)
         self._check_total(sum(len(pair.key) + len(pair.value) for pair in request.pairs))
-        run.keys.check_room((pair.key, pair.value) for pair in request.pairs)
+        values = {pair.key: pair.value for pair in request.pairs}
+        run.keys.check_room(values)
         self._write(RendezvousRecord(run_id=request.run_id, keys=request))
-        for pair in request.pairs:
-            run.keys.set(pair.key, pair.value)
-            run.wake(pair.key)
+        run.keys.set_all(values)
+        for key in values:
+            run.wake(key)
 
     def change_key(self, request: ChangeKeyRequest) -> ChangeKeyResponse:
         """Change one key.
@@ -206,8 +207,7 @@ class Runs:
                 run.state.enforce(record.state, now)
             case "keys":
                 with contextlib.suppress(OutOfBoundsError):  # bounds that were larger once
-                    for pair in record.keys.pairs:
-                        run.keys.set(pair.key, pair.value)
+                    run.keys.set_all({pair.key: pair.value for pair in record.keys.pairs})
             case "removed_key":
                 run.keys.delete(record.removed_key)
         if record.request_id:
