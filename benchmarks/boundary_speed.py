@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import edriver
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2
 from edriver.worker.rounds.participant import Participant
 from edriver.worker.rounds.step_times import StepTimes

@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scale import SLOTS, STEP
-from edriver.common.ids import NO_VERSION
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.settings import Settings
 from edriver.driver.driver_state import DriverState
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
@@ -35,6 +29,12 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.translate import orders_of
+from edriver.model import actions, events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION
+from edriver.model.plan import RoundPlan
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 
 TURNS = 2000
 """Events, and turns with orders, that are written down for a mean."""

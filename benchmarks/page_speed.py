@@ -30,16 +30,16 @@ from playwright.async_api import Page, async_playwright
 
 from benchmarks.status_speed import Simulated, serve
 from edriver.client import Address, AsyncClient
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer, runner_of
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
-from edriver.driver.core.plan import Candidate
-from edriver.driver.core.records import WorkerState
 from edriver.driver.core.selection import plan_round
 from edriver.driver.observe.cause_text import cause_text
+from edriver.model import actions, events
+from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.plan import Candidate
+from edriver.model.records import WorkerState
+from edriver.model.store_address import StoreAddress
 from tests.process.chromium import CHROMIUM, FLAGS
 
 WATCH = """

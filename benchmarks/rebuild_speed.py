@@ -20,8 +20,8 @@ from statistics import median
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from edriver.common.ids import RoundId
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import RoundId
+from edriver.model.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
 from edriver.worker.group.membership_proof import SECRET_BYTES
 from edriver.worker.group.round_group import RoundGroup

@@ -33,19 +33,19 @@ import grpc.aio
 import uvloop
 
 from edriver.client import Address, AsyncClient
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.plan import Candidate
-from edriver.driver.core.records import Worker, WorkerState
 from edriver.driver.core.round import Round
 from edriver.driver.core.selection import plan_round
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.status import StatusServer
+from edriver.model import actions, events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.plan import Candidate
+from edriver.model.records import Worker, WorkerState
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2, status_pb2_grpc
 from edriver.wire.conversion import duration, timestamp
 from edriver.wire.grpc_streams import SERVER_OPTIONS

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from edriver.driver.core.records import WORKER_TRANSITIONS, WorkerState
 from edriver.driver.core.round import ROUND_TRANSITIONS, RoundState
-from edriver.driver.core.transitions import State, Step
+from edriver.model.records import WORKER_TRANSITIONS, WorkerState
+from edriver.model.transitions import State, Step
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
 

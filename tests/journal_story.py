@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.driver_state import DriverState
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.orders import order_text
@@ -20,6 +14,12 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.translate import orders_of
+from edriver.model import actions, events
+from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 
 

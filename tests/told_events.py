@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.event_history import EventHistory
+from edriver.model import actions, events
+from edriver.model.cause import Cause
 from edriver.v1 import status_pb2
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from edriver.agent.workers.worker_environment import cuda_devices
-from edriver.common import limits
 from edriver.common.join_config import ENDED_KEY, JoinConfig
+from edriver.model import limits
 
 NO_AGENT_ID: Final = 0
 """The agent_id of one that has yet to be given its own."""

@@ -24,7 +24,7 @@ from edriver.agent.workers.stack_taker import StackTaker
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.agent.workers.worker_link import WorkerLink
 from edriver.common.lease import Lease
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2

@@ -16,16 +16,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from edriver.common.limits import MAX_TOTAL_SLOTS
-from edriver.common.stall_limits import collective_timeout, limits_of
-from edriver.driver import broker_feed, discovery_feed, options, progress_lines, shutdown, source_commit, stop_requests
-from edriver.driver.core import settings
+from edriver.driver import (
+    broker_feed,
+    core_loop,
+    discovery_feed,
+    options,
+    progress_lines,
+    shutdown,
+    source_commit,
+    stop_requests,
+)
 from edriver.driver.launch import local
 from edriver.driver.observe.metrics import limits as metrics_limits
 from edriver.driver.observe.records import recorder
 from edriver.driver.options import RunOptions, poll_timeout
 from edriver.driver.rpc import status
 from edriver.driver.rpc.agents import admission, registry
+from edriver.model import settings
+from edriver.model.limits import MAX_TOTAL_SLOTS
+from edriver.model.stall_limits import collective_timeout, limits_of
 from edriver.system import ssh_client
 from edriver.wire import guarded_server, health_port
 
@@ -64,6 +73,7 @@ DRIVER_BOUNDS: Final = (
     Bound(broker_feed, "MEET_INTERVAL", "a broker is called every"),
     Bound(broker_feed, "MEET_TIMEOUT", "a broker may take to answer"),
     Bound(broker_feed, "CLOSE_TIMEOUT", "and to give everything back at the end"),
+    Bound(core_loop, "SNAPSHOT_DELAY", "the journal gets a snapshot after an order within"),
     Bound(source_commit, "GIT_TIMEOUT", "git may take to answer"),
     Bound(registry, "AGENT_LEASE", "an agent may be silent for"),
     Bound(registry, "HEARTBEAT_INTERVAL", "an agent sends a heartbeat every"),

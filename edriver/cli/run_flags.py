@@ -10,12 +10,12 @@ from typing import Any, Final, NoReturn
 
 from edriver.cli.exit_codes import EXIT_USAGE
 from edriver.cli.torchrun_flags import COMMAND_FLAGS, OUTPUT_FLAGS, take_variables
-from edriver.common import defaults
-from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
-from edriver.discovery.hosts import Devices, Slots
-from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.driver.flags import engine_flags
 from edriver.driver.flags.flag import Flag
+from edriver.model import defaults
+from edriver.model.hosts import Devices, Slots
+from edriver.model.settings import HOST_COOLDOWN, SLOT_COOLDOWN
+from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.system.record_folder import MAX_KEPT_RUNS
 from edriver.text.printable import printable_line
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from edriver.client import RunError
-from edriver.common.limits import is_host_name
 from edriver.dashboard.report import facts, recorded_run
 from edriver.history.records import RecordError, Records, UnreadableLine, read, records_of
+from edriver.model.limits import is_host_name
 from edriver.runview.progress_rows import ProgressRow, progress_rows
 from edriver.system.private_files import make_private, open_private
 from edriver.text.phrases import count_text

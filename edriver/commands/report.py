@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edriver.client import RunError, living_runs
-from edriver.common.limits import is_host_name
 from edriver.dashboard.report import html_report, recorded_run, text_summary
 from edriver.history.records import RecordError, records_of
+from edriver.model.limits import is_host_name
 from edriver.system.private_files import open_private
 
 

@@ -26,7 +26,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from edriver.client import RunError
-from edriver.common.limits import MAX_NAME_LENGTH
 from edriver.dashboard.assets import (
     COMPARE_SCRIPTS,
     LIST_SCRIPTS,
@@ -44,6 +43,7 @@ from edriver.dashboard.known_runs import KnownRuns
 from edriver.dashboard.record_pages import RecordPages, curve_parts
 from edriver.dashboard.steering import MAX_REQUEST_BYTES, Steering
 from edriver.history.records import RecordError
+from edriver.model.limits import MAX_NAME_LENGTH
 from edriver.text.printable import printable
 
 REQUEST_TIMEOUT: Final = 10.0

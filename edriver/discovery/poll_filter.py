@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from edriver.discovery.hosts import Host, HostSet
+from edriver.model.hosts import Host, HostSet
 
 REMOVAL_POLLS: Final = 2
 """Answers in a row without a host after which it leaves."""

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import HostSet, Slots, parse_hosts
+from edriver.discovery.hosts import parse_hosts
+from edriver.model.hosts import HostSet, Slots
 from edriver.system.child import Child
 from edriver.text.phrases import exit_text
 from edriver.text.printable import printable

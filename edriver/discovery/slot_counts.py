@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import MAX_WRITTEN_SLOTS, Devices, Host, HostSet, UncountedHost
+from edriver.discovery.hosts import MAX_WRITTEN_SLOTS
+from edriver.model.hosts import Devices, Host, HostSet, UncountedHost
 from edriver.text.phrases import count_text
 
 ANSWER_WAIT: Final = 2.0

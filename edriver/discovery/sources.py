@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.hosts import HostSet, Slots, parse_host_list, parse_hosts
+from edriver.discovery.hosts import parse_host_list, parse_hosts
 from edriver.discovery.script import HostDiscoveryScript
+from edriver.model.hosts import HostSet, Slots
 
 _MAX_HOSTFILE_BYTES = 4 * 1024 * 1024
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from edriver.discovery.hosts import HostSet
+from edriver.model.hosts import HostSet
 
 ANSWERS_CONSIDERED: Final = 60
 """Answers over which changes are counted; then the count begins anew."""

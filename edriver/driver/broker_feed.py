@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from edriver.common.limits import MAX_ERROR_LENGTH
-from edriver.driver.core import events
 from edriver.driver.core.demand import Demand
 from edriver.driver.launch.broker import Broker, BrokerError, UnusableBrokerError
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.model import events
+from edriver.model.limits import MAX_ERROR_LENGTH
 from edriver.text.wire_text import wire_text
 
 _log = logging.getLogger("edriver.driver")

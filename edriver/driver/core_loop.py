@@ -7,10 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind, MemoryKill, ReportedText
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.plan import RoundPlan
 from edriver.driver.driver_state import DriverState
 from edriver.driver.journal.codec import Json
 from edriver.driver.journal.draws import Draws
@@ -28,6 +25,9 @@ from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.translate import orders_of
 from edriver.driver.shutdown import Shutdown
+from edriver.model import actions, events
+from edriver.model.cause import Cause, CauseKind, MemoryKill, ReportedText
+from edriver.model.plan import RoundPlan
 from edriver.text.phrases import count_text
 from edriver.v1 import agent_pb2, status_pb2
 

@@ -7,15 +7,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from edriver.common.limits import MAX_ERROR_LENGTH
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.poll_filter import PollFilter, Polls, Verdict
 from edriver.discovery.slot_counts import SlotCounts
 from edriver.discovery.sources import HostSource
 from edriver.discovery.steadiness import Steadiness
-from edriver.driver.core import events
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.model import events
+from edriver.model.limits import MAX_ERROR_LENGTH
 from edriver.text.wire_text import wire_text
 
 _log = logging.getLogger("edriver.discovery")

@@ -9,13 +9,10 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from edriver.common import ids, store_address
-from edriver.discovery import hosts
+from edriver import model
 from edriver.driver import core, observe
 from edriver.driver.core import failures
-from edriver.driver.core.actions import FinishRun
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.journal.codec import CodecError, Json, is_data, to_json
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.state import StateCodec
@@ -25,6 +22,8 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.pace.stragglers import Window
 from edriver.driver.observe.progress import StepRate, WorkerProgress
 from edriver.driver.rpc.agents import agent_identity, registry
+from edriver.model.actions import FinishRun
+from edriver.model.settings import Settings
 from edriver.runview import distribution
 from edriver.wire import link
 
@@ -95,9 +94,9 @@ def state_codec(*, strict: bool = False) -> StateCodec:
     Args:
         strict: see StateCodec.
     """
-    alone = [ids, link, store_address, hosts, agent_identity, registry, distribution]
+    alone = [link, agent_identity, registry, distribution]
     # Not all of `observe`: its folder `metrics` has no data, and loads prometheus_client.
-    modules = [*alone, *_modules(core), *_modules(failures), *_modules(observe), *_modules(pace)]
+    modules = [*alone, *_modules(model), *_modules(core), *_modules(failures), *_modules(observe), *_modules(pace)]
     kinds = {
         kind
         for module in modules

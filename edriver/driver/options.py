@@ -13,17 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
-from edriver.common import defaults
-from edriver.common import limits as bounds
 from edriver.common.lease import MIN_LEASE
-from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost, parse_host_list
+from edriver.discovery.hosts import parse_host_list
 from edriver.discovery.script import HostDiscoveryScript
 from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
-from edriver.driver.core.mode import Mode
-from edriver.driver.core.settings import Settings
 from edriver.driver.flags.engine_flags import hosts_text, with_engine
 from edriver.driver.flags.output_options import (
     event_log_of,
@@ -51,6 +46,12 @@ from edriver.driver.training_script import (
     program_in_restart_mode,
 )
 from edriver.driver.worker_logs import WorkerLogs
+from edriver.model import defaults
+from edriver.model import limits as bounds
+from edriver.model.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost
+from edriver.model.mode import Mode
+from edriver.model.settings import Settings
+from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.system.ssh_client import SshOptions, identity_error
 from edriver.text.phrases import count_text
 from edriver.text.wire_text import wire_text

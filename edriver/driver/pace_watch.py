@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from edriver.driver.core.cause import Cause, CauseKind, Duration, ReportedText
 from edriver.driver.observe.event_history import EventHistory
+from edriver.model.cause import Cause, CauseKind, Duration, ReportedText
 from edriver.v1 import status_pb2
 
 LOOK_INTERVAL: Final = 0.5

@@ -21,7 +21,6 @@ from edriver.calls import PROGRAM
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
-from edriver.driver.core import actions, events
 from edriver.driver.journal.draws import new_key
 from edriver.driver.journal.held_clock import HeldClock
 from edriver.driver.journal.journal import EXIT_REPLACED, Head, Journal, JournalError, JournalLostError
@@ -39,6 +38,7 @@ from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.source_commit import source_commit
 from edriver.driver.take_over import PortTakenError, await_agents, await_port_of_run, replay
 from edriver.driver.wiring import Wiring
+from edriver.model import actions, events
 from edriver.system.guard import Guard
 from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
 from edriver.system.private_files import NotOwnError, OwnFolder

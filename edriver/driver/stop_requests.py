@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, ReportedText
 from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.model import events
+from edriver.model.cause import Cause, CauseKind, ReportedText
 
 _log = logging.getLogger("edriver.driver")
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.journal.orders import OtherOrderError
@@ -17,6 +15,8 @@ from edriver.driver.observe.records.log_end import LogEnd, log_end
 from edriver.driver.rpc.taken_port import await_port
 from edriver.driver.stop_requests import take_signals
 from edriver.driver.wiring import Wiring
+from edriver.model import actions, events
+from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.system.record_folder import EVENTS_FILE
 
 NEVER_STARTED: Final = "its agent had not connected when the driver before this one ended"

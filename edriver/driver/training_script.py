@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from edriver.driver.core.mode import Mode
+from edriver.model.mode import Mode
 
 _PYTHON_PATTERN: Final = re.compile(r"python(\d+(\.\d+)?)?")
 """How a Python interpreter is called."""

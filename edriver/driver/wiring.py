@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from edriver.discovery.slot_counts import SlotCounts
 from edriver.discovery.sources import FixedHosts
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count, ReportedText
 from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
 from edriver.driver.core_loop import CoreLoop
@@ -50,6 +48,8 @@ from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
 from edriver.driver.rpc.translate import worker_logs_message
 from edriver.driver.shutdown import Shutdown
 from edriver.driver.stop_requests import StopRequests
+from edriver.model import events
+from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count, ReportedText
 from edriver.system.runs import SOCKET_NAME
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import duration

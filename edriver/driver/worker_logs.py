@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from edriver.common.limits import MAX_HOST_SLOTS
+from edriver.model.limits import MAX_HOST_SLOTS
 
 
 class Streams(enum.IntFlag):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.system.record_folder import EVENTS_FILE, FAILURE_FILE, RUN_FILE, USAGE_FILE, default_root
 from edriver.text.message_reader import message_of
 from edriver.v1 import resources_pb2, status_pb2

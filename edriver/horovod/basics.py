@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from edriver.calls import worker_process
-from edriver.common.ids import RoundId
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import RoundId
+from edriver.model.store_address import StoreAddress
 from edriver.worker import context, topology
 from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
 from edriver.worker.backend import torch_groups

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import torch.distributed as dist
 
-from edriver.common.ids import NO_ROUND, RoundId
 from edriver.horovod import basics
 from edriver.horovod.errors import HorovodInternalError, peer_loss_translated
+from edriver.model.ids import NO_ROUND, RoundId
 from edriver.worker.backend import torch_groups
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from edriver.common.ids import NO_ROUND
 from edriver.horovod import basics
 from edriver.horovod.buckets import Bucket, bucketed
 from edriver.horovod.collectives.handles import UnderWay
@@ -28,6 +27,7 @@ from edriver.horovod.collectives.reductions import Average, ReduceOp
 from edriver.horovod.collectives.sparse import sparse_allreduce_async
 from edriver.horovod.compression import Compressor
 from edriver.horovod.process_sets import Lane, ProcessSet
+from edriver.model.ids import NO_ROUND
 
 _KIND = "DistributedOptimizer's gradients"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from edriver.common.limits import MAX_REPORTED_NAMES
+from edriver.model.limits import MAX_REPORTED_NAMES
 from edriver.runview.points import Points
 from edriver.runview.progress_rows import position_of
 from edriver.v1 import status_pb2

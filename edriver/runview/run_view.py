@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from edriver.common.ids import NO_ROUND, RoundId
+from edriver.model.ids import NO_ROUND, RoundId
 from edriver.runview.distribution import Distribution
 from edriver.runview.recovery_times import RecoveryTimes
 from edriver.runview.slowdowns import Slowdowns

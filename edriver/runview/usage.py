@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from edriver.common.limits import MAX_AMOUNT
+from edriver.model.limits import MAX_AMOUNT
 from edriver.runview.points import Points
 from edriver.v1 import resources_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds

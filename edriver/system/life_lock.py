@@ -18,7 +18,7 @@ import mmap
 import os
 from pathlib import Path
 
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 
 _MUTEX_BYTES = 64
 """Room for a pthread_mutex_t: 40 bytes with glibc on x86-64, 48 on aarch64."""

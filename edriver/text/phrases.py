@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from edriver.common.limits import MAX_TOTAL_SLOTS
+from edriver.model.limits import MAX_TOTAL_SLOTS
 
 
 def count_text(count: int, noun: str) -> str:

@@ -11,8 +11,8 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.common.ids import RoundId, Version
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import RoundId, Version
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2, rounds_pb2
 
 RANK_FIELDS: Final = tuple(

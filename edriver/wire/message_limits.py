@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.common.limits import (
+from edriver.model.limits import (
     MAX_AMOUNT,
     MAX_BATCH_LINES,
     MAX_HOST_NAME_LENGTH,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
 from edriver.calls.worker_process import owner
-from edriver.common.ids import NO_ROUND, RoundId
-from edriver.common.stall_limits import Phase
+from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.stall_limits import Phase
 from edriver.worker.assignment import SINGLE_WORKER, Assignment
 
 R = TypeVar("R")

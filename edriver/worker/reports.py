@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from edriver.common.limits import MAX_REPORTED_NAME_LENGTH, MAX_REPORTED_NAMES, is_reported_name
+from edriver.model.limits import MAX_REPORTED_NAME_LENGTH, MAX_REPORTED_NAMES, is_reported_name
 
 MAX_VALUE_NAMES: Final = MAX_REPORTED_NAMES
 """Most names that a script may report values under."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 from edriver.worker import context
 
 

@@ -98,7 +98,7 @@ def limits() -> str:
     """The limits of what comes from outside."""
     rows = [
         (cell(found.words), f"{found.value:,}")
-        for name, found in constants("edriver.common.limits").items()
+        for name, found in constants("edriver.model.limits").items()
         if not name.startswith("_")
     ]
     return table(("what", "at most"), rows)

@@ -28,7 +28,7 @@ class Constant(NamedTuple):
 
 
 def constant(name: str) -> Constant:
-    """A constant by its full name, as edriver.common.limits.MAX_HOST_SLOTS; a class's default; or an item of a mapping.
+    """A constant by its full name, as edriver.model.limits.MAX_HOST_SLOTS; a class's default; or an item of a mapping.
 
     Raises:
         UnknownConstantError: there is none of that name.

@@ -1,6 +1,6 @@
 """MkDocs' hooks: adds the pages that no file of docs/ holds, and fills in what is generated.
 
-In a page, `{{ --worker-lease }}` is that flag's default, `{{ edriver.common.limits.MAX_HOST_SLOTS }}` that constant,
+In a page, `{{ --worker-lease }}` is that flag's default, `{{ edriver.model.limits.MAX_HOST_SLOTS }}` that constant,
 and `{{ table metrics }}` a generated part of the reference (parts.py lists them).
 """
 

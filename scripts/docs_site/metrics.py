@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poll_filter import Polls
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.metrics.counters import EventCounters
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.driver.observe.progress import ProgressTracker
+from edriver.model import events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, resources_pb2, rounds_pb2, status_pb2
 from scripts.docs_site.markdown import cell, table
 

@@ -13,13 +13,13 @@ from typing import Any
 import grpc
 import pytest
 
-from edriver.driver.core import events
 from edriver.driver.journal import etcd_journal, formats
 from edriver.driver.journal import journal as journal_module
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient
 from edriver.driver.journal.etcd_journal import ORDERS_AT_ONCE, PART_BYTES, EtcdJournal
 from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
+from edriver.model import events
 from tests.etcd.cluster import Cluster, TlsFiles, etcd_cluster
 
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))

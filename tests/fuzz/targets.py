@@ -20,14 +20,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from edriver.common import limits
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import PROTOCOL, VERSION
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agent_service import AgentServer
@@ -38,6 +33,10 @@ from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
+from edriver.model import actions, events, limits
+from edriver.model.cause import Cause, CauseKind
+from edriver.model.hosts import Host, HostSet
+from edriver.model.settings import Settings
 from edriver.rendezvous.server.journal import Journal
 from edriver.rendezvous.server.runs import Runs
 from edriver.rendezvous.server.service import RendezvousService, StoreService
@@ -116,7 +115,7 @@ SECRETS = {1: b"of a", 2: b"of b"}
 
 def hello(agent_id: int, host: str) -> agent_pb2.ConnectRequest:
     message = agent_pb2.Hello(
-        run_id="run", host=host, agent_id=agent_id, pid=7, version=VERSION, secret=SECRETS[agent_id]
+        protocol=PROTOCOL, run_id="run", host=host, agent_id=agent_id, pid=7, version=VERSION, secret=SECRETS[agent_id]
     )
     return agent_pb2.ConnectRequest(hello=message)
 
@@ -225,7 +224,7 @@ class Newcomers(Target):
             for _ in range(inputs):
                 message = self.fuzzer.message(agent_pb2.Hello)
                 assert isinstance(message, agent_pb2.Hello)
-                message.run_id, message.version, message.agent_id = "run", VERSION, 0
+                message.run_id, message.version, message.protocol, message.agent_id = "run", VERSION, PROTOCOL, 0
 
                 async def pour(of: agent_pb2.Hello = message) -> AsyncIterator[bytes]:
                     yield agent_pb2.ConnectRequest(hello=of).SerializeToString()

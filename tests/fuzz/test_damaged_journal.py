@@ -13,14 +13,14 @@ from google.protobuf.message import Message
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edriver.common.ids import RoundId, Version
-from edriver.common.limits import OutOfBoundsError
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core import events
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.journal import Head, JournalError, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.rpc.translate import event_of_report
+from edriver.model import events
+from edriver.model.ids import RoundId, Version
+from edriver.model.limits import OutOfBoundsError
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2
 from edriver.wire import message_limits
 from tests.fuzz.messages import Fuzzer

@@ -7,9 +7,10 @@ import ipaddress
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edriver.common.limits import MAX_HOST_NAME_LENGTH, MAX_TOTAL_SLOTS, is_host_name
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.hosts import MAX_WRITTEN_SLOTS, Host, HostSet, parse_host_list, parse_hosts
+from edriver.discovery.hosts import MAX_WRITTEN_SLOTS, parse_host_list, parse_hosts
+from edriver.model.hosts import Host, HostSet
+from edriver.model.limits import MAX_HOST_NAME_LENGTH, MAX_TOTAL_SLOTS, is_host_name
 from tests.fuzz.test_wire_messages import check_sentence
 
 NAMES = st.from_regex(r"\A[a-z0-9_][a-z0-9._-]{0,20}[a-z0-9]\Z").filter(lambda name: name != "localhost")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edriver.common.limits import OutOfBoundsError
+from edriver.model.limits import OutOfBoundsError
 from edriver.rendezvous.server import key_values
 from edriver.rendezvous.server.journal import Journal
 from edriver.rendezvous.server.run_state import RunState, is_in, key_of

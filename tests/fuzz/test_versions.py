@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.wire.conversion import round_id_message, round_id_of, version_message, version_of
 
 NUMBERS = st.integers(0, 3) | st.integers(0, 2**32 - 1)

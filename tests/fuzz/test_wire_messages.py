@@ -10,18 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edriver.agent.host_workers import assignment_notices
-from edriver.common import limits
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.limits import OutOfBoundsError
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.mode import Mode
-from edriver.driver.core.plan import Candidate, RoundPlan
 from edriver.driver.core.selection import plan_round
-from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, orders_of
+from edriver.model import events, limits
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.limits import OutOfBoundsError
+from edriver.model.mode import Mode
+from edriver.model.plan import Candidate, RoundPlan
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rendezvous_pb2, status_pb2
 from edriver.wire import message_limits
 from edriver.wire.conversion import RANK_FIELDS, duration, epoch_seconds, span_seconds, timestamp, version_message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.ids import RoundId, Version
+from edriver.model.ids import RoundId, Version
 from tests.libraries.worlds import script
 from tests.torch.elastic_world import undisturbed, world
 from tests.torch.test_kinds_of_training import GATE, ordeal

@@ -14,8 +14,9 @@ import pytest
 
 from edriver.discovery import script as script_source
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import HostSet, parse_host_list
+from edriver.discovery.hosts import parse_host_list
 from edriver.discovery.script import HostDiscoveryScript
+from edriver.model.hosts import HostSet
 
 AMPLE = 300.0
 """A time limit that no test is to reach."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import grpc
 
-from edriver.common.ids import RoundId
 from edriver.common.release import PROTOCOL
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import RoundId
+from edriver.model.store_address import StoreAddress
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc, rounds_pb2

@@ -14,12 +14,12 @@ import grpc
 import grpc.aio
 
 from edriver.common.release import PROTOCOL
-from edriver.driver.core import events
 from edriver.driver.rpc.agent_service import AgentServer
 from edriver.driver.rpc.agents.received import Inbound, Received
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.model import events
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
 from edriver.wire.conversion import duration

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from edriver.common.release import PROTOCOL
-from edriver.driver.core import events
+from edriver.model import events
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
 from tests.rpc.served_driver import Driver, connect, exited, read, secret_of, serve, start

@@ -16,14 +16,14 @@ import pytest
 
 from edriver.client import Address, AsyncClient, Client, RunError, elsewhere
 from edriver.client.requester import own_name
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.status import StatusServer
+from edriver.model import events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.settings import Settings
 from edriver.v1 import control_pb2_grpc, status_pb2, status_pb2_grpc
 from tests.told_events import told
 

@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.control import ControlServer
+from edriver.model import events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.settings import Settings
 from edriver.v1 import control_pb2, control_pb2_grpc
 from tests import serving
 

@@ -25,15 +25,15 @@ from edriver.dashboard import steering as steering_module
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer, runner_of
 from edriver.dashboard.steering import NUMBER_HEADER, PAGE_HEADER, Steering
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.status import StatusServer
+from edriver.model import actions, events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.settings import Settings
 from edriver.v1 import control_pb2_grpc, status_pb2_grpc
 from tests import needs
 from tests.process.chromium import CHROMIUM, FLAGS

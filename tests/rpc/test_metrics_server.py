@@ -17,15 +17,15 @@ import pytest
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
-from edriver.common.ids import RoundId
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics import bounded_server
 from edriver.driver.observe.metrics.bounded_server import MAX_CONCURRENT_REQUESTS, BoundedServer
 from edriver.driver.observe.metrics.server import MetricsServer
 from edriver.driver.observe.progress import ProgressTracker
+from edriver.model.ids import RoundId
+from edriver.model.settings import Settings
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import round_id_message
 from tests import needs

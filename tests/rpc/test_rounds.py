@@ -17,8 +17,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edriver.common.ids import RoundId, Version
 from edriver.common.release import PROTOCOL, VERSION
+from edriver.model.ids import RoundId, Version
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import timestamp, version_of

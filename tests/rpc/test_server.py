@@ -8,11 +8,11 @@ import pytest
 
 from edriver.agent.control_stream import REFUSAL_CODES
 from edriver.common.release import PROTOCOL, VERSION
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.rpc import agent_service
 from edriver.driver.rpc.agents.received import Received
 from edriver.driver.rpc.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
+from edriver.model import events
+from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.v1.agent_pb2 import ConnectRequest
 from tests.rpc.served_driver import WELCOME, Driver, connect, ended, exited, read, secret_of, serve, start

@@ -12,18 +12,18 @@ import grpc
 import grpc.aio
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.plan import Candidate
 from edriver.driver.core.selection import plan_round
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.rpc.status import StatusServer
+from edriver.model import events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.plan import Candidate
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2, status_pb2_grpc
 from edriver.wire.conversion import epoch_seconds, round_id_message
 from tests import serving

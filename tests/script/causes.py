@@ -10,9 +10,9 @@ import enum
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 
-from edriver.common.ids import RoundId, Version
-from edriver.driver.core.cause import Cause, StepGroup, WorkerName
-from edriver.driver.core.script_error import ScriptError
+from edriver.model.cause import Cause, StepGroup, WorkerName
+from edriver.model.ids import RoundId, Version
+from edriver.model.script_error import ScriptError
 
 
 def shown(cause: Cause) -> str:

@@ -45,15 +45,15 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.mode import CheckpointWay, Mode
-from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.settings import Settings
+from edriver.model import actions, events
+from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.mode import CheckpointWay, Mode
+from edriver.model.plan import RoundPlan
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from tests.script.rendering import render
 
 LEASE = 10.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from edriver.common.ids import NO_VERSION
-from edriver.driver.core import actions
-from edriver.driver.core.actions import Action, Failure
-from edriver.driver.core.plan import RoundPlan
+from edriver.model import actions
+from edriver.model.actions import Action, Failure
+from edriver.model.ids import NO_VERSION
+from edriver.model.plan import RoundPlan
 from tests.script.causes import name_shown, shown
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.core.actions import Action
-from edriver.driver.core.events import Event
+from edriver.model.actions import Action
+from edriver.model.events import Event
 from tests.script.case import CASES, NOTHING, format_case, parse_case
 from tests.script.interpreter import Interpreter
 

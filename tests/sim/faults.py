@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from edriver.common.ids import NO_VERSION
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import CauseKind
-from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.settings import HOST_COOLDOWN, Settings
+from edriver.model import actions, events
+from edriver.model.cause import CauseKind
+from edriver.model.ids import NO_VERSION
+from edriver.model.plan import RoundPlan
+from edriver.model.settings import HOST_COOLDOWN, Settings
 from tests.sim.invariants import Violation, check
 from tests.sim.sim_driver import ROUNDING
 from tests.sim.trainee import BUG_LINE, Job

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.discovery.hosts import HostUpdateResult
-from edriver.driver.core import actions
-from edriver.driver.core.cause import Cause, CauseKind, FailedResize, RepeatedError
-from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.records import WorkerState
+from edriver.model import actions
+from edriver.model.cause import Cause, CauseKind, FailedResize, RepeatedError
+from edriver.model.hosts import HostUpdateResult
+from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.plan import RoundPlan
+from edriver.model.records import WorkerState
 from edriver.wire.conversion import round_id_of
 from edriver.worker.rounds.participant import Stage
 from tests.sim.trainee import BUG_LINE, SIZE_LINE

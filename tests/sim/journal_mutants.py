@@ -7,10 +7,10 @@ import random
 import pytest
 
 from edriver.agent.lost_round import LostRound
-from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.round import RoundState
 from edriver.driver.journal.entries import event_from_bytes
+from edriver.model import actions, events
 from tests.sim.mutants import Patch
 from tests.sim.sim_driver import SimDriver
 from tests.sim.sim_journal import SimJournal

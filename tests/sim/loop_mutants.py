@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edriver.common.ids import Version
+from edriver.model.ids import Version
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Effect, Raised
 from edriver.worker.rounds.loop import RoundLoop

@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.driver.core import events, membership, round_control, selection
-from edriver.driver.core.actions import Action, Failure
-from edriver.driver.core.cause import Cause, CauseKind
+from edriver.driver.core import membership, round_control, selection
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
@@ -26,14 +23,18 @@ from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.obstacles import Obstacle, Obstacles
-from edriver.driver.core.plan import Candidate, RoundPlan
-from edriver.driver.core.records import Worker, WorkerState, WorkerStep
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round, RunCall
 from edriver.driver.core.round_control import RoundControl
-from edriver.driver.core.script_error import ScriptError
 from edriver.driver.core.selection import Selection
-from edriver.driver.core.settings import Settings
+from edriver.model import events
+from edriver.model.actions import Action, Failure
+from edriver.model.cause import Cause, CauseKind
+from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.plan import Candidate, RoundPlan
+from edriver.model.records import Worker, WorkerState, WorkerStep
+from edriver.model.script_error import ScriptError
+from edriver.model.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
 from edriver.worker.sampler.cursor import Cursor

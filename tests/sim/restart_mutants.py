@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.core.actions import Action
-from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.failures.new_sizes import NewSizes
-from edriver.driver.core.records import Worker
 from edriver.driver.core.round import Interrupt, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.worker_losses import WorkerLosses
+from edriver.model.actions import Action
+from edriver.model.cause import Cause, CauseKind
+from edriver.model.records import Worker
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from edriver.common.ids import NO_VERSION
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import NO_VERSION
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, round_id_of
 from edriver.worker.restart.one_round import ROOT_CAUSE_TIMEOUT

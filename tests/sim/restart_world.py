@@ -12,12 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from edriver.common.ids import RoundId
-from edriver.driver.core import actions
-from edriver.driver.core.cause import Cause, CauseKind, FailedResize
-from edriver.driver.core.mode import Mode
-from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.settings import Settings
+from edriver.model import actions
+from edriver.model.cause import Cause, CauseKind, FailedResize
+from edriver.model.ids import RoundId
+from edriver.model.mode import Mode
+from edriver.model.plan import RoundPlan
+from edriver.model.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
 from tests.sim.invariants import AVOIDABLE, FailedSizes, check

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from edriver.common.ids import NO_VERSION
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.records import HostRecord, OfferKind, Worker, WorkerState
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import Prospect, prospect, select
+from edriver.model.ids import NO_VERSION
+from edriver.model.records import HostRecord, OfferKind, Worker, WorkerState
 from tests.sim.invariants import check
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.model import events
+from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.v1 import cause_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edriver.agent.host_workers import assignment_notices
-from edriver.common.ids import RoundId
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, notice_of
+from edriver.model import actions, events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import RoundId
+from edriver.model.plan import RoundPlan
+from edriver.model.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.invariants import check
 from tests.sim.scanning import check_indexes

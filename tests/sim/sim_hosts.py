@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edriver.agent.lost_round import LostRound
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.clockwork import Channel
 from tests.sim.sim_rounds import Wait

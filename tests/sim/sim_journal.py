@@ -6,11 +6,11 @@ import json
 import random
 from typing import Any
 
-from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
+from edriver.model import actions, events
+from edriver.model.settings import Settings
 from tests.sim.invariants import check
 from tests.sim.scanning import check_indexes
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from edriver.common.ids import NO_VERSION, Version
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import NO_VERSION, Version
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import version_of
 from edriver.worker.assignment import Assignment

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from edriver.common.ids import RoundId
 from edriver.driver.core.round import Interrupt
+from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
 from edriver.worker.rounds.participant import Participant, Stage, Verdict

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.records import WORKER_TRANSITIONS, HostRecord, Worker, WorkerStep
 from edriver.driver.core.roster import Roster
+from edriver.model.records import WORKER_TRANSITIONS, HostRecord, Worker, WorkerStep
 from tests.sim.random_events import RandomEvents
 
 STEPS = 100

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.core import actions, events
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
+from edriver.model import actions, events
 from edriver.runview.run_view import ENDS, RunView
 from edriver.v1 import status_pb2
 from tests.sim.random_events import RandomEvents

@@ -83,7 +83,7 @@ def test_many_seeds(seeds: int) -> None:
     assert len(outcomes) > 2
 
 
-@pytest.mark.parametrize("seed", [825, 875, 903, 1434, 3334, 6219, 11511, 20461, 20604, 21947])
+@pytest.mark.parametrize("seed", [825, 875, 903, 1434, 3334, 6219, 11511, 20461, 20604, 21947, 25309])
 def test_seeds_that_have_found_a_fault(seed: int) -> None:
     """Replays of runs that broke an invariant.
 
@@ -92,7 +92,8 @@ def test_seeds_that_have_found_a_fault(seed: int) -> None:
     that was ending wrote a newer checkpoint than the one that the others had found. In 20461 two bugs took turns for
     ever, one of them of the size of the round that the other one left. In 21947 a worker's offer arrived after the last
     holder had died, with a checkpoint that it had found before. In 20604 both members of a round have an accident: the
-    invariant was too strict.
+    invariant was too strict. In 25309 a bug that four workers had met was blamed on the size of three, because another
+    one of the three had an accident.
     """
     Nemesis(seed).run()
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from edriver.driver.core import actions
 from edriver.driver.core.membership import Membership
 from edriver.driver.journal.entries import event_from_bytes
 from edriver.driver.journal.orders import OrderCheck, OtherOrderError, order_text
+from edriver.model import actions
 from tests.sim.faults import Nemesis
 from tests.sim.sim_driver import SimDriver
 

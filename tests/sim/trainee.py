@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from edriver.common.ids import Version
+from edriver.model.ids import Version
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.assignment import Assignment
 from edriver.worker.rounds.loop import End

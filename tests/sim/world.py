@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from edriver.driver.core.settings import Settings
+from edriver.model.settings import Settings
 from edriver.worker.rounds.participant import Stage
 from tests.sim.clockwork import Clockwork
 from tests.sim.fabric import Fabric

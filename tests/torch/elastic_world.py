@@ -25,8 +25,8 @@ from typing import Any
 import grpc
 import torch
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.release import PROTOCOL
+from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb

@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
 from edriver.checkpoints.manifest import Manifest
 from edriver.checkpoints.ownership import Owner, Ownership
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.system.proc_stat import process_name
 from edriver.worker.checkpoints import checkpoints as room
 from edriver.worker.errors import CheckpointError

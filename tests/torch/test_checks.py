@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker.backend import checks, grad_scaler, tensors, torch_groups
 from edriver.worker.backend.checks import SEVERING_CHECK, Check
 from edriver.worker.backend.gloo import sever

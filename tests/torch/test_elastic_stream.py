@@ -19,7 +19,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import edriver
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker import context, topology
 from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler import stream_loader

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from torch import distributed as dist
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.system.sockets import duplicate
 from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices
 from edriver.worker.group.round_group import RoundGroup

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 import edriver.horovod as hvd
-from edriver.common.ids import RoundId
 from edriver.horovod import devices, distributed_samplers
+from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.assignment import NO_ASSIGNMENT, SINGLE_WORKER
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.ids import RoundId, Version
+from edriver.model.ids import RoundId, Version
 from tests.torch.elastic_world import Death, World, undisturbed, world
 from tests.torch.kinds_of_training import EXPOSED, KINDS, sharded, validates
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.backend import checks, torch_groups
 from edriver.worker.backend import nccl as nccl_module

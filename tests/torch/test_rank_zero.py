@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.state.object_state import ObjectState

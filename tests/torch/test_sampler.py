@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.watch.scheduler_end import name_the_resize
 from edriver.worker.watch.traceback_text import traceback_text

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from edriver.common.store_address import StoreAddress
+from edriver.model.store_address import StoreAddress
 from edriver.worker.restart.one_round import served_store
 from edriver.worker.restart.script_rendezvous import lead_to_round, script_address
 

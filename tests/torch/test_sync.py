@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo

@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 
 from benchmarks.history import History
-from edriver.common.stall_limits import MIN_STALL_SECONDS
+from edriver.model.stall_limits import MIN_STALL_SECONDS
 from edriver.text.progress_text import length_text
 from tests.trouble.reported_times import RoundTimes, round_times
 from tests.trouble.surfaces import Reported

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.history import History, Round
-from edriver.common.stall_limits import MIN_STALL_SECONDS, STALL_FACTOR
+from edriver.model.stall_limits import MIN_STALL_SECONDS, STALL_FACTOR
 from edriver.text.message_reader import message_of
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from edriver.common.ids import RoundId
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
-from edriver.driver.core.records import Worker, WorkerState
 from edriver.driver.core.roster import Roster
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
+from edriver.model import actions, events
+from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import RoundId
+from edriver.model.records import Worker, WorkerState
 
 ROUND = RoundId(1, 2)
 WORKER = WorkerName(3, "a", 0, 1)

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.agent import forward
 from edriver.agent.workers import capture
-from edriver.common import limits
+from edriver.model import limits
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rounds_pb2
 from edriver.wire import message_limits
 from edriver.worker.reports import with_reports

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import pytest
 
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
-from edriver.driver.core import events
 from edriver.driver.core.demand import Demand, demand_of
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.model import events
 from tests.unit.test_event_history import Story
 from tests.unit.test_host_state import connected
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from edriver.driver.core.cause import Cause, CauseKind, Change, LimitExceeded, ReportedText, RoundEnd, WorkerName
 from edriver.driver.core.failures.budgets import Budget, Budgets
-from edriver.driver.core.settings import Settings
+from edriver.model.cause import Cause, CauseKind, Change, LimitExceeded, ReportedText, RoundEnd, WorkerName
+from edriver.model.settings import Settings
 
 
 def lost_at(now: float) -> Cause:

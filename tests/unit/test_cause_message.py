@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from edriver.driver.core import cause as why
-from edriver.driver.core.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
-from edriver.driver.core.script_error import ScriptError
 from edriver.driver.observe.cause_message import cause_message, cause_with_text
+from edriver.model import cause as why
+from edriver.model.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
+from edriver.model.script_error import ScriptError
 from edriver.v1 import cause_pb2
 from edriver.wire.conversion import duration
 

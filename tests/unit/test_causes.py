@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edriver.driver.core.cause import AgentFaultKind, CauseKind
+from edriver.model.cause import AgentFaultKind, CauseKind
 from edriver.text.cause_names import CAUSE_NAMES, RUN_END_NAMES
 from edriver.v1 import cause_pb2, status_pb2
 

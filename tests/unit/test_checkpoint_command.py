@@ -14,7 +14,7 @@ from edriver.checkpoints.folder import CheckpointFolder
 from edriver.checkpoints.ownership import Owner, Ownership
 from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.commands.checkpoint import checkpoint
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from tests.unit.test_checkpoint_folder import manifest, write
 
 

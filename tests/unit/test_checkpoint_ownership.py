@@ -24,7 +24,7 @@ from edriver.checkpoints.ownership import (
     RoundOverError,
     owner_of,
 )
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.system.proc_stat import process_name, this_machine
 
 FIRST = RoundId(1, 1)

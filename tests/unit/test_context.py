@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import edriver
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.context import RoundCounters, WorkerContext

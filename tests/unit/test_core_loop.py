@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from edriver.discovery.hosts import Host, HostSet
 from edriver.driver import core_loop
-from edriver.driver.core import actions, events
 from edriver.driver.core_loop import CoreLoop
 from edriver.driver.journal.journal import JournalError, Turn
+from edriver.model import actions, events
+from edriver.model.hosts import Host, HostSet
 from tests.journal_story import Driver
 
 HOSTS = events.HostsObserved(HostSet((Host("a", 1),)))

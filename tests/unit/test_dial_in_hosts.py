@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from edriver.discovery.hosts import Host
 from edriver.discovery.poll_filter import REMOVAL_POLLS
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
+from edriver.model.hosts import Host
 
 
 def soon(work: Callable[[DialInHosts], Coroutine[None, None, None]]) -> None:

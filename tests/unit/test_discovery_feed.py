@@ -9,14 +9,15 @@ from collections.abc import Sequence
 import pytest
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import HostSet, parse_host_list
+from edriver.discovery.hosts import parse_host_list
 from edriver.discovery.poll_filter import Polls
 from edriver.discovery.slot_counts import DeviceCount, SlotCounts
 from edriver.discovery.steadiness import ANSWERS_CONSIDERED, MIN_CHANGES
-from edriver.driver.core import events
 from edriver.driver.discovery_feed import POLL_INTERVAL, DiscoveryFeed
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.model import events
+from edriver.model.hosts import HostSet
 
 NONE = HostSet()
 A = parse_host_list("a:2")

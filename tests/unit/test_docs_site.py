@@ -72,19 +72,19 @@ def test_every_kind_of_event_is_there() -> None:
     ("asked", "filled"),
     [
         pytest.param("{{ --worker-lease }}", "5 s", id="a-flag"),
-        pytest.param("{{ edriver.common.limits.MAX_HOST_SLOTS }}", "4,096", id="a-constant"),
+        pytest.param("{{ edriver.model.limits.MAX_HOST_SLOTS }}", "4,096", id="a-constant"),
         pytest.param("{{ edriver.worker.rounds.severing.STUCK_BOUND }}", "1 s", id="of-a-module-with-torch"),
-        pytest.param("{{ edriver.driver.core.settings.Settings.join_window }}", "3 s", id="of-a-class"),
-        pytest.param("{{ edriver.common.stall_limits.DEFAULT_STALL_LIMITS.step }}", "600 s", id="an-item"),
-        pytest.param("{{ edriver.driver.core.settings.HOST_COOLDOWN }}", "10 to 300 s", id="a-range"),
-        pytest.param("{{\nedriver.common.limits.MAX_HOST_SLOTS }}", "4,096", id="where-a-line-ends"),
+        pytest.param("{{ edriver.model.settings.Settings.join_window }}", "3 s", id="of-a-class"),
+        pytest.param("{{ edriver.model.stall_limits.DEFAULT_STALL_LIMITS.step }}", "600 s", id="an-item"),
+        pytest.param("{{ edriver.model.settings.HOST_COOLDOWN }}", "10 to 300 s", id="a-range"),
+        pytest.param("{{\nedriver.model.limits.MAX_HOST_SLOTS }}", "4,096", id="where-a-line-ends"),
     ],
 )
 def test_values_stand_where_a_page_asks_for_them(asked: str, filled: str) -> None:
     assert parts.filled_in(f"a {asked} b") == f"a {filled} b"
 
 
-@pytest.mark.parametrize("asked", ["--no-such-flag", "edriver.common.limits.NONE", "edriver.none", "table none"])
+@pytest.mark.parametrize("asked", ["--no-such-flag", "edriver.model.limits.NONE", "edriver.none", "table none"])
 def test_what_is_not_there_is_refused_by_name(asked: str) -> None:
     with pytest.raises(parts.UnknownPartError, match=asked.removeprefix("table ")):
         parts.filled_in(f"{{{{ {asked} }}}}")
@@ -97,7 +97,7 @@ def test_what_is_not_there_is_refused_by_name(asked: str) -> None:
         pytest.param("docs/architecture.md", "../SECURITY.md", "project/SECURITY.md", id="to-a-page-of-the-repository"),
         pytest.param("SECURITY.md", "docs/metrics.md", "../metrics.md", id="and-back"),
         pytest.param(
-            "docs/architecture.md", "../edriver/common/limits.py", "source/edriver/common/limits.py.md", id="source"
+            "docs/architecture.md", "../edriver/model/limits.py", "source/edriver/model/limits.py.md", id="source"
         ),
         pytest.param("docs/benchmarks/soak.md", "../pictures/soak.png", "../pictures/soak.png", id="a-picture"),
         pytest.param("docs/metrics.md", "../README.md#try-it", "index.md#try-it", id="a-heading"),

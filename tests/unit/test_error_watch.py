@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core.cause import Cause, CauseKind, RaisedByAll, RepeatedError
 from edriver.driver.core.failures.consistency import ErrorWatch, state_lost
-from edriver.driver.core.plan import Candidate
 from edriver.driver.core.round import Round
-from edriver.driver.core.script_error import ScriptError
 from edriver.driver.core.selection import plan_round
+from edriver.model.cause import Cause, CauseKind, RaisedByAll, RepeatedError
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.plan import Candidate
+from edriver.model.script_error import ScriptError
+from edriver.model.store_address import StoreAddress
 
 SAVE = ScriptError("OSError", "train.py", 88, "save")
 LABEL = ScriptError("ValueError", "train.py", 17, "train")

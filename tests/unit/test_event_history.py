@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.mode import Mode
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
+from edriver.model import events
+from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.mode import Mode
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from edriver.text.cause_names import INTERRUPTION_NAMES
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, pace_pb2, status_pb2

@@ -15,9 +15,9 @@ import edriver.driver
 from edriver.cli.explain import DRIVER_BOUNDS, OMITTED_FLAGS, SETTING_NAMES, TABLE_WIDTH, explanation
 from edriver.cli.main import main, parser
 from edriver.driver import discovery_feed
-from edriver.driver.core.settings import Settings
 from edriver.driver.options import options_of
 from edriver.driver.rpc.agents import registry
+from edriver.model.settings import Settings
 
 NO_TIMES = {
     ("edriver.driver.core.failures.consistency", "MAX_ERROR_ROUNDS"),  # rounds
@@ -30,8 +30,8 @@ NO_TIMES = {
     ("edriver.driver.launch.join_configs", "HOST_SPECIFIC_VARIABLES"),  # names
     ("edriver.driver.launch.join_configs", "HOST_SPECIFIC_PREFIXES"),
     ("edriver.driver.options", "MAX_POLL_TIMEOUT"),  # shown as what becomes of them
-    ("edriver.driver.core.settings", "SLOT_COOLDOWN"),
-    ("edriver.driver.core.settings", "HOST_COOLDOWN"),
+    ("edriver.model.settings", "SLOT_COOLDOWN"),
+    ("edriver.model.settings", "HOST_COOLDOWN"),
     ("edriver.driver.progress_lines", "HOLD_UP_LINE_DELAY"),  # of what is printed
     ("edriver.driver.pace_watch", "LOOK_INTERVAL"),  # nothing depends on it
     ("edriver.driver.observe.progress", "RATE_WINDOW"),  # of a number that is shown, no bound

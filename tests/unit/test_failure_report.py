@@ -6,20 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from edriver.common.ids import RoundId, Version
-from edriver.driver.core.actions import Failure, FinishRun, RunEnd
-from edriver.driver.core.cause import (
-    Cause,
-    CauseKind,
-    Digests,
-    Exit,
-    ReportedText,
-    Shortage,
-    TimedOut,
-    WorkerName,
-)
-from edriver.driver.core.events import RecordedError, WorkerExited
-from edriver.driver.core.script_error import script_error
 from edriver.driver.observe.console.failure_report import (
     MAX_TAIL_LINES,
     Tally,
@@ -28,6 +14,11 @@ from edriver.driver.observe.console.failure_report import (
     with_last_output,
 )
 from edriver.driver.observe.console.hints import Hints, last_stop
+from edriver.model.actions import Failure, FinishRun, RunEnd
+from edriver.model.cause import Cause, CauseKind, Digests, Exit, ReportedText, Shortage, TimedOut, WorkerName
+from edriver.model.events import RecordedError, WorkerExited
+from edriver.model.ids import RoundId, Version
+from edriver.model.script_error import script_error
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 
 TRACEBACK = """\

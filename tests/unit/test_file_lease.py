@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.core import events
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.file_lease import LEASE, LOOK_PERIOD, FileLease
 from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.model import events
 from edriver.system.database import open_locked
 from edriver.system.proc_stat import process_name
 

@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.hosts import (
-    MAX_LINE_CHARACTERS,
-    MAX_LINES,
-    Devices,
-    parse_host_list,
-    parse_hosts,
-)
+from edriver.discovery.hosts import MAX_LINE_CHARACTERS, MAX_LINES, parse_host_list, parse_hosts
 from edriver.discovery.sources import read_hostfile
+from edriver.model.hosts import Devices
 
 
 def pairs(text: str | bytes) -> list[tuple[str, int]]:

@@ -11,12 +11,12 @@ from edriver.client import Run
 from edriver.commands.status import lines
 from edriver.commands.top_screen import host_rows
 from edriver.discovery.poll_filter import Polls
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots
 from edriver.driver.core.host_state import HostStanding, HostState, host_standing, host_standings
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.snapshots import host_status
 from edriver.driver.rpc.status import StatusServer
+from edriver.model import events
+from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots
 from edriver.runview.history import History
 from edriver.text.host_text import host_text, host_words
 from edriver.v1 import status_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.discovery.hosts import Host, HostSet, HostUpdateResult
+from edriver.model.hosts import Host, HostSet, HostUpdateResult
 
 
 def hosts(text: str) -> HostSet:

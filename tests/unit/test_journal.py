@@ -19,18 +19,18 @@ from typing import Any
 
 import pytest
 
-from edriver.common.ids import RoundId, Version
 from edriver.common.release import VERSION
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal import formats, sqlite_journal
 from edriver.driver.journal import journal as journal_module
 from edriver.driver.journal.draws import Draws, new_key
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.journal import Head, JournalError, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.model import events
+from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import RoundId, Version
+from edriver.model.store_address import StoreAddress
 
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))
 SEEN: list[events.Event] = [
@@ -83,7 +83,7 @@ def test_what_was_written_is_there_for_the_next_driver(tmp_path: Path) -> None:
 WRITES_AND_DIES = """
 import os, sys
 from pathlib import Path
-from edriver.driver.core import events
+from edriver.model import events
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal

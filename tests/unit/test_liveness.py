@@ -13,7 +13,7 @@ from edriver.agent.health.listening import nothing_listens
 from edriver.agent.health.process_state import stands_still
 from edriver.agent.health.unresponsive import UnresponsiveWatch
 from edriver.common.lease import ProcessClock
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import rounds_pb2
 from edriver.wire.conversion import span_seconds

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core import events
 from edriver.driver.core.failures.long_work import MAX_PLACES, LongWork, Verdict
-from edriver.driver.core.plan import RoundPlan
 from edriver.driver.core.round import Round
-from edriver.driver.core.script_error import ScriptError, script_place
+from edriver.model import events
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.plan import RoundPlan
+from edriver.model.script_error import ScriptError, script_place
+from edriver.model.store_address import StoreAddress
 
 STACKS = """thread MainThread:
   File "/home/me/train.py", line 90, in <module>

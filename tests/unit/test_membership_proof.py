@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from edriver.common.ids import RoundId
 from edriver.driver.journal.draws import Draws, new_key
+from edriver.model.ids import RoundId
 from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.group.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
 

@@ -16,15 +16,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.release import VERSION
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poll_filter import Polls
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.mode import Mode
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.metrics.counters import EventCounters
@@ -32,6 +26,12 @@ from edriver.driver.observe.metrics.gauges import MAX_NAME_LENGTH, MAX_REPORTED_
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.round_time import SETTLING_SECONDS
+from edriver.model import events
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.mode import Mode
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import agent_pb2, notification_pb2, resources_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import duration, timestamp

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from edriver.cli.main import parser
-from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.script import HostDiscoveryScript
 from edriver.driver import options
-from edriver.driver.core.mode import Mode
-from edriver.driver.core.settings import Settings
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
 from edriver.driver.options import RunOptions, options_of, takes_all_slots
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
+from edriver.model.limits import MAX_TOTAL_SLOTS
+from edriver.model.mode import Mode
+from edriver.model.settings import Settings
 
 LOGS = "-np 1 --mode restart"
 A_PY = f"{shlex.quote(sys.executable)} a.py"

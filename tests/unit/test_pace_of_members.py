@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core.plan import Candidate
 from edriver.driver.core.selection import plan_round
 from edriver.driver.observe.pace.hold_up import SETTLE_SECONDS
 from edriver.driver.observe.pace.members import PaceMonitor
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.plan import Candidate
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, pace_pb2, status_pb2
 from edriver.wire.conversion import duration, round_id_message, timestamp
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.ids import NO_VERSION
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
-from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.placement import MAX_TROUBLES, PLACEMENT_WINDOW, SPARE_HOSTS, Placement
-from edriver.driver.core.records import Offer, Worker, WorkerStep
 from edriver.driver.core.roster import Roster
-from edriver.driver.core.settings import Settings
+from edriver.model.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind
+from edriver.model.ids import NO_VERSION
+from edriver.model.records import Offer, Worker, WorkerStep
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from tests.unit.test_hosts import hosts
 
 

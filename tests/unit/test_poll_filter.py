@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poll_filter import PollFilter, Verdict
+from edriver.model.hosts import Host, HostSet
 
 FAILED = "!"
 NONE = ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core.plan import Candidate
 from edriver.driver.core.selection import plan_round
 from edriver.driver.observe.progress import RATE_WINDOW, Commits, ProgressHistory, ProgressTracker, SampleCount, Written
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.plan import Candidate
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, timestamp
 

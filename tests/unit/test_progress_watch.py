@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import edriver
-from edriver.common.ids import RoundId
-from edriver.common.stall_limits import DEFAULT_STALL_LIMITS
+from edriver.model.ids import RoundId
+from edriver.model.stall_limits import DEFAULT_STALL_LIMITS
 from edriver.worker import context
 from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.reports import SamplesDone

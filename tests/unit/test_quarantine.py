@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget, WorkerName
-from edriver.driver.core.events import ExitReason, WorkerEnding, WorkerExited
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.placement import Placement
-from edriver.driver.core.records import Worker, WorkerState
 from edriver.driver.core.roster import Roster
-from edriver.driver.core.settings import Settings
+from edriver.model.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget, WorkerName
+from edriver.model.events import ExitReason, WorkerEnding, WorkerExited
+from edriver.model.records import Worker, WorkerState
+from edriver.model.settings import Settings
 from tests.unit.test_hosts import hosts
 
 

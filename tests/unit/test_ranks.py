@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core.plan import Candidate, RoundPlan
 from edriver.driver.core.selection import highest_version, in_order_of_rank, plan_round
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.plan import Candidate, RoundPlan
+from edriver.model.store_address import StoreAddress
 
 ROUND = RoundId(1, 9)
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.engines.ray.nodes import (
     Node,
     RayArgument,
@@ -12,6 +11,7 @@ from edriver.driver.engines.ray.nodes import (
     hosts_of,
     needed_of,
 )
+from edriver.model.hosts import Host, HostSet
 
 
 def node(number: int, available: dict[str, float], **more: object) -> Node:
@@ -53,7 +53,7 @@ def test_raylets_on_one_machine_are_hosts_of_different_names() -> None:
 
 @pytest.mark.parametrize("name", ["fd00::1", "-odd name-", "", "x" * 300])
 def test_any_name_of_a_node_becomes_a_hosts(name: str) -> None:
-    from edriver.common.limits import check_host
+    from edriver.model.limits import check_host
 
     check_host(node(1, {}, name=name).host, "host")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edriver.common.ids import RoundId, Version
 from edriver.driver import driver_state
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.settings import Settings
 from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, Part, upgraded
 from edriver.driver.journal.orders import OrderCheck
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.model import events
+from edriver.model.ids import RoundId, Version
+from edriver.model.settings import Settings
 from tests.journal_story import SNAPSHOT_AT, Driver, story
 from tests.recorded_journals import FOLDER, HEAD
 from tests.sim.scanning import check_indexes

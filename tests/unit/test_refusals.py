@@ -8,7 +8,7 @@ import re
 import pytest
 
 from edriver.cli import horovodrun_flags, main, torchrun_flags
-from edriver.discovery.hosts import Devices
+from edriver.model.hosts import Devices
 
 INSTEAD = horovodrun_flags.INSTEAD | torchrun_flags.INSTEAD
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.common.limits import OutOfBoundsError
+from edriver.model.limits import OutOfBoundsError
 from edriver.rendezvous.server import journal as journals
 from edriver.rendezvous.server import key_values, runs
 from edriver.rendezvous.server.journal import CorruptJournalError, Journal, JournalHeldError

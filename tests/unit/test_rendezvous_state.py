@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from edriver.common.limits import OutOfBoundsError
+from edriver.model.limits import OutOfBoundsError
 from edriver.rendezvous.server import run_state
 from edriver.rendezvous.server.run_state import RunState
 from edriver.v1.rendezvous_pb2 import NodeEntry, RendezvousNode, SetStateRequest, StateChange, StateToken

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import edriver
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core.plan import Candidate
 from edriver.driver.core.selection import plan_round
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.plan import Candidate
+from edriver.model.store_address import StoreAddress
 from edriver.worker import context
 from edriver.worker.assignment import Assignment
 from edriver.worker.restart import standby

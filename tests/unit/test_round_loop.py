@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, version_of

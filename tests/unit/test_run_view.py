@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.runview.history import History
 from edriver.runview.progress_rows import progress_rows
 from edriver.runview.recovery_times import MAX_RECOVERIES

@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from edriver.driver.core.script_error import ScriptError, script_error
+from edriver.model.script_error import ScriptError, script_error
 
 PLAIN = """\
 Traceback (most recent call last):

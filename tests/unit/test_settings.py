@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.core.settings import Settings
+from edriver.model.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 from edriver.agent.devices import counted
 from edriver.agent.resources import limits
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import Devices, HostSet, parse_host_list
+from edriver.discovery.hosts import parse_host_list
 from edriver.discovery.slot_counts import ASK_INTERVAL, DeviceCount, SlotCounts
+from edriver.model.hosts import Devices, HostSet
 
 
 class AskedHosts:

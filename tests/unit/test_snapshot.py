@@ -13,12 +13,7 @@ from typing import Any
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.plan import RoundPlan
 from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.codec import CodecError
 from edriver.driver.journal.entries import Entry
@@ -26,6 +21,11 @@ from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head,
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.journal.state import StateCodec
 from edriver.driver.observe.event_buffer import EventBuffer
+from edriver.model import actions, events
+from edriver.model.cause import Cause, CauseKind
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.plan import RoundPlan
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, status_pb2
 from edriver.wire.link import Link
 from tests.journal_story import Driver, story

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.core import events
-from edriver.driver.core.events import SourceFile, SourcesLoaded
 from edriver.driver.observe.warnings import Sources
 from edriver.driver.rpc.agents.agent_messages import MAX_LOADED, AgentMessages
 from edriver.driver.rpc.agents.fault_log import FaultLog
+from edriver.model import events
+from edriver.model.events import SourceFile, SourcesLoaded
 from edriver.v1 import agent_pb2, notification_pb2
 
 LOOK = """

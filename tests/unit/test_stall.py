@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, Phase, collective_timeout, limits_of, text_of
+from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, collective_timeout, limits_of, text_of
 from edriver.worker import context, training_phase
 from edriver.worker.watch.stall import MAX_CHECK_INTERVAL, Stall, StallWatch, stacks
 

@@ -9,17 +9,17 @@ import pytest
 
 from edriver.client import RunError
 from edriver.commands.status import lines, listed, status
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.mode import Mode
-from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.status import MAX_ANSWER_AGE, StatusServer
+from edriver.model import events
+from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.mode import Mode
+from edriver.model.settings import Settings
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import cause_pb2, status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, span_seconds, timestamp
 

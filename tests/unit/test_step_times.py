@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from edriver.common.ids import RoundId
-from edriver.common.stall_limits import Phase
+from edriver.model.ids import RoundId
+from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
 from edriver.worker.rounds import step_times

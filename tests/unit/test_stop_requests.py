@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from edriver.driver.core import events
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.stop_requests import StopRequests
+from edriver.model import events
 
 
 class Asked:

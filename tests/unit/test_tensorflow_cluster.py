@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.common.ids import RoundId
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import RoundId
+from edriver.model.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
 from edriver.worker.restart import tensorflow_cluster
 from edriver.worker.restart.tensorflow_cluster import config, member

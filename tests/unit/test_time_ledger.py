@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.core.cause import RoundEnd
+from edriver.model.cause import RoundEnd
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_of, span_seconds
 from tests.unit.time_ledger_story import BOOT, FAILURE, KIND_OF, RESIZE, STALL, UNPROVEN, Story

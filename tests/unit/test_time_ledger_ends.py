@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from edriver.driver.core.cause import RoundEnd
+from edriver.model.cause import RoundEnd
 from edriver.text.time_spent import seconds_by_kind
 from edriver.wire.conversion import span_seconds
 from tests.unit.time_ledger_story import BOOT, FAILURE, NEXT_RUN, USUAL, Story

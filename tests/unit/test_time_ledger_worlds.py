@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from edriver.common.ids import RoundId
-from edriver.common.stall_limits import Phase
-from edriver.driver.core.cause import RoundEnd
 from edriver.driver.observe.time_ledger import TimeLedger
+from edriver.model.cause import RoundEnd
+from edriver.model.ids import RoundId
+from edriver.model.stall_limits import Phase
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import notification_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds

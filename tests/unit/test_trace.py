@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from edriver.common.ids import RoundId, Version
-from edriver.driver.core import events
 from edriver.driver.observe.records.recorder import Recorder, writers_of
 from edriver.driver.observe.records.trace import REMARKS_TRACK, Trace
+from edriver.model import events
+from edriver.model.ids import RoundId, Version
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds, timestamp
 from tests.unit.test_event_history import Story

@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import pace_pb2
 from edriver.wire.conversion import span_seconds

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.core.mode import Mode
 from edriver.driver.training_script import PythonCommand, mode_of
+from edriver.model.mode import Mode
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.ids import NO_VERSION, RoundId
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind
-from edriver.driver.core.plan import Candidate
-from edriver.driver.core.records import WORKER_TRANSITIONS, Worker, WorkerState, WorkerStep
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import ROUND_TRANSITIONS, Round, RoundState, RoundStep
 from edriver.driver.core.selection import plan_round
-from edriver.driver.core.transitions import IllegalTransitionError
+from edriver.model import actions, events
+from edriver.model.cause import Cause, CauseKind
+from edriver.model.ids import NO_VERSION, RoundId
+from edriver.model.plan import Candidate
+from edriver.model.records import WORKER_TRANSITIONS, Worker, WorkerState, WorkerStep
+from edriver.model.store_address import StoreAddress
+from edriver.model.transitions import IllegalTransitionError
 from scripts.state_diagrams import PAGE, with_diagrams
 from tests.unit.test_hosts import hosts
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.common.ids import RoundId
-from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, Exit, WorkerName
 from edriver.driver.core.losses import loss_of
 from edriver.driver.rpc.translate import STACKS_ON_STDERR, event_of_report, exit_reason_of
+from edriver.model import events
+from edriver.model.cause import Cause, CauseKind, Exit, WorkerName
+from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
 from edriver.v1.notification_pb2 import Idle, Report, StacksOnStderr, Stalled
 from edriver.wire.conversion import duration

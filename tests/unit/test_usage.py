@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from edriver.common.limits import MAX_AMOUNT, OutOfBoundsError
 from edriver.dashboard.report import facts, recorded_run
-from edriver.discovery.hosts import Host, HostSet
-from edriver.driver.core.records import Worker, WorkerState
 from edriver.driver.core.roster import Roster
 from edriver.driver.observe.hosts.usage import MAX_SAMPLED_HOSTS, UsageTracker
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import Recorder, UsageWriter
 from edriver.history.records import records_of
+from edriver.model.hosts import Host, HostSet
+from edriver.model.limits import MAX_AMOUNT, OutOfBoundsError
+from edriver.model.records import Worker, WorkerState
 from edriver.runview.history import History
 from edriver.runview.usage import MAX_DRAWN_HOSTS, MAX_POINTS, SAMPLE_INTERVAL, UsageHistory, sum_of
 from edriver.text.event_lines import event_line, usage_line

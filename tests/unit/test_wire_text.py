@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edriver.driver.core.script_error import script_error
+from edriver.model.script_error import script_error
 from edriver.text.wire_text import MAX_TEXT_LENGTH, wire_text
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.watch.traceback_text import traceback_text

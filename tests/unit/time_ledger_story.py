@@ -6,9 +6,9 @@ from typing import Final
 
 import pytest
 
-from edriver.common.ids import RoundId
-from edriver.driver.core.cause import Cause, CauseKind, Change, Done, Exit, ReportedText, RoundEnd, WorkerName
 from edriver.driver.observe.time_ledger import TimeLedger
+from edriver.model.cause import Cause, CauseKind, Change, Done, Exit, ReportedText, RoundEnd, WorkerName
+from edriver.model.ids import RoundId
 from edriver.runview.recovery_times import RecoveryTimes
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import notification_pb2, status_pb2

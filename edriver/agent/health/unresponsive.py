@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2, rounds_pb2
 from edriver.wire.conversion import duration
 

@@ -1,8 +1,7 @@
 """The pure core: every decision about a run. `Membership.step(event, now)` returns actions.
 
 No clock, lock, log, await, random number, I/O, or sentence.
-Imports `common.ids`, `common.limits`, `common.defaults`
-and `discovery.hosts`, and nothing else of edriver.
+Imports `edriver.model`, and nothing else of edriver.
 Start with `membership.py`, which says who owns what, then `events.py`, `actions.py`, `round.py` and `round_control.py`.
 The layers are in pyproject.toml.
 """

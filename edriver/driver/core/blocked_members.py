@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from edriver.driver.core.cause import StepGroup, UnevenSteps, WorkerName
+from edriver.model.cause import StepGroup, UnevenSteps, WorkerName
 
 REPORT_DELAY: Final = 7.0
 """Seconds of waiting after which it is reported: a last step that is slow on one host is no reason for a line."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from edriver.driver.core.cause import Cause, CauseKind, SpareSlots
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.records import HostRecord
+from edriver.model.cause import Cause, CauseKind, SpareSlots
+from edriver.model.records import HostRecord
 
 
 class HostState(enum.Enum):

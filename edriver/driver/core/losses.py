@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from typing import Final, TypeAlias
 
-from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, Duration, Exit, Stall, WorkerName
-from edriver.driver.core.script_error import script_error
+from edriver.model import events
+from edriver.model.cause import Cause, CauseKind, Duration, Exit, Stall, WorkerName
+from edriver.model.script_error import script_error
 
 Loss: TypeAlias = (
     events.WorkerExited

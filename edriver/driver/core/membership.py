@@ -22,9 +22,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import TypeAlias
 
-from edriver.driver.core import events
-from edriver.driver.core.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd
-from edriver.driver.core.cause import Cause, CauseKind, ReportedText
 from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.failures.failure_log import FailureLog
 from edriver.driver.core.failures.long_work import LongWork
@@ -33,13 +30,16 @@ from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.losses import loss_of
 from edriver.driver.core.placement import Placement
-from edriver.driver.core.records import Offer, Worker, WorkerState, WorkerStep
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Report, Round
 from edriver.driver.core.round_control import RoundControl
-from edriver.driver.core.script_error import script_error
-from edriver.driver.core.settings import Settings
 from edriver.driver.core.worker_losses import WorkerLosses
+from edriver.model import events
+from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd
+from edriver.model.cause import Cause, CauseKind, ReportedText
+from edriver.model.records import Offer, Worker, WorkerState, WorkerStep
+from edriver.model.script_error import script_error
+from edriver.model.settings import Settings
 
 _MemberEvent: TypeAlias = Report | events.WorkerStalled | events.CollectiveRaised | events.PeerUnproven
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edriver.common.ids import NO_VERSION
-from edriver.driver.core.cause import Cause, CauseKind, Duration, Shortage, TimedOut
 from edriver.driver.core.failures.consistency import state_lost
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round, RunCall
 from edriver.driver.core.selection import Prospect
-from edriver.driver.core.settings import Settings
+from edriver.model.cause import Cause, CauseKind, Duration, Shortage, TimedOut
+from edriver.model.ids import NO_VERSION
+from edriver.model.settings import Settings
 
 
 class Obstacle(NamedTuple):

@@ -11,15 +11,15 @@ from heapq import nlargest
 from itertools import chain, islice
 from typing import Final
 
-from edriver.common.ids import RoundId
-from edriver.driver.core import events
-from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
-from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.records import HostRecord, Worker, WorkerStep
 from edriver.driver.core.roster import Roster
-from edriver.driver.core.settings import Settings
+from edriver.model import events
+from edriver.model.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.model.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
+from edriver.model.ids import RoundId
+from edriver.model.records import HostRecord, Worker, WorkerStep
+from edriver.model.settings import Settings
 
 SPARE_HOSTS: Final = 64
 """Hosts that have an agent beside those whose slots the run can use, so that what is lost is replaced at once."""

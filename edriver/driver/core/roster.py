@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from edriver.common.ids import RoundId
-from edriver.discovery.hosts import HostSet
-from edriver.driver.core.plan import Candidate
-from edriver.driver.core.records import (
+from edriver.model.hosts import HostSet
+from edriver.model.ids import RoundId
+from edriver.model.plan import Candidate
+from edriver.model.records import (
     WORKER_TRANSITIONS,
     HostRecord,
     Offer,
@@ -24,7 +24,7 @@ from edriver.driver.core.records import (
     WorkerState,
     WorkerStep,
 )
-from edriver.driver.core.transitions import next_state
+from edriver.model.transitions import next_state
 
 
 class Roster:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.driver.core import events
 from edriver.driver.core.blocked_members import BlockedMembers, UnevenState
-from edriver.driver.core.cause import BoundaryMissed, Cause, CauseKind, Digests, Done, Members, Unanswered, WorkerName
-from edriver.driver.core.mode import CheckpointWay
-from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.script_error import ScriptError
-from edriver.driver.core.transitions import next_state
+from edriver.model import events
+from edriver.model.cause import BoundaryMissed, Cause, CauseKind, Digests, Done, Members, Unanswered, WorkerName
+from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.mode import CheckpointWay
+from edriver.model.plan import RoundPlan
+from edriver.model.script_error import ScriptError
+from edriver.model.transitions import next_state
 
 Report: TypeAlias = (
     events.BoundaryReached

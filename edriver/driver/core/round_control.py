@@ -16,10 +16,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId
-from edriver.discovery.hosts import HostUpdateResult
-from edriver.driver.core import events
-from edriver.driver.core.actions import (
+from edriver.driver.core.failures.budgets import Budgets
+from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, UnprovenConnectionWatch, disagreement
+from edriver.driver.core.failures.failure_log import FailureLog
+from edriver.driver.core.failures.suspicion import Suspects
+from edriver.driver.core.failures.uneven_steps import UnevenWatch
+from edriver.driver.core.obstacles import Obstacles
+from edriver.driver.core.placement import Placement
+from edriver.driver.core.roster import Roster
+from edriver.driver.core.round import Interrupt, Round, RunCall
+from edriver.driver.core.selection import Selection, plan_round, prospect, select, wanted_members
+from edriver.model import events
+from edriver.model.actions import (
     Abort,
     Action,
     Explain,
@@ -34,22 +42,14 @@ from edriver.driver.core.actions import (
     StopAt,
     StopWorker,
 )
-from edriver.driver.core.cause import Cause, CausedBy, CauseKind, Change, ReportedText, TimedOut
-from edriver.driver.core.failures.budgets import Budgets
-from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, UnprovenConnectionWatch, disagreement
-from edriver.driver.core.failures.failure_log import FailureLog
-from edriver.driver.core.failures.suspicion import Suspects
-from edriver.driver.core.failures.uneven_steps import UnevenWatch
-from edriver.driver.core.mode import CheckpointWay
-from edriver.driver.core.obstacles import Obstacles
-from edriver.driver.core.placement import Placement
-from edriver.driver.core.plan import RoundPlan
-from edriver.driver.core.records import Worker, WorkerState, WorkerStep
-from edriver.driver.core.roster import Roster
-from edriver.driver.core.round import Interrupt, Round, RunCall
-from edriver.driver.core.script_error import ScriptError
-from edriver.driver.core.selection import Selection, plan_round, prospect, select, wanted_members
-from edriver.driver.core.settings import Settings
+from edriver.model.cause import Cause, CausedBy, CauseKind, Change, ReportedText, TimedOut
+from edriver.model.hosts import HostUpdateResult
+from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId
+from edriver.model.mode import CheckpointWay
+from edriver.model.plan import RoundPlan
+from edriver.model.records import Worker, WorkerState, WorkerStep
+from edriver.model.script_error import ScriptError
+from edriver.model.settings import Settings
 
 
 @dataclass(slots=True, eq=False)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.driver.core.plan import Candidate, RoundPlan, Seat
-from edriver.driver.core.records import OfferKind
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.plan import Candidate, RoundPlan, Seat
+from edriver.model.records import OfferKind
 
 
 def highest_version(candidates: Iterable[Candidate]) -> Version:

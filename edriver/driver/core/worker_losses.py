@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from edriver.driver.core import events
-from edriver.driver.core.actions import Action, StopWorker
-from edriver.driver.core.cause import AgentFault, Cause, CauseKind
 from edriver.driver.core.failures.failure_log import FailureLog
 from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.placement import Placement
-from edriver.driver.core.records import Worker, WorkerState, WorkerStep
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round_control import RoundControl
-from edriver.driver.core.settings import Settings
+from edriver.model import events
+from edriver.model.actions import Action, StopWorker
+from edriver.model.cause import AgentFault, Cause, CauseKind
+from edriver.model.records import Worker, WorkerState, WorkerStep
+from edriver.model.settings import Settings
 
 
 @dataclass(slots=True, eq=False)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from edriver.common.extras import missing_extra
-from edriver.driver.core.mode import Mode
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.training_script import ModeChoice
 from edriver.driver.worker_logs import StreamChoice, WorkerLogs, local_ranks
+from edriver.model.mode import Mode
 from edriver.system.private_files import open_private
 from edriver.system.record_folder import default_root
 

@@ -7,9 +7,9 @@ import typing
 from functools import cache
 from typing import NamedTuple
 
-from edriver.driver.core import events
 from edriver.driver.journal.codec import Codec, kinds_in, to_json
 from edriver.driver.journal.formats import FORMAT, Part, upgraded
+from edriver.model import events
 
 
 class Entry(NamedTuple):

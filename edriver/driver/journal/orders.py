@@ -24,8 +24,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from edriver.driver.core import actions
-from edriver.driver.core.plan import RoundPlan
+from edriver.model import actions
+from edriver.model.plan import RoundPlan
 
 _DIGEST_BYTES: Final = 8
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from edriver.driver.core import cause as why
-from edriver.driver.core.cause import Cause, CauseKind
-from edriver.driver.core.script_error import ScriptError
 from edriver.driver.observe.cause_text import cause_text, doing_text, host_words
+from edriver.model import cause as why
+from edriver.model.cause import Cause, CauseKind
+from edriver.model.script_error import ScriptError
 from edriver.v1 import cause_pb2
 from edriver.wire.conversion import duration
 

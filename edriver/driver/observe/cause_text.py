@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from edriver.common.ids import RoundId, Version
 from edriver.common.release import VERSION
-from edriver.driver.core import cause as why
-from edriver.driver.core.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
-from edriver.driver.core.script_error import ScriptError
+from edriver.model import cause as why
+from edriver.model.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
+from edriver.model.ids import RoundId, Version
+from edriver.model.script_error import ScriptError
 from edriver.text.phrases import count_text, exit_text
 
 _LIMIT_NAMES: Final = {

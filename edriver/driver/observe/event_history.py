@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
 from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
@@ -23,6 +20,9 @@ from edriver.driver.observe.snapshots import run_ended, worker_status
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
 from edriver.driver.observe.warnings import Warnings
+from edriver.model import actions, events
+from edriver.model.cause import Cause, CauseKind
+from edriver.model.plan import RoundPlan
 from edriver.runview.run_view import RunView
 from edriver.v1 import agent_pb2, status_pb2
 from edriver.wire.conversion import timestamp

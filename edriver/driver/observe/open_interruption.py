@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from edriver.common.ids import NO_ROUND
-from edriver.common.stall_limits import excess
-from edriver.driver.core.cause import Cause, RoundEnd
 from edriver.driver.observe.cause_message import cause_with_text
+from edriver.model.cause import Cause, RoundEnd
+from edriver.model.ids import NO_ROUND
+from edriver.model.stall_limits import excess
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import duration, round_id_message, timestamp
 

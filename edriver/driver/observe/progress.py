@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from edriver.common.downsample import Downsampled
-from edriver.common.ids import NO_ROUND, RoundId
-from edriver.common.stall_limits import excess
-from edriver.driver.core.plan import RoundPlan
+from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.plan import RoundPlan
+from edriver.model.stall_limits import excess
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds, timestamp
 

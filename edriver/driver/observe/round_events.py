@@ -8,12 +8,12 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, RoundEnd
-from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.cause_message import cause_message, cause_with_text
 from edriver.driver.observe.open_interruption import Opening
 from edriver.driver.observe.recovery_phases import recovery_phases
+from edriver.model import events
+from edriver.model.cause import Cause, CauseKind, RoundEnd
+from edriver.model.plan import RoundPlan
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_times_message, timestamp
 

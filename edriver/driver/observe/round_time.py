@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from edriver.common.ids import RoundId
-from edriver.driver.core.cause import Cause
+from edriver.model.cause import Cause
+from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, round_id_message, span_seconds, timestamp
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.driver.core.actions import Failure, FinishRun, RunEnd
 from edriver.driver.core.host_state import HostStanding, HostState
-from edriver.driver.core.records import HostRecord, Worker, WorkerState
 from edriver.driver.observe.cause_message import cause_with_text, obstacle_messages
+from edriver.model.actions import Failure, FinishRun, RunEnd
+from edriver.model.records import HostRecord, Worker, WorkerState
 from edriver.runview.run_view import RunView
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import timestamp

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from edriver.common.ids import RoundId
-from edriver.common.stall_limits import excess
-from edriver.driver.core.cause import Cause, RoundEnd
 from edriver.driver.observe.open_interruption import KINDS, Opening, OpenInterruption
 from edriver.driver.observe.round_time import RoundEnding, RoundTime
+from edriver.model.cause import Cause, RoundEnd
+from edriver.model.ids import RoundId
+from edriver.model.stall_limits import excess
 from edriver.text.time_spent import TIME_KINDS
 from edriver.v1 import notification_pb2, status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp

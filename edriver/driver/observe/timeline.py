@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from edriver.driver.core import events
-from edriver.driver.core.cause import Cause
-from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.pace.members import PaceMonitor
 from edriver.driver.observe.round_events import RoundEvents
 from edriver.driver.observe.time_ledger import TimeLedger
+from edriver.model import events
+from edriver.model.cause import Cause
+from edriver.model.plan import RoundPlan
 from edriver.v1 import notification_pb2, status_pb2
 
 

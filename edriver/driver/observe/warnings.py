@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from edriver.driver.core.cause import Cause, CauseKind
-from edriver.driver.core.events import SourceFile, SourcesLoaded
 from edriver.driver.observe.cause_message import cause_with_text
+from edriver.model.cause import Cause, CauseKind
+from edriver.model.events import SourceFile, SourcesLoaded
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import timestamp
 

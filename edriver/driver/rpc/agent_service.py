@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from edriver.common.limits import OutOfBoundsError
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
 from edriver.driver.rpc.agents.agent_messages import AgentMessages, progress_of
 from edriver.driver.rpc.agents.fault_log import FaultLog
@@ -18,6 +17,7 @@ from edriver.driver.rpc.agents.received import Inbound, Received
 from edriver.driver.rpc.agents.registry import AGENT_LEASE, AgentPeer, AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.model.limits import OutOfBoundsError
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.wire import message_limits
 from edriver.wire.conversion import timestamp

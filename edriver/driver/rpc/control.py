@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import grpc
 from google.protobuf.message import Message
 
-from edriver.common.limits import OutOfBoundsError
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
+from edriver.model import events
+from edriver.model.limits import OutOfBoundsError
 from edriver.text.phrases import count_text
 from edriver.v1 import control_pb2, control_pb2_grpc
 from edriver.wire import message_limits
 
 if TYPE_CHECKING:
-    from edriver.driver.core.records import HostRecord
+    from edriver.model.records import HostRecord
     from edriver.v1.control_pb2_grpc import _ServicerContext
 
 

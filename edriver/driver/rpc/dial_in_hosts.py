@@ -9,9 +9,9 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Final
 
-from edriver.common import limits
-from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poll_filter import REMOVAL_POLLS
+from edriver.model import limits
+from edriver.model.hosts import Host, HostSet
 
 ARRIVAL_WINDOW: Final = 0.02
 """Seconds within which hosts that dial in are taken in together."""

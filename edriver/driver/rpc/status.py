@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from edriver.common.release import VERSION
-from edriver.driver.core.actions import Failure
 from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.host_state import host_standings
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.mode import Mode
 from edriver.driver.observe.cause_message import activity_message
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
@@ -23,6 +21,8 @@ from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.snapshots import failure_message, host_status
 from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
 from edriver.driver.rpc.stack_questions import StackQuestions, is_meant, names_of, place_of, stacks_message
+from edriver.model.actions import Failure
+from edriver.model.mode import Mode
 from edriver.v1 import status_pb2, status_pb2_grpc
 from edriver.wire.conversion import duration, round_id_message, timestamp
 

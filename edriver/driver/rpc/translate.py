@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from edriver.driver.core import actions, events
-from edriver.driver.core.cause import CauseKind
-from edriver.driver.core.mode import CheckpointWay
-from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.cause_message import cause_with_text
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
+from edriver.model import actions, events
+from edriver.model.cause import CauseKind
+from edriver.model.mode import CheckpointWay
+from edriver.model.plan import RoundPlan
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
 from edriver.wire.conversion import (
     RANK_FIELDS,

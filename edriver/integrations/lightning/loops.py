@@ -17,8 +17,8 @@ from lightning.pytorch.loops.fit_loop import RestartStage, _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from torch.utils.data import DataLoader
 
-from edriver.common.stall_limits import Phase
 from edriver.integrations.lightning.back_references import OwnerOfLoops
+from edriver.model.stall_limits import Phase
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.training_phase import phase
 

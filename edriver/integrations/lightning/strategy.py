@@ -17,8 +17,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lightning_utilities.core.rank_zero import rank_zero_only as utilities_rank_zero_only
 
-from edriver.common.stall_limits import Phase
 from edriver.integrations.lightning.back_references import OwnerOfStrategy
+from edriver.model.stall_limits import Phase
 from edriver.worker import topology
 from edriver.worker.training_phase import phase
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from edriver.common.limits import MAX_STORE_VALUE_BYTES, OutOfBoundsError
+from edriver.model.limits import MAX_STORE_VALUE_BYTES, OutOfBoundsError
 from edriver.v1.rendezvous_pb2 import ChangeKeyRequest, ChangeKeyResponse
 from edriver.wire import store_values
 from edriver.wire.store_values import NotANumberError

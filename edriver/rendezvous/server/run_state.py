@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from edriver.common.limits import MAX_RENDEZVOUS_NODES, OutOfBoundsError
+from edriver.model.limits import MAX_RENDEZVOUS_NODES, OutOfBoundsError
 from edriver.v1.rendezvous_pb2 import NodeEntry, RendezvousNode, SetStateRequest, StateChange, StateToken
 
 MIN_KEPT_DEPARTURES: Final = 1000

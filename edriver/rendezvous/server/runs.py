@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from edriver.common.limits import OutOfBoundsError
+from edriver.model.limits import OutOfBoundsError
 from edriver.rendezvous.server.journal import Journal
 from edriver.rendezvous.server.key_values import KeyValues
 from edriver.rendezvous.server.run_state import RunState

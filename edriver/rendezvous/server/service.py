@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from edriver.common.limits import OutOfBoundsError
+from edriver.model.limits import OutOfBoundsError
 from edriver.rendezvous.server.runs import Runs
 from edriver.v1 import rendezvous_pb2 as pb
 from edriver.v1 import rendezvous_pb2_grpc

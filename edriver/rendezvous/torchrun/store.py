@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from edriver.common.limits import MAX_LIST_ITEMS
+from edriver.model.limits import MAX_LIST_ITEMS
 from edriver.rendezvous.torchrun.client import RendezvousClient
 from edriver.v1 import rendezvous_pb2 as pb
 

@@ -14,8 +14,8 @@ from typing import Any
 from edriver.checkpoints.folder import CheckpointFolder, Found
 from edriver.checkpoints.manifest import Manifest
 from edriver.checkpoints.ownership import FolderInUseError, Owner, Ownership, RoundOverError
-from edriver.common.ids import RoundId
 from edriver.common.release import VERSION
+from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.contents import OUTLINE, filled, outline
 from edriver.worker.errors import CheckpointError

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker.backend.gloo import guarded_devices
 from edriver.worker.backend.gloo.guarded_devices import Address, GuardedDevice
 from edriver.worker.backend.gloo.sever import gloo_devices

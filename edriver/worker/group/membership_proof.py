@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 
 SECRET_BYTES: Final = 32
 PROOF_BYTES: Final = 32

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch/distributed/__init__.py has it
 from torch.distributed.distributed_c10d import PrefixStore
 
-from edriver.common.ids import NO_ROUND, RoundId
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.store_address import StoreAddress
 from edriver.system.descriptors import check_room
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend import default_group, torch_groups

@@ -15,8 +15,8 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from edriver.calls import worker_process
-from edriver.common.ids import NO_VERSION
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import NO_VERSION
+from edriver.model.store_address import StoreAddress
 from edriver.system import stack_dump
 from edriver.system.own_addresses import bound_at
 from edriver.v1 import notification_pb2 as pb

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from edriver.common.join_config import at_port
-from edriver.common.store_address import StoreAddress
+from edriver.model.store_address import StoreAddress
 
 logger = logging.getLogger("edriver.worker")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from edriver.common.ids import RoundId
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import RoundId
+from edriver.model.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
 
 

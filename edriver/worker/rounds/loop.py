@@ -14,8 +14,8 @@ import enum
 from collections.abc import Generator
 from typing import Any
 
-from edriver.common.ids import NO_VERSION, Version
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import NO_VERSION, Version
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised

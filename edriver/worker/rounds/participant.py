@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import enum
 
-from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
 from edriver.wire.conversion import (

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
 
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import duration, round_id_message
 from edriver.worker.context import WorkerContext

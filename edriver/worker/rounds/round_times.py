@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import duration, round_id_message, timestamp
 from edriver.worker.reports import Copied

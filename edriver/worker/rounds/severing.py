@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message
 from edriver.worker.rounds.group import Group

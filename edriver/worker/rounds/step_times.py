@@ -14,8 +14,8 @@ from statistics import median
 from types import MappingProxyType
 from typing import Final
 
-from edriver.common.ids import NO_ROUND, RoundId
-from edriver.common.stall_limits import MIN_STALL_SECONDS, Phase, excess
+from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.stall_limits import MIN_STALL_SECONDS, Phase, excess
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import duration, round_id_message, timestamp
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from edriver.checkpoints.ownership import release_at_exit
 from edriver.common.lease import Lease
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
 from edriver.worker.context import WorkerContext

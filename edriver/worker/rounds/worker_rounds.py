@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edriver.common.clocks.run_clock import RunClock
-from edriver.common.stall_limits import Phase, collective_timeout, limits_of
+from edriver.model.stall_limits import Phase, collective_timeout, limits_of
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb

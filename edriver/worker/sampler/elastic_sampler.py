@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.reports import SamplesDone

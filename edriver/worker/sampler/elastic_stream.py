@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from torch.utils.data import default_collate
 
-from edriver.common.ids import RoundId
+from edriver.model.ids import RoundId
 from edriver.worker import topology
 from edriver.worker.sampler.stream_block import Block
 from edriver.worker.sampler.stream_course import Course, StreamSettings

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
-from edriver.common.ids import NO_ROUND, RoundId, Version
+from edriver.model.ids import NO_ROUND, RoundId, Version
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, Place

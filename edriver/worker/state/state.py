@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
-from edriver.common.ids import RoundId
-from edriver.common.stall_limits import Phase
+from edriver.model.ids import RoundId
+from edriver.model.stall_limits import Phase
 from edriver.worker.assignment import Assignment
 from edriver.worker.reports import Copied, SamplesDone, with_reports
 from edriver.worker.state.modes import Modes

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from edriver.common.limits import MAX_NAME_LENGTH
+from edriver.model.limits import MAX_NAME_LENGTH
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.watch.script_location import PACKAGE_ROOT
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from edriver.common.lease import Lease
-from edriver.common.stall_limits import Phase
+from edriver.model.stall_limits import Phase
 from edriver.text.printable import printable_line
 from edriver.text.wire_text import wire_text
 from edriver.worker.backend.interpreter import format_stack, frames

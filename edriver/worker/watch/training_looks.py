@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from edriver.common.stall_limits import Phase, excess
+from edriver.model.stall_limits import Phase, excess
 from edriver.text.wire_text import wire_text
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import pace_pb2

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from kubernetes.aio import client
 
-from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.engines.kubernetes.hosts import KubernetesHosts
 from edriver.driver.engines.kubernetes.target import Target
+from edriver.model.hosts import Host, HostSet
 from tests.engines.kubernetes.fake_api import FakeApi, Object, serving
 from tests.process.running import BOUND
 from tests.waiting import until_async

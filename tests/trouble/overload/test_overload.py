@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from edriver.discovery.script import HostDiscoveryScript
-from edriver.driver.core import events
-from edriver.driver.core.actions import Action, StartAgent
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.placement import SPARE_HOSTS
-from edriver.driver.core.settings import Settings
 from edriver.driver.discovery_feed import DiscoveryFeed
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
+from edriver.model import events
+from edriver.model.actions import Action, StartAgent
+from edriver.model.settings import Settings
 from edriver.v1 import status_pb2
 from tests.needs import ROOT_USER, require
 from tests.trouble.overload.__main__ import CASES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from edriver.driver.core.cause import Cause, CauseKind, LimitExceeded, RoundEnd
-from edriver.driver.core.settings import Settings
+from edriver.model.cause import Cause, CauseKind, LimitExceeded, RoundEnd
+from edriver.model.settings import Settings
 
 
 class Budget:

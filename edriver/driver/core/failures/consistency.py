@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.driver.core.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, Tracebacks
-from edriver.driver.core.records import Worker
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round
-from edriver.driver.core.script_error import ScriptError
+from edriver.model.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, Tracebacks
+from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.records import Worker
+from edriver.model.script_error import ScriptError
 
 MAX_ERROR_ROUNDS: Final = 2
 """Number of rounds without progress between them after which the same error of the script ends the run."""

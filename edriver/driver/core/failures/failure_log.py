@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from edriver.driver.core.actions import Failure
-from edriver.driver.core.cause import Cause
-from edriver.driver.core.events import WorkerExited
 from edriver.driver.core.failures.root_cause import earlier_failure, in_order, with_last_words
-from edriver.driver.core.records import Worker
+from edriver.model.actions import Failure
+from edriver.model.cause import Cause
+from edriver.model.events import WorkerExited
+from edriver.model.records import Worker
 
 FAILURES_KEPT: Final = 32
 """How many failures the final report can name; the first ones, where the cause is."""

@@ -12,10 +12,10 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, RepeatedStall
 from edriver.driver.core.round import Round
-from edriver.driver.core.script_error import script_place
+from edriver.model import events
+from edriver.model.cause import Cause, CauseKind, RepeatedStall
+from edriver.model.script_error import script_place
 
 PATIENCE_AFTER = 2
 """Stalls at a place after which it has the longer limit."""

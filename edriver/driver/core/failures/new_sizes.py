@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from edriver.common.ids import NO_ROUND, RoundId
-from edriver.driver.core.actions import Failure
-from edriver.driver.core.cause import Cause, CauseKind, Exit, FailedResize, RefusedSize
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round
-from edriver.driver.core.script_error import ScriptError
-from edriver.driver.core.settings import Settings
+from edriver.model.actions import Failure
+from edriver.model.cause import Cause, CauseKind, Exit, FailedResize, RefusedSize, RepeatedError
+from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.script_error import ScriptError
+from edriver.model.settings import Settings
 
 MAX_ATTEMPTS: Final = 2
 """Rounds of a new size that may fail before it is given up. One is enough if all of its members fail: what fails in a
@@ -141,6 +141,8 @@ class NewSizes:
             return end
         failed = self._failed(last, failures)
         if self._steps_known(last) or last.long_lived or not failed:
+            return end
+        if isinstance(end.detail, RepeatedError) and end.detail.error in self._known:  # met with other sizes as well
             return end
         if end.kind is CauseKind.STATE_LOST and failed != set(last.plan.workers):  # others were lost in another way
             return end

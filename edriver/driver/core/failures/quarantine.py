@@ -15,10 +15,10 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
 
-from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotQuarantine, SlotTarget
-from edriver.driver.core.records import HostRecord, Slot, Worker
 from edriver.driver.core.roster import Roster
-from edriver.driver.core.settings import Settings
+from edriver.model.cause import Cause, CauseKind, Count, HostQuarantine, SlotQuarantine, SlotTarget
+from edriver.model.records import HostRecord, Slot, Worker
+from edriver.model.settings import Settings
 
 MIN_FAILURES: Final = 4
 """Failures below which no host is quarantined: fewer may be chance (docs/architecture.md)."""

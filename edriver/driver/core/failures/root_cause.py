@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from edriver.driver.core.actions import Failure
-from edriver.driver.core.cause import Cause, CauseKind, WorkerName
-from edriver.driver.core.events import RecordedError, WorkerExited
-from edriver.driver.core.script_error import script_error
+from edriver.model.actions import Failure
+from edriver.model.cause import Cause, CauseKind, WorkerName
+from edriver.model.events import RecordedError, WorkerExited
+from edriver.model.script_error import script_error
 
 
 def with_last_words(failure: Failure, end: WorkerExited) -> Failure:

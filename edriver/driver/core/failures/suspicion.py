@@ -12,14 +12,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edriver.common.ids import NO_VERSION
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, Cause, CauseKind, CauseList
 from edriver.driver.core.losses import Loss, loss_of
-from edriver.driver.core.records import Worker
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round, RunCall
-from edriver.driver.core.settings import Settings
+from edriver.model import events
+from edriver.model.cause import AgentFault, Cause, CauseKind, CauseList
+from edriver.model.ids import NO_VERSION
+from edriver.model.records import Worker
+from edriver.model.settings import Settings
 
 REPORT_DELAY: Final = 1.0
 """Seconds after which it is reported that a worker is left alone: usually the others respond before."""

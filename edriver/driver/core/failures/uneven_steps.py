@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from edriver.driver.core.blocked_members import REPORT_DELAY
-from edriver.driver.core.cause import Cause, CauseKind, UnevenSteps
 from edriver.driver.core.round import Round
+from edriver.model.cause import Cause, CauseKind, UnevenSteps
 
 
 class Finding(NamedTuple):

@@ -15,11 +15,11 @@ from typing import Any
 from kubernetes.aio import client
 
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.hosts import HostSet
 from edriver.discovery.sources import HostSource, SourceContext
 from edriver.driver.engines.kubernetes import api, pod_state
 from edriver.driver.engines.kubernetes.target import Target
 from edriver.driver.engines.kubernetes.watching import ObjectWatch
+from edriver.model.hosts import HostSet
 
 _log = logging.getLogger("edriver.discovery")
 

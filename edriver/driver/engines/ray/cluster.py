@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import HostSet
 from edriver.discovery.sources import SourceContext
 from edriver.driver.engines.ray.connection import RayConnection, RayError, UnreachableError
 from edriver.driver.engines.ray.nodes import Node, RayArgument, actor_options, default_resources, hosts_of, needed_of
 from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, LaunchContext
+from edriver.model.hosts import HostSet
+from edriver.model.limits import MAX_TOTAL_SLOTS
 
 
 class RayCluster:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from edriver.common.limits import MAX_HOST_NAME_LENGTH, MAX_HOST_SLOTS
-from edriver.discovery.hosts import Host, HostSet
+from edriver.model.hosts import Host, HostSet
+from edriver.model.limits import MAX_HOST_NAME_LENGTH, MAX_HOST_SLOTS
 
 AUTO_ADDRESS: Final = "auto"
 """The address that has Ray look for its cluster: RAY_ADDRESS, or the cluster that runs on this machine."""

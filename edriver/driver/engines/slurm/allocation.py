@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import SourceContext
 from edriver.driver.engines.slurm.answers import failed_nodes, nodes_of, slots_by_node
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
 from edriver.driver.engines.slurm.node_gpus import NodeGpus
+from edriver.model.hosts import Host, HostSet
 
 ASK_INTERVAL: Final = 5.0
 """Seconds between two questions to slurmctld, which serves the whole cluster. Lost nodes are noticed sooner, by the

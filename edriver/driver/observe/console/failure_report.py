@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from edriver.driver.core.actions import Failure, FinishRun, RunEnd
-from edriver.driver.core.cause import Cause, WorkerName
-from edriver.driver.core.events import WorkerExited
 from edriver.driver.core.failures.root_cause import earlier_failure, in_order, with_last_words
-from edriver.driver.core.script_error import ScriptError, script_error
 from edriver.driver.observe.cause_text import cause_text, worker_text
 from edriver.driver.observe.console.hints import Hints
+from edriver.model.actions import Failure, FinishRun, RunEnd
+from edriver.model.cause import Cause, WorkerName
+from edriver.model.events import WorkerExited
+from edriver.model.script_error import ScriptError, script_error
 from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.last_output import own_last_lines
 from edriver.text.phrases import count_text

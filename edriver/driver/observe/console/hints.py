@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from edriver.driver.core.actions import Failure
-from edriver.driver.core.cause import Exit
+from edriver.model.actions import Failure
+from edriver.model.cause import Exit
 from edriver.v1 import cause_pb2, status_pb2
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edriver.driver.core.cause import Cause, CauseKind, Count
 from edriver.driver.core.host_state import GONE, HostStanding, host_standing, host_standings
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.snapshots import host_status
+from edriver.model.cause import Cause, CauseKind, Count
 from edriver.v1 import status_pb2
 
 

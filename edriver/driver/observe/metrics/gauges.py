@@ -18,11 +18,11 @@ from edriver.common.release import VERSION
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.host_state import HostState, host_standings
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.records import WorkerState
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics.families import counter, counters, gauge, gauges
 from edriver.driver.observe.metrics.time_metrics import TimeMetrics
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
+from edriver.model.records import WorkerState
 from edriver.v1 import pace_pb2
 from edriver.wire.conversion import epoch_seconds
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from edriver.common.ids import NO_ROUND
-from edriver.driver.core.plan import RoundPlan
 from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
 from edriver.driver.observe.pace.stragglers import StepReport, Verdict, Window, stragglers
+from edriver.model.ids import NO_ROUND
+from edriver.model.plan import RoundPlan
 from edriver.text.pace_text import hold_up_text, straggler_text
 from edriver.v1 import agent_pb2, pace_pb2, status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_of, span_seconds, timestamp

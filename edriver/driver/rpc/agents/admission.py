@@ -8,13 +8,13 @@ from typing import Final
 
 import grpc
 
-from edriver.common.limits import OutOfBoundsError
 from edriver.common.release import PROTOCOL
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.observe.cause_text import agent_fault_text
 from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.driver.rpc.agents.registry import AgentPeer, AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
+from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.limits import OutOfBoundsError
 from edriver.v1 import agent_pb2
 from edriver.wire import message_limits
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from edriver.driver.core import events
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.driver.rpc.agents.registry import AgentPeer
 from edriver.driver.rpc.translate import event_of_report, exit_reason_of, recorded_error_of
+from edriver.model import events
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
 

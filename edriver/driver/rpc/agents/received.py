@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from edriver.driver.core import events
+from edriver.model import events
 
 
 class Received(NamedTuple):

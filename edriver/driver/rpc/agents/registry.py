@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from edriver.common.lease import Lease
-from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.model import events
+from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import duration
 from edriver.wire.link import Link, LinkOverflowError, LinkState

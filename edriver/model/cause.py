@@ -9,8 +9,8 @@ import enum
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from edriver.common.ids import RoundId, Version
-from edriver.driver.core.script_error import ScriptError
+from edriver.model.ids import RoundId, Version
+from edriver.model.script_error import ScriptError
 
 
 class CauseKind(enum.Enum):

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from edriver.common.ids import NO_VERSION, RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.driver.core.cause import WorkerName
-from edriver.driver.core.plan import Candidate
+from edriver.model.cause import WorkerName
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.plan import Candidate
+from edriver.model.store_address import StoreAddress
 
 
 class WorkerState(enum.Enum):

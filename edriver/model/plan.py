@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edriver.common.ids import RoundId, Version
-from edriver.common.store_address import StoreAddress
+from edriver.model.ids import RoundId, Version
+from edriver.model.store_address import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)

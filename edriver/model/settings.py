@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from edriver.common.defaults import ELASTIC_TIMEOUT, START_TIMEOUT
-from edriver.common.limits import MAX_TOTAL_SLOTS
-from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, Phase
-from edriver.driver.core.mode import Mode
+from edriver.model.defaults import ELASTIC_TIMEOUT, START_TIMEOUT
+from edriver.model.limits import MAX_TOTAL_SLOTS
+from edriver.model.mode import Mode
+from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase
 
 SLOT_COOLDOWN: Final = (1.0, 60.0)
 """Shortest and longest pause of a slot by default, from its second failure on, in seconds."""

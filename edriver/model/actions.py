@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from edriver.common.ids import RoundId
-from edriver.discovery.hosts import HostUpdateResult
-from edriver.driver.core.cause import Cause, WorkerName
-from edriver.driver.core.plan import RoundPlan
+from edriver.model.cause import Cause, WorkerName
+from edriver.model.hosts import HostUpdateResult
+from edriver.model.ids import RoundId
+from edriver.model.plan import RoundPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edriver.common.ids import RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.discovery.hosts import HostSet
-from edriver.driver.core.cause import AgentFault, CauseKind
-from edriver.driver.core.mode import CheckpointWay
+from edriver.model.cause import AgentFault, CauseKind
+from edriver.model.hosts import HostSet
+from edriver.model.ids import RoundId, Version
+from edriver.model.mode import CheckpointWay
+from edriver.model.store_address import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)
