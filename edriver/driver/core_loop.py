@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from edriver.driver.core.membership import Membership
 from edriver.driver.driver_state import DriverState
-from edriver.driver.journal.codec import Json
+from edriver.driver.journal.codec import CodecError, Json
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError, Turn
@@ -262,7 +262,12 @@ class CoreLoop:
         began = self._clock()
         soon = self._snapshot_at is not None and began >= self._snapshot_at
         if soon or journal.wants_snapshot:
-            wall_clock, state = self._wall_clock(), self.state
+            wall_clock = self._wall_clock()
+            try:
+                state = self.state
+            except CodecError as error:  # a defect of edriver's, which must not cost the run
+                self._give_up_journal(_unwritable(journal, error))
+                return
             await self._write(journal, lambda journal: journal.keep_snapshot(began, wall_clock, state))
             now = self._clock()
             self._snapshot_at, self._no_snapshot_before = None, now + SNAPSHOT_PAUSE * (now - began)
@@ -277,6 +282,8 @@ class CoreLoop:
             self._leave(error)
         except JournalError as error:
             self._give_up_journal(error)
+        except CodecError as error:
+            self._give_up_journal(_unwritable(journal, error))
 
     def _give_up_journal(self, error: JournalError) -> None:
         assert self._journal is not None
@@ -353,3 +360,7 @@ class CoreLoop:
                 self._shutdown.forget_agent(host, agent_id)
         for host, message in messages:
             self._registry.send(host, message)
+
+
+def _unwritable(journal: Journal, error: CodecError) -> JournalError:
+    return JournalError(f"the journal {journal.name} has no form for what the driver knows, please report it: {error}")

@@ -12,7 +12,9 @@ import pytest
 
 from edriver.driver import core_loop
 from edriver.driver.core_loop import CoreLoop
+from edriver.driver.journal.codec import CodecError
 from edriver.driver.journal.journal import JournalError, Turn
+from edriver.driver.journal.state import StateCodec
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from tests.journal_story import Driver
@@ -24,7 +26,7 @@ STOP = events.StopRequested("enough")
 class FakeJournal:
     """Notes what happens to it, and can be full."""
 
-    turns_at_once, remote, wants_snapshot = 1, False, False
+    name, turns_at_once, remote, wants_snapshot = "this", 1, False, False
 
     def __init__(self, happened: list[str], full: bool) -> None:
         self._happened = happened
@@ -116,3 +118,16 @@ def test_a_journal_that_is_given_up_is_waited_for_no_more(monkeypatch: pytest.Mo
     happened, loop = run(monkeypatch, full=True)
     assert happened == ["written HostsObserved", "given up", "started a"]
     assert loop.looks == 2  # for each of the events: it does not look again and again for a snapshot that is due
+
+
+def test_what_has_no_form_in_the_journal_costs_the_journal_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_error(*_: object) -> NoReturn:
+        raise CodecError("a Thing does not belong in a journal")
+
+    monkeypatch.setattr(StateCodec, "save", raise_error)
+    happened, _ = run(monkeypatch)
+    assert happened == ["written HostsObserved", "ordered StartAgent", "started a", "given up"]
+    monkeypatch.undo()
+    monkeypatch.setattr(FakeJournal, "append", raise_error)
+    happened, _ = run(monkeypatch)
+    assert happened == ["given up", "started a"]
