@@ -121,7 +121,7 @@ def test_a_journal_that_is_given_up_is_waited_for_no_more(monkeypatch: pytest.Mo
 
 
 def test_what_has_no_form_in_the_journal_costs_the_journal_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raise_error(*_: object) -> NoReturn:
+    def raise_error(*_: object, **_named: object) -> NoReturn:
         raise CodecError("a Thing does not belong in a journal")
 
     monkeypatch.setattr(StateCodec, "save", raise_error)
