@@ -1,4 +1,10 @@
-"""What this host's workers do while their run has no driver, and what they do if none takes over in time."""
+"""What this host's workers do while their run has no driver, and what they do if none takes over in time.
+
+If a round loses a member meanwhile, the agents abort it. The agent of the lost member sends `Abort` to the other
+members on its host. Severing their connections makes a collective fail on other hosts, whose agents hear of it and do
+the same. The agents decide nothing else: the survivors wait for their next place, with their state, and the reports of
+all this are what the next driver receives first.
+"""
 
 from __future__ import annotations
 

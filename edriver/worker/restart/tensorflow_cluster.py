@@ -3,6 +3,10 @@
 Its form is documented at https://www.tensorflow.org/guide/distributed_training, "Setting up the TF_CONFIG environment
 variable". Each worker publishes its address in the round's store, and reads those of the others only when its script
 imports TensorFlow: where one rank alone does, for TensorBoard, it waits for no import of the others.
+
+Where TensorFlow is installed, a worker binds a port, without listening there, and publishes it before its script
+begins. When the script first imports TensorFlow, it reads those of the others, sets TF_CONFIG and lets the port go.
+Nothing tells beforehand which ranks will import it.
 """
 
 from __future__ import annotations
