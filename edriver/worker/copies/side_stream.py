@@ -7,6 +7,8 @@ is what is being committed, and from then on the copy is whole: there is somethi
 set of buffers.
 
 The streams' rules: https://docs.pytorch.org/docs/stable/notes/cuda.html (CUDA streams; Use pinned memory buffers).
+
+So a commit takes none of the device's memory.
 """
 
 from __future__ import annotations
