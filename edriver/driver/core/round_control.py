@@ -532,7 +532,12 @@ class RoundControl:
         return next(worker.waiting_since for worker in latest_first if worker.waits_in(ordinal))
 
     def _look_again(self) -> list[Action]:
-        """Once no worker may hold state, have those look for the newest checkpoint that looked before."""
+        """Once no worker may hold state, have those look for the newest checkpoint that looked before.
+
+        A worker that was ordered to look (started, or given a place in a round) before the last holder died may have
+        looked too early, also if its offer arrives later. It is not ready before it has answered. What has been looked
+        for while a worker could still write does not count.
+        """
         call, roster, current = self.call, self.roster, self.current
         if not call.checkpoints or self.holds_state:
             return []
