@@ -4,9 +4,9 @@ Its form is documented at https://www.tensorflow.org/guide/distributed_training,
 variable". Each worker publishes its address in the round's store, and reads those of the others only when its script
 imports TensorFlow: where one rank alone does, for TensorBoard, it waits for no import of the others.
 
-Where TensorFlow is installed, a worker binds a port, without listening there, and publishes it before its script
-begins. When the script first imports TensorFlow, it reads those of the others, sets TF_CONFIG and lets the port go.
-Nothing tells beforehand which ranks will import it.
+Where TensorFlow is installed, a worker binds a port, without listening there, before its script begins; that is the
+address. It lets the port go, and sets TF_CONFIG, when the script first imports TensorFlow: nothing tells beforehand
+which ranks will.
 """
 
 from __future__ import annotations

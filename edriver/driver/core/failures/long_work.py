@@ -5,8 +5,8 @@ does it is killed as well. So a place at which members have stalled twice has th
 and the run says how to announce it. If that is not enough either, and neither that round nor the one before has made a
 step, nothing is to be hoped for from another.
 
-The limit of an evaluation means three times the place's own, if that is more. It holds for what is done in that
-function of the script.
+That limit is the one of an evaluation, or three times the place's own if that is more, and holds for what is done in
+that function of the script.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Imported by Ray's worker processes on the nodes. The kernel ends the agent when the actor's process ends, in whatever
 way: nothing of a run uses what Ray has given to others.
-
-The actor holds the resources of the node's workers.
 """
 
 from __future__ import annotations
