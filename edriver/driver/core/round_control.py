@@ -9,6 +9,10 @@ returns the actions that follow. A round goes through these situations:
     finishing   all were done; processes exit, or enter the script's next `run`    -> finish
 
 Which orders lead from one to the next is a table: ROUND_TRANSITIONS in round.py.
+
+A cluster that gives one host after the other would interrupt training each time. With `--resize-pause` a round runs for
+so long before newcomers interrupt it, and then takes in all that wait; a loss, or a host that leaves, does not wait,
+and those that wait join then, too.
 """
 
 from __future__ import annotations
