@@ -27,7 +27,7 @@ LOOK_AHEAD = 4096
 """So many of a rank's next samples are looked through for one that was recorded too early."""
 
 CHUNK_INDICES = 16384
-"""How many indices are worked out at a time: an epoch's indices are never all in memory."""
+"""The number of indices computed at a time: an epoch's indices are never all in memory."""
 
 
 class ElasticSampler(Sampler[int]):
