@@ -161,7 +161,7 @@ class Checkpoints:
         self._spawn(job)
 
     def newest_steps(self) -> int:
-        """The steps of the newest complete checkpoint; 0 without one, or if the folder is unreadable, which is logged."""
+        """The steps of the newest complete checkpoint; 0 without one, or if the folder is unreadable (logged)."""
         try:
             newest = self._folder.newest()
         except Exception as error:  # noqa: BLE001

@@ -73,6 +73,6 @@ class Target:
         return "/".join(filter(None, (self.kind, self.name, self.job)))
 
     def index(self, pod: str) -> int | None:
-        """A pod's index, from its name; None if it has no index. A scale-down ends the pods with the highest indexes."""
+        """A pod's index, from its name; None if it has no index. A scale-down ends those with the highest index."""
         found = _INDEX[self.kind].fullmatch(pod)
         return int(found[1]) if found else None
