@@ -1,4 +1,9 @@
-"""The agent's control stream to the driver: opened again when it breaks, given up when the driver's lease expires."""
+"""The agent's control stream to the driver: opened again when it breaks, given up when the driver's lease expires.
+
+A driver that is only stopped still has its connections, and the kernel takes new ones for it. Where the stream has
+broken and nothing listens at the driver's address for DRIVER_GONE_TIMEOUT (3 s), it is gone; if its run has no journal,
+the agent ends its workers and itself.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 The driver runs it here, or over ssh, where a host's slots are to be counted. It is the agent's own view: the GPUs are
 those that its workers are given, one a slot.
+
+A slot keeps one GPU for good: CUDA_VISIBLE_DEVICES is the entry of the slot's number in the list that the agent finds
+there itself, or among all GPUs of the machine. So a script uses `cuda:0` whatever its local rank, which changes from
+round to round while the process, and what it has on the device, stays. A slot's next worker is started once the last
+one has been reaped, and the kernel closes a process's hold on the device before it can be: its memory is free by then.
 """
 
 from __future__ import annotations

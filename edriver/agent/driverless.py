@@ -1,4 +1,16 @@
-"""What this host's workers do while their run has no driver, and what they do if none takes over in time."""
+"""What this host's workers do while their run has no driver, and what they do if none takes over in time.
+
+If a round loses a member meanwhile, the agents abort it. The agent of the lost member sends `Abort` to the other
+members on its host. Severing their connections makes a collective fail on other hosts, whose agents hear of it and do
+the same. The agents decide nothing else: the survivors wait for their next place, with their state, and the reports of
+all this are what the next driver receives first.
+
+If no successor comes within `--driver-timeout`, the run writes a last checkpoint. The agents send `DriverGone`: a
+worker leaves at its next boundary, as for a change of hosts, or stops waiting, or is freed by an `Abort` from a
+collective in which it hangs for ten seconds, and its loop asks for `LastCheckpoint` before the process exits. Rank 0
+writes it. In a round that has lost a member, which may be rank 0, the lowest rank of each host does, as the agents
+cannot consult one another.
+"""
 
 from __future__ import annotations
 

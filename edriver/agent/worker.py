@@ -1,4 +1,16 @@
-"""One worker of this host: its process, its stream, what the kernel reports about it, and how it is stopped."""
+"""One worker of this host: its process, its stream, what the kernel reports about it, and how it is stopped.
+
+How it ends: its service reports last that the script has ended without an exception; exit hooks then have
+--exit-timeout, counted from the last sign of life. A process that is still there after that has failed, with one
+exception: where the training process has ended well and only the command around it continues (`sh -c 'python train.py;
+upload'`), the group is stopped and the worker counts as having ended with 0. Within that time the command's own exit
+code counts.
+
+The life lock shows that a training process has ended while it trains, whatever its command does: the others continue at
+once, and the command is terminated after a worker's grace, so that the slot is free again. The same goes for what a
+script becomes by `os.execv`. A command whose Python died before its first `edriver.run` cannot be distinguished from
+one that still prepares something.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """How a call reaches workers on other hosts, and their results come back: through a store of `edriver rendezvous`.
 
 Only those get in who show its credentials, which the workers' environment brings with the run's own join configs.
+
+Nothing of the credentials is on a command line. A variable of the environment cannot hold the call itself: it has at
+most 128 KiB (MAX_ARG_STRLEN), and nothing would come back by it.
 """
 
 from __future__ import annotations

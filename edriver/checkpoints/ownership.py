@@ -9,6 +9,10 @@ Within a run, rank 0 of the newest round writes: round ids only grow, so rank 0 
 Clocks of machines are not compared. Whether an owner on this machine lives is known at once: its process does, or the
 agent that would start another. A file of another machine is watched for as long as a lease. Between the last look and
 the rename that makes a checkpoint whole there are microseconds; a look after it takes back what was written then.
+
+Each worker looks when it offers a state that was never synced, and ends with the owner's name if another run lives.
+Rank 0 claims the folder before the first sync, in later rounds beside training, and again before a checkpoint is
+written; before and after the manifest is renamed it looks whether it still is the owner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A history that never grows beyond a limit: it is thinned as it gets longer, all of it evenly; pure."""
+"""A history that never grows beyond a limit: it is thinned as it gets longer, all of it evenly; pure.
+
+When there are more than MAX_SAMPLES, every second one is dropped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""How long a process may be silent."""
+"""How long a process may be silent.
+
+A process that counts silence, and stood still itself, blames no other: see `Lease`. The driver's own clock
+(`ProcessClock`) counts 2 s at most between two readings, so that time in which it was stopped counts against no host.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 The driver, the agents and the workers of a run may be of different releases: another driver may take over a run that an
 older one began. They need the same PROTOCOL.
+
+An agent names it to the driver (`Hello`), and to its workers (`Attached`). It stays the same while fields and messages
+are only added, which proto3 ignores where they are not known. Another number is refused, with a sentence.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ Server-sent events"): first everything, then what has changed.
 Everything lies below a path that cannot be guessed, so that the machine's other users are kept out. A request whose
 Host is a name that is not this machine's is refused: a foreign page could have had its own name resolve to this server.
 Where the run may be steered, pages that do so lie below a second such path; those below the first stay read-only.
+
+Each browser receives what has changed since a version, once it has taken what was sent before: nothing is queued for a
+slow browser. The page's policy lets it load nothing from elsewhere. A connection that brings no request is closed, and
+those that have not asked for the page's path make room for others (callers.py).
 """
 
 from __future__ import annotations

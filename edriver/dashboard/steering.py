@@ -4,6 +4,11 @@ this server has made it.
 The address of such a page is a secret already. What is checked here keeps out another site that is open in the same
 browser, were it to learn that address: a browser names the origin of each POST, and lets no other site add a header of
 its own, nor read a page to find that page's secret.
+
+Only a POST of JSON to one place below the second path changes anything. It must come from the page's own origin, with a
+secret that is drawn for each page that is loaded, and a number larger than that page's last: a request that a browser,
+or an attacker, sends again is not carried out again. There is no cookie that a browser could add to the request of
+another site.
 """
 
 from __future__ import annotations

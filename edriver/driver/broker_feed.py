@@ -1,4 +1,7 @@
-"""Tells a broker again and again what the run needs."""
+"""Tells a broker again and again what the run needs.
+
+A broker learns that a host is unused once it has been so for `--idle-timeout`.
+"""
 
 from __future__ import annotations
 

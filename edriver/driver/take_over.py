@@ -1,4 +1,11 @@
-"""How a driver takes over a run that another has left: it takes in all that the other was given, and goes on."""
+"""How a driver takes over a run that another has left: it takes in all that the other was given, and goes on.
+
+An agent that was ordered and had not connected is given up, because nothing says whether it was started; the core
+orders another. Adopted agents are no children of the new driver, so their end shows by their last message, or by their
+silence. A broker asks an engine for what the run lacks, and counts on no earlier call, so the next driver's finds the
+jobs and pods of the run by its ID. What it refuses ends no run that has been resumed. Agents that are Ray actors end
+with the driver's Ray job: such runs have no journal.
+"""
 
 from __future__ import annotations
 

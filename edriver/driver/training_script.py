@@ -7,6 +7,10 @@ imported. In elastic mode it is run at once: it imports and builds while others 
 
 Imports are followed, because `run` may be called anywhere: a console script imports one function, and that imports the
 package's trainer. If the answer is wrong, the worker says so where `run` is called in restart mode.
+
+It looks for Python in the command line (`python [flags] script.py`, `python -m module`), behind other programs (`env`,
+`nice`, `uv run`) and in the first line of the script as well, then reads the source and the modules beside it, of a
+console script those of its package, and looks for uses of edriver.
 """
 
 from __future__ import annotations

@@ -9,6 +9,10 @@
   that is started later finds that round over. It learns its rank in the first round that it takes part in; until
   then `rank()` answers 1 and `size()` 2, so that it neither believes to be the first nor alone.
 * otherwise it is a world of one.
+
+In a world that never changes, each `init` builds a group of its own, under keys of its own in a store that lives as
+long as the process, and `shutdown` destroys it: a member that is still in a collective with one that has left raises.
+Where the script has built torch's default group itself, that is a second group beside it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,12 @@ Horovod's processes see all GPUs of their host, and take the one of their local 
 when workers come and go, while a process, and what it has on a device, stays: so here a process sees no GPU but its
 own. Its number in the script can be the local rank of now or of any earlier round, or, in a worker that was started
 later, one that it was not given yet: whichever it is, it means the one GPU that there is.
+
+Numbers in other places are CUDA's error, with a hint. To show the process all of the host's GPUs, its own at the index
+of its local rank, would serve those, too, and go wrong later and silently: local ranks move, a worker that joins has
+none at `init`, and until `set_device` is called the current device would be another worker's. Besides, CUDA reads
+CUDA_VISIBLE_DEVICES once, and scripts call `torch.cuda.is_available()` before `init`; and a GPU that is listed twice
+hides them all. A TorchFunctionMode could rewrite the number in each call of torch's, and every call would pay for it.
 """
 
 from __future__ import annotations

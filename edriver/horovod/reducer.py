@@ -5,6 +5,15 @@ it is reduced, in a group of its own: what a script calls meanwhile does not get
 buckets in the same order: in the first step of each round they agree on the layout, which is that of the first of them
 which knows one. Where none knows one, the gradients of that step are reduced after its backward pass, and the order in
 which they came is the layout from then on.
+
+The members agree once a step, when the first gradient is there, without waiting: buckets are launched as soon as the
+agreement is reached. Their group is made in the first step of each round, in some milliseconds. It keeps apart what
+could get in each other's way: the order in which buckets become full, which may differ between ranks where a parameter
+has no part in a rank's batch, and what the script calls between the backward pass and the step. Newcomers learn the
+layout from rank 0.
+
+The step hooks of torch, by which a state knows that an optimizer has begun a step, run after the gradients are reduced:
+a peer lost in the reduction leaves the state clean.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ Trainer's own loop is called anew in each round and begins where the last one en
 function that `edriver.run` wraps, and what it would begin with (TrainerState, the schedule, the epoch) is replaced by
 what the state holds. A step ends with a boundary before anything is logged, evaluated or saved. What is due then is
 part of the state: a round that ends amid an evaluation leads to that evaluation again, and not back behind the step.
+
+The log is kept at a boundary by its length. The run commits once before it is finalized, because the best model is
+loaded over what a boundary keeps.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Keras's trainer calls `optimizer.apply(gradients, variables)`. An object takes that method's place, in the optimizer
 itself: its class, its variables and what is saved of it stay what they were, so a model that is saved here loads
 anywhere. A peer that is lost while gradients are averaged leaves all variables as they were.
+
+The statistics that a forward pass has written are averaged before the step begins, too.
 """
 
 from __future__ import annotations

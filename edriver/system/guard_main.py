@@ -10,6 +10,11 @@ mark, a variable of the environment as NAME=VALUE; each may be empty.
 
 It runs this file alone, without site-packages, so that it starts at once and stays small; it must import nothing of
 edriver. It ignores the signals that end other processes: only the end of the pipe ends it.
+
+The driver's guard ends its clients of ssh, which would continue to wait for hosts that do not answer, and discovery's
+script. An agent's ends the groups of its workers. Both guards run before the folder is made, so that a kill leaves no
+folder at any moment. With a journal, the driver's guard leaves the run's folder where it is: agents wait there for the
+next driver.
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 """Files of this user alone: those that only it can read, from their first byte on, and those that no other account has
 made or can change, because what they say is obeyed, or they hold code. Folders whose entries survive a power cut.
+
+The folder is opened, what was opened is looked at, and what is in it is reached through that, so renaming a folder
+above it changes nothing; SQLite goes by paths, so afterwards the files that it has open are compared. A file at a path
+that the user gives is looked at before it is written to: another account's links, files and pipes are refused. Where a
+network file system gives all files one owner, a file that is made there tells which.
 """
 
 from __future__ import annotations

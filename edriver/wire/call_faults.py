@@ -2,6 +2,8 @@
 
 gRPC logs a traceback for bytes that are not a valid message, and two for a call that its caller has left at the wrong
 moment.
+
+So edriver answers calls that raise by itself, and each kind of exception that is its own fault is logged once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Every message from outside is checked as a whole before anything in it is used; the limits are those of limits.py.
 
 A field that has no entry in the table below has the limit of its kind, so that a new field is never without one.
+
+INVALID_ARGUMENT names the field. Two things are cut to size instead, for a training script can make them as large as it
+likes and its agent must not be lost by that: free texts (tracebacks, stacks, last lines) and what a script reports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The program of a worker of `edriver.launch`: `python -m edriver.worker.called`."""
+"""The program of a worker of `edriver.launch`: `python -m edriver.worker.called`.
+
+It enters an empty `edriver.run` first, so that a function that is not elastic has ranks and a group; one that calls
+`edriver.run` itself enters the script's next run by that.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edriver.common.join_config import SERVER_NAME, JoinConfig
-from edriver.common.release import VERSION
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest
 from edriver.wire import port_watch
@@ -90,7 +90,7 @@ class Holder:
 
     def says(self, run_id: str, *messages: ConnectRequest, **hello: object) -> Iterator[agent_pb2.ConnectResponse]:
         """What the driver answers; the stream stays open until it ends it."""
-        message = agent_pb2.Hello(**{"run_id": run_id, "version": VERSION, "pid": 1, **hello})  # type: ignore[arg-type]
+        message = agent_pb2.Hello(**{"run_id": run_id, "version": VERSION, "protocol": PROTOCOL, "pid": 1, **hello})  # type: ignore[arg-type]
         return self._stub.Connect(iter([ConnectRequest(hello=message), *messages]), timeout=BOUND)
 
     def is_refused(self, run_id: str, **hello: object) -> tuple[grpc.StatusCode, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from edriver.common.release import PROTOCOL
 from tests.process.running import ROOT, SCRIPTS, Hosts, wait_for_exit
 from tests.process.sites import Site, environment_of, parent_of, site, ssh_client
 
@@ -153,13 +154,14 @@ def test_a_host_that_lacks_something(tmp_path: Path, hidden: Path | None, senten
         fails(there, work, sentence)
 
 
-def test_a_host_with_another_version(tmp_path: Path) -> None:
+def test_a_host_whose_edriver_speaks_another_protocol(tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(ROOT / "edriver", other / "edriver", ignore=shutil.ignore_patterns("__pycache__"))
     release = other / "edriver" / "common" / "release.py"
-    release.write_text(release.read_text().replace('"0.', '"99.'))
+    text = release.read_text().replace('"0.', '"99.').replace(f"PROTOCOL: Final = {PROTOCOL}", "PROTOCOL: Final = 0")
+    release.write_text(text)
     with site(tmp_path, 1, edriver=other) as there:
-        fails(there, tmp_path, r"its agent runs edriver 99\.\S+, the driver 0\.\S+: install the same version on both")
+        fails(there, tmp_path, r"its agent runs edriver 99\.\S+, whose protocol this driver does not speak: install 0")
 
 
 def test_a_key_that_the_host_does_not_accept(tmp_path: Path) -> None:

@@ -77,13 +77,17 @@ class RandomEvents:
         return steps
 
     def _feed(self, event: events.Event) -> None:
-        for action in self.core.step(event, self._now):
+        for action in self.step(event):
             match action:
                 case actions.StartAgent(host, agent_id):
                     self._agents[host] = agent_id
                 case RoundPlan():
                     self._plan = action
         check_indexes(self.core)
+
+    def step(self, event: events.Event) -> list[actions.Action]:
+        """Give the core an event."""
+        return self.core.step(event, self._now)
 
     def _hosts(self) -> events.HostsObserved:
         named = [name for name in HOSTS if self._draw.random() < 0.7]

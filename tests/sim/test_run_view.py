@@ -23,16 +23,15 @@ class WatchedEvents(RandomEvents):
         self.told: list[status_pb2.Event] = []
         self._announcements = Announcements()
         self._event_history = EventHistory(self.core, ProgressTracker(lambda: self._now), lambda: 1000.0 + self._now)
-        self._step = self.core.step
-        self.core.step = self._watched_step  # type: ignore[method-assign]
 
     @property
     def view(self) -> RunView:
         return self._event_history.view
 
-    def _watched_step(self, event: events.Event, now: float) -> list[actions.Action]:
+    def step(self, event: events.Event) -> list[actions.Action]:
+        """Give the core an event, and have what follows folded."""
         loss = self._announcements.loss(event, self.core.roster)
-        step = self._step(event, now)
+        step = super().step(event)
         lines = [*self._announcements.lines(loss, step)]
         self.told += self._event_history.take(event, step, loss, lines)
         for action in step:

@@ -2,6 +2,9 @@
 
 That is no fault by itself: it may wait for others in a collective for as long as one of them takes to evaluate. The
 driver knows whether there is another one left that it could wait for.
+
+Once all others have run to their end, a script that stands still, or whose worker reports that it waits in a
+collective, ends the round after a bound, as uneven steps do in elastic mode.
 """
 
 from __future__ import annotations

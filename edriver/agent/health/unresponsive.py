@@ -3,6 +3,10 @@
 Such a worker cannot watch itself (stall.py), so its agent does: what it is doing may last as long as its phase. One
 that waits for others has let the lock go, and answers. A phase that changes is a sign of life: right after a long call
 the worker is in its next phase, and has not answered yet.
+
+The worker shows its phase in the memory that it shares with its agent anyway (edriver/system/life_lock.py). When the
+phase's limit has passed, the agent asks with a signal that is answered in C (faulthandler): the worker's standard error
+says where each thread stands. What follows is a stall like any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A worker's output: read as it comes, kept in files, cut into lines for the driver, its end remembered."""
+"""A worker's output: read as it comes, kept in files, cut into lines for the driver, its end remembered.
+
+A carriage return begins a line anew: of a progress bar a state is shown once a second, and its last one when the line
+ends. Files have all that workers write.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """The error file that torch's @record writes: what ended a script, also where its process could not report it.
 
 The script's own processes write it. It may be torn, huge, no JSON, or no file at all: such a one is left alone.
+
+The agent reads it once the process has been reaped, and sends what it says with the exit. The driver takes it for that
+worker's exception if it has heard of none. What a file says never counts as an error that the script repeats: in a
+script that only runs others, a lost connection looks the same.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 In restart mode that follows from torchrun's --log-dir, --redirects, --tee and --local-ranks-filter; the files lie as
 torchrun's do: RUN_HOST/attempt_N/LOCAL_RANK/stdout.log below the folder. Else --output-filename defines it.
+
+A process in restart mode gets its place late, so until its round is assigned its output is held back; it is printed if
+there is a lot of it, or if the process ends before.
 """
 
 from __future__ import annotations

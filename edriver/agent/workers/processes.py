@@ -9,6 +9,11 @@ in their environment are gone.
 
 Orphans have no pidfd of ours, so exits are looked for by SIGCHLD. Of a worker that has exited the guard forgets the
 group before its leader is reaped: if the agent dies, the guard's list is exact to the last step.
+
+That mark is a variable of the environment, `EDRIVER_FAMILY`, with a value for each worker's process. A process that has
+removed it ends with its agent, if the agent or its guard is there to end it; otherwise the next run ends it, by the
+folder's path in its environment (edriver/system/leftovers.py). One that has cleaned all of its environment is out of
+reach once agent and guard were killed at once: nothing distinguishes it from the user's other processes.
 """
 
 from __future__ import annotations

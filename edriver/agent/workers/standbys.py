@@ -2,6 +2,15 @@
 
 The next worker of the slot takes it over, and runs its script at once. A standby is made behind those that train, once
 they have had the processor for themselves for a while.
+
+One second after a round began, the agent starts one process per slot, at a lower priority. It imports what the slot's
+worker has imported of what is *installed* (each worker writes that down), takes a step with a tiny model, and waits on
+a pipe. The next StartWorker for the slot gives it its worker's environment through the pipe instead of starting a
+process. Without a standby, or before it is ready, the worker starts cold. The core never hears of standbys.
+
+A standby imports in its predecessor's environment, RANK and its kin included, which a library may read while it is
+imported; after a resize such a library would see the old values. The user's own modules are left to the script. A
+standby takes the memory of a process that has imported torch and the script's libraries, 200 MB and more.
 """
 
 from __future__ import annotations

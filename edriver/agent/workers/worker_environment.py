@@ -25,7 +25,9 @@ NCCL_DEFAULTS = {
     # Else it sleeps four times this, 60 s, after an error, and the group cannot be torn down meanwhile.
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
 }
-"""What torch's NCCL watchdog does by default about a lost peer is right for processes that end with it."""
+"""What torch's NCCL watchdog does by default about a lost peer is right for processes that end with it: it sleeps for a
+minute when NCCL reports one, and then ends the process. The price of these: a collective that hangs while all members
+live is not timed out. What the user has set stays."""
 
 GLOO_DEFAULTS = {"GLOO_ENABLE_STORE_V2_API": "1"}
 """Gloo reads the addresses of all members of a group in one request of its store, rather than two for each member. The

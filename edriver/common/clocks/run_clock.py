@@ -3,6 +3,10 @@
 Times that are compared come from several processes: when a step ended, when its worker died, when the driver noticed.
 The machine's clock will not do: hosts disagree, and a clock may be set by an hour while the run lasts. So the driver
 reads it once and counts on from there. Its Welcome has the time for an agent, which passes it to its workers.
+
+An agent goes by the driver's time if its own clock differs by more than MIN_DIFFERENCE. So times of different hosts can
+be compared, and a clock that is set by an hour changes neither the order of events nor a duration. No decision depends
+on this clock.
 """
 
 from __future__ import annotations

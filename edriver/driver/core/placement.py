@@ -1,6 +1,9 @@
 """Placement: which hosts get an agent, and which slots a worker; workers without a slot are dismissed.
 
 Who is in a round is decided in round_control.py. Part of the core.
+
+Only hosts whose slots the run can use get an agent, and SPARE_HOSTS more, so that what is lost is replaced at once.
+Hosts that cannot be reached do not count, and go behind those that were not tried.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """The roster: the hosts and workers of a run, and who of them answers which question.
 
 It alone changes their records. Only the quarantine keeps counts of its own in them, and says so with `host_changed`.
+
+At a thousand hosts of eight workers the first round takes 25,000 events, so a step must not look at each host and
+worker. For each question of a step the roster keeps the hosts or workers that answer it: who has a slot, who waits,
+which hosts have room. What waiting workers offer is counted by version, so that whether a round can form is known
+without a list of its members (`Prospect` in selection.py), and times at which something is due are in heaps.
+tests/sim/scanning.py finds the same by looking through all, and the tests compare.
 """
 
 from __future__ import annotations

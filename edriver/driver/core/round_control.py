@@ -9,6 +9,10 @@ returns the actions that follow. A round goes through these situations:
     finishing   all were done; processes exit, or enter the script's next `run`    -> finish
 
 Which orders lead from one to the next is a table: ROUND_TRANSITIONS in round.py.
+
+A cluster that gives one host after the other would interrupt training each time. With `--resize-pause` a round runs for
+so long before newcomers interrupt it, and then takes in all that wait; a loss, or a host that leaves, does not wait,
+and those that wait join then, too.
 """
 
 from __future__ import annotations
@@ -532,7 +536,12 @@ class RoundControl:
         return next(worker.waiting_since for worker in latest_first if worker.waits_in(ordinal))
 
     def _look_again(self) -> list[Action]:
-        """Once no worker may hold state, have those look for the newest checkpoint that looked before."""
+        """Once no worker may hold state, have those look for the newest checkpoint that looked before.
+
+        A worker that was ordered to look (started, or given a place in a round) before the last holder died may have
+        looked too early, also if its offer arrives later. It is not ready before it has answered. What has been looked
+        for while a worker could still write does not count.
+        """
         call, roster, current = self.call, self.roster, self.current
         if not call.checkpoints or self.holds_state:
             return []

@@ -1,4 +1,8 @@
-"""What the driver draws at random, so that the same can be drawn again when its events are replayed."""
+"""What the driver draws at random, so that the same can be drawn again when its events are replayed.
+
+Jitter and the secrets of rounds and agents come from a key in the journal's head and a counter, so none of them need be
+written down.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
 """The journal of a run in etcd, so that a driver on another machine can take the run over by itself.
 
 All keys lie under `/edriver/NAME/`. Every write is a transaction that holds only while this process has the lock.
+
+The write of a driver that no longer has the lock fails, or its lease cannot be renewed; then it ends as if it had been
+killed, and leaves its agents alone, which are another driver's by then. A driver that does not reach etcd for its lease
+does the same, for it cannot know. Events that wait are written in one transaction, up to TURNS_AT_ONCE, beside the
+event loop.
 """
 
 from __future__ import annotations

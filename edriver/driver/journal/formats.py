@@ -4,6 +4,9 @@ A change that adds a field with a default, or drops one that decides nothing, ne
 other changes do: a new name for a type or a field, another meaning or unit, a field without a default. Then FORMAT
 grows by one, and UPGRADES gets a function from the format before. It works on the JSON, not on classes, which may be
 gone by then. `tests/data/journal` has a file of each format; a test resumes from each of them.
+
+A driver writes a snapshot as soon as it has taken a run over, so a journal is of one format throughout. A newer format
+than a driver knows is refused, with the release that wrote it.
 """
 
 from __future__ import annotations

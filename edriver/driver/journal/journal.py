@@ -7,6 +7,9 @@ of `sqlite_journal.py`, a file in the folder of the run's records, and `etcd_jou
 
 A journal is data (codec.py) with a format number (formats.py), so that a driver of the next release can take over a run
 of this one. It holds keys and is trusted less than code: whatever its bytes are, they make data or a JournalError.
+
+Beside an event the journal keeps the progress with which a stretch of training has ended, so the next driver knows how
+the time before it was spent.
 """
 
 from __future__ import annotations

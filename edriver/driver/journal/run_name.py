@@ -1,4 +1,8 @@
-"""The names that users give their runs, each a small file with the ID of the latest run of that name."""
+"""The names that users give their runs, each a small file with the ID of the latest run of that name.
+
+A run's driver keeps its file locked, so that the same command line starts the run and, after its driver has gone,
+resumes it.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 One connection per host starts the agent. Its command line names nothing but the host: the join config, with token and
 environment, goes over standard input. The agent then connects to the driver; the ssh connection shows when it ends.
+
+At most 64 agents are being started at a time (MAX_CONCURRENT_STARTS in agents.py), each with its own bound, so that a
+host that never answers delays no other; nor does a name server: each name is looked up in a thread of its own. The end
+of ssh is the agent's end only if ssh returns the agent's exit code: where the connection alone has broken, the agent's
+lease decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The latest events of a run by their numbers, up to a limit in bytes."""
+"""The latest events of a run by their numbers, up to a limit in bytes.
+
+Events wait for a fifth of a second to be written to the records. Where a driver takes a run over, those that follow
+from the journal and are later than the last written one are written by it (`go_on_after`).
+"""
 
 from __future__ import annotations
 

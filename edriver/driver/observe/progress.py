@@ -1,4 +1,9 @@
-"""The progress and speed of training, from the workers' reports. No decision depends on it."""
+"""The progress and speed of training, from the workers' reports. No decision depends on it.
+
+Each worker's answer to a ping carries its boundaries, its sampler's place and what the script has reported, and the
+agent's heartbeat carries the latest answers. A step sends nothing. Samples are kept for clients that connect later, at
+most MAX_SAMPLES of common/downsample.py.
+"""
 
 from __future__ import annotations
 

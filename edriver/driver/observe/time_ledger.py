@@ -7,6 +7,20 @@ The steps are taken from their boundaries. What lies between two boundaries of a
 longer than usual: then it is a usual step and a stall (edriver/worker/rounds/step_times.py). What lies between the last
 boundary of one round and the moment when the next one's workers hold the state is an interruption. All members of a
 round pass the same boundaries, so one of them is enough; that is the one that is farthest.
+
+A worker's training thread notes the time of each boundary, which costs a fraction of a microsecond; when the agent
+asks, and with the first report after a round's end, the worker says when it passed the last one, how long its steps
+took and which of them stalled.
+
+In restart mode there are no boundaries, and what a failure has thrown away is not known: the time of rounds is of a
+kind of its own there, `unknown`, there is no goodput, and no place has a number of steps.
+
+Some things follow from late reports. What the ledger reports about an interruption is final once training continues;
+until then, boundaries that were passed before it may still be reported. A counter for Prometheus must not fall, so
+seconds appear there only when it is certain what they were: those of a step once all members have reported it, because
+one may have stalled where another made a step; those of a stall once it is over; those between a round's assignment and
+its first step once that is known. And the run's last event comes after its workers have ended: where there is time,
+their agents ask them for their progress once more.
 """
 
 from __future__ import annotations

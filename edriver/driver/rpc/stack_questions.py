@@ -2,6 +2,10 @@
 
 All callers that ask for a worker while it is being asked, or within a second after, get the same answer: many may look
 at one run, and each question costs the worker some hundred microseconds.
+
+The questions come over the status service: the answer changes nothing, and shows no more than the traceback of a
+failure, which its token shows as well. The driver asks an agent only over a connection that is there, at most once a
+second for each worker.
 """
 
 from __future__ import annotations

@@ -7,6 +7,10 @@ The lane is made by the training thread where a round begins: groups that two th
 another in the store, whose connection they share.
 
 A runner lives for one round. Once that is over it begins nothing more, and what is waited for ends with an error.
+
+An agreement on a `*_async` operation counts as a collective in the set's own group. A lane costs a group (some
+milliseconds) in each round of `hvd.elastic.run`. What the thread is waiting in when the round is over is severed with
+the round's other connections.
 """
 
 from __future__ import annotations

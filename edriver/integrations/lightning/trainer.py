@@ -3,6 +3,9 @@
 It lives as long as its process, so loggers, callbacks and optimizers do, too. A round that ends leads out of `fit` by
 one of edriver's exceptions, past Lightning's handling of failures: callbacks are not asked to save what is left, and
 no experiment is marked as failed.
+
+Counters of the loop are part of the state, and are set before the loop begins (progress.py): Lightning's own way of
+resuming is made for checkpoints at the end of an epoch. Its handling of failures would end the loggers and the group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The callbacks that make model.fit elastic: they count what is done, and pass boundaries. Their order is free."""
+"""The callbacks that make model.fit elastic: they count what is done, and pass boundaries. Their order is free.
+
+An epoch's end is a boundary of its own, passed once its last callback is done.
+"""
 
 from __future__ import annotations
 

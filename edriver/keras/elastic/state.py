@@ -1,4 +1,8 @@
-"""KerasState: a Keras model and its optimizer, beside plain values, samplers and callbacks."""
+"""KerasState: a Keras model and its optimizer, beside plain values, samplers and callbacks.
+
+Trainable variables and the optimizer's tensors are watched by their version counters; all others are copied at a
+boundary if they were written to (variable_copies.py).
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ A change is written before it is answered, so a server that is killed has lost n
 not synced to the disk one by one: after a power failure the last changes may be missing. That is safe, because each
 start of the server is another incarnation, which is synced, and tokens of earlier ones are stale: no client can write
 on top of a state that it has not seen.
+
+The database is locked as that of a run's journal is (edriver/system/database.py). Having clients restore the state of a
+server that has lost it would need an agreement among them on who has the latest, and nothing could give back a store's
+keys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The key-value store of one run, with the operations of torch.distributed.Store. Pure."""
+"""The key-value store of one run, with the operations of torch.distributed.Store. Pure.
+
+A key that is added to carries a number drawn for the call, so that a call which is repeated because its answer was lost
+is made once.
+"""
 
 from __future__ import annotations
 

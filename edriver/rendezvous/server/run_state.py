@@ -5,6 +5,10 @@ nodes that join at once one succeeds and the others begin again: n * n transfers
 names the nodes that it is about, and one that was decided on an older state is made if it would have been decided the
 same way on the present one. What torch decides on is the header, the node's own lists, and how many participants there
 are, compared with none, --nnodes' minimum and its maximum.
+
+The header is the round, whether it is complete or closed, and the deadline. Where it, the node's own lists and the
+comparison of the number of participants are as the writer saw them, its decision would be the same on the present
+state, and is taken over. A change of the header passes only on the present state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""torch's RendezvousBackend on `edriver rendezvous`: get_state and set_state with compare-and-set tokens."""
+"""torch's RendezvousBackend on `edriver rendezvous`: get_state and set_state with compare-and-set tokens.
+
+Only what the engine has touched is written, and only what has changed since is read. A change that is made is answered
+by that alone: of n agents that join at once none reads what the others have written meanwhile, until it polls. Its
+token stays what it was, so a decision that rests on what it has not read is refused like any other that is stale.
+
+While the server is away, agents go on with the last state that they know, and their heartbeats do not fail, or torch
+would end their workers.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,11 @@
     python -m edriver.worker.backend.checks        prints one JSON object: versions, GPU, and what each check has found
 
 A failed check ends nothing: it reports the consequence, and its user (named in `relies`) falls back to that.
+
+If Gloo's devices cannot be found, for example, a thread in a collective of an aborted round counts as stuck after 1 s,
+or leaves it with the group's own timeout; if tensors do not count writes, a failure leads back to the last commit. Only
+the proof of connections has no substitute: a round whose group cannot be proven is refused. Where a name differs
+between the versions of torch that edriver is tested with, this package has both.
 """
 
 from __future__ import annotations

@@ -19,6 +19,32 @@ never run: its abort() ends the communicator as well, and the next collective ra
 If torch no longer lists its groups, or what of them is NCCL's (torch_groups.py), or if a part of a group that works for
 tensors of a GPU has a name that is not known here, a worker whose round is aborted ends itself at once. It announces
 that at its start (checks.py), but for groups that the script makes.
+
+A round's group is `cpu:gloo,cuda:nccl`. The device is not bound to the group: a communicator is built by the first
+collective that needs it, and the store that it asks is the round's. ProcessGroupNCCL2 takes tensors of its own device
+only, so edriver sets TORCH_DIST_USE_NCCL2=0, unless the user has set it: "nccl" is then the ProcessGroupNCCL that has
+been run, in the script's own groups, too. With TORCH_DIST_USE_NCCL2=1, or where a script asks for `nccl2` or
+`nccl-lazy` by name, those communicators are aborted as well, and no member begins to build one before all have come
+(except by splitting the default group's, which is how `new_group` makes one then). A slot sees one GPU, so the device
+that is chosen is the slot's.
+
+A communicator that is being built cannot be aborted: torch does not list it yet, and ncclCommInitRank has no timeout
+(TORCH_NCCL_USE_COMM_NONBLOCKING=1 changes nothing about that; with the listening sockets shut down under it, it
+returns, and leaves a damaged heap). So no member begins to build one before all have come: rank 0 leaves the
+ncclUniqueId in the round's store, the others get it there, and neither call returns before the last (group/store.py).
+Severing ends that wait.
+
+At an agreed end, and before it says that it is done, a worker lets its device finish. One that left, or aborted its
+communicators, while NCCL's own thread was still sending would leave the others with a collective that never ends. Once
+all wait for the next round, nothing is on its way, and the communicators are aborted as well: torch's shutdown of them
+may wait for peers.
+
+An error of the device itself (illegal access, a launch that failed) cannot be mended in the process. It surfaces at the
+latest when the group is torn down, is reported as the worker's own, and ends it.
+
+A group whose part for tensors of a GPU has a name that is not known here (a plugin's, say) fails the check `groups` at
+a worker's start, with a sentence. If a script makes such a group later, its worker ends itself when the round is
+aborted, and says why: what waits in that part may wait for ever.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 One rank writes all, without the others: the state is the same on all of them, so there is nothing to gather, and no
 collective that a lost peer could leave hanging in a thread beside the training loop.
+
+So it is called with `no_dist`. `async_save` would copy the state once more, and gathers a plan over a group that lives
+for one round.
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@ They are met where torch makes them (backend/gloo/groups.py). Outside rounds tor
 Until its connection is proven a peer can make this process do two things: read 32 bytes into memory that is waiting for
 them, and parse Gloo's own message headers. The second cannot be helped from here: Gloo (torch 2.13) ends its process on
 some headers that no member would send.
+
+The proof is one collective over all connections at once, right after the group is built, of a fixed length. What is
+wrapped for that is the constructor of torch's ProcessGroupGloo, through which `new_group` and DeviceMesh come, too; a
+round whose own group did not come through it is refused.
 """
 
 from __future__ import annotations

@@ -6,6 +6,12 @@ client logs with another query, tries again on its own for the whole timeout, or
 none of that can be stopped from outside. A store that only has to introduce processes to each other is small.
 
 The server is in store_server.py, their protocol in store_protocol.py.
+
+The store implements what torch asks of the store of a Gloo group, with the extended interface: a member sets its own
+address and reads those of all others in one request (`multi_get`). Without it, Gloo makes two requests for each member,
+which took most of the time in which a group of sixteen was built (docs/benchmarks/proof.md).
+
+Each worker keeps its store listening from the start, so that becoming rank 0 takes no further message.
 """
 
 from __future__ import annotations

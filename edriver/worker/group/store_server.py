@@ -1,4 +1,10 @@
-"""The server of the key-value store in which a round's members find each other: see store.py."""
+"""The server of the key-value store in which a round's members find each other: see store.py.
+
+Callers that have not yet proven that they are members are bounded in number and in time
+(edriver/wire/unauthenticated.py): a timer closes their connections, and if there is no room, those that have sent
+nothing are closed first. Members never make room for them. Where the process has no descriptor left for a caller,
+accepting pauses. No error ends the store's thread: a caller's error costs that caller its connection.
+"""
 
 from __future__ import annotations
 

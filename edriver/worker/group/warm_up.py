@@ -5,6 +5,10 @@ takes a second), start threads and fill caches: some 100 ms more than the second
 first round would make all other members wait.
 
 Nor does it take new memory from the kernel then: see heap.py.
+
+What edriver itself computes here knows nothing of what the script has set in the process: modes, hooks for all modules,
+a default device (backend/process_modes.py). If the step in miniature fails all the same, the worker logs that in one
+line and goes on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,19 @@
-"""A worker's part in the one round that its process lives for."""
+"""A worker's part in the one round that its process lives for.
+
+The process announces itself, waits for its place, puts torchrun's variables into the environment, and runs the script
+in its main thread with runpy. When the script has ended well, the process stays until all others have, as rank 0's
+store is needed until then. If a collective fails, it waits for ROOT_CAUSE_TIMEOUT (2 s) to be stopped, because the
+process that was lost is the cause that people have to see, and is reported a moment later. Any other exception or exit
+code is reported at once. After a failure the exit hooks run and the process ends there (quick_end.py). A group that the
+script destroys is kept until then (destroyed_group.py): torch could wait for ever in the destructor of a
+DistributedDataParallel that outlives it, under torchrun as here.
+
+The store of a round: with TORCHELASTIC_USE_AGENT_STORE=True no rank serves the store of `init_process_group`; torch
+expects it at MASTER_ADDR:MASTER_PORT already. Each worker makes a TCPStore of torch's before it announces itself, at a
+port that the kernel picks and at its host's address only, and reports it as elastic workers report theirs. Rank 0's is
+the round's. So no port is chosen first and bound later, and each round has an empty store. It is torch's: every process
+that reaches that port may use it, and neither it nor Gloo's connections are proven, as under torchrun.
+"""
 
 from __future__ import annotations
 

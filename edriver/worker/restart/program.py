@@ -2,6 +2,9 @@
 
 It is a child of the worker's process, in its process group. So it gets the group's SIGTERM itself; the worker's process
 outlives that, because the group is killed when that ends.
+
+The worker's process takes its place in the round as any other, serves the store, and ends as the program does: with its
+exit code, or by its signal. After a failure it waits 2 s, as a script does that has lost a peer.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Its form is documented at https://www.tensorflow.org/guide/distributed_training, "Setting up the TF_CONFIG environment
 variable". Each worker publishes its address in the round's store, and reads those of the others only when its script
 imports TensorFlow: where one rank alone does, for TensorBoard, it waits for no import of the others.
+
+Where TensorFlow is installed, a worker binds a port, without listening there, before its script begins; that is the
+address. It lets the port go, and sets TF_CONFIG, when the script first imports TensorFlow: nothing tells beforehand
+which ranks will.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ of J. Black and P. Rogaway, "Ciphers with arbitrary finite domains", 2002): a pe
 than two walks a value on average.
 
 It is for shuffling and keeps no secrets: the round function is a multiply-and-shift hash.
+
+The seed and the epoch are its key. Each place is computed when it is needed, so 10^9 samples take no memory, and no
+time before the first one.
 """
 
 from __future__ import annotations

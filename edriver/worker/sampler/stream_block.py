@@ -3,6 +3,8 @@
 Each worker has read ahead, and reports which samples it holds. From that all of them compute the same: what the batches
 of each worker are, and how many steps the block has, which is as many as the worker has that can make the fewest. So
 what is done after any number of steps is known to all without another message.
+
+A block has at most 32 batches. The reports, which also say which shards have ended, travel through the round's store.
 """
 
 from __future__ import annotations

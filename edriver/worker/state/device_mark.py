@@ -4,6 +4,11 @@ When a peer is lost, the collectives on the device are aborted, which leaves gar
 queued behind them computes with it. So a boundary is worth something only if the device had reached it before that.
 An optimizer's step begins only once the device has the gradients (TorchState), so nothing that a boundary needs waits
 for a peer, but for collectives that a script has between the two: the device is given a moment to come to it.
+
+Without a bound, the host would have asked for an optimizer's step with what an abort has left of the gradients, and all
+would go back to their last commit (45 steps, in the first run that was measured). The device has 0.2 s to come to the
+mark when a peer is lost. A collective of the script's own between the step and the boundary is as everywhere: a failure
+there leads back to the last commit.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ in which no optimizer has made a step, leaves what training computes in as it wa
 
 A mode that a context manager has set is never brought back: the context manager ends it when the exception leaves the
 function, and begins it when the function is called again.
+
+Of a model with many modules all are looked at for 0.01 % of the time and at commits, and the model itself at each
+boundary. Newcomers take the source's modes with its state. At a round's first boundary each member reports its own with
+its digest, and the driver names differences.
 """
 
 from __future__ import annotations

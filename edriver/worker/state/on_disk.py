@@ -1,4 +1,8 @@
-"""A TorchState's checkpoints: when they are due, what of the state they hold, and how the state takes one over."""
+"""A TorchState's checkpoints: when they are due, what of the state they hold, and how the state takes one over.
+
+All workers count steps and follow the same schedule (multiples of `every`, in steps or on the wall clock), so another
+rank 0 continues where the last one was.
+"""
 
 from __future__ import annotations
 

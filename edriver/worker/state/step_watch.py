@@ -7,6 +7,10 @@ second optimizer's backward pass leaves in it, as in a GAN, is not for it.
 
 A step is counted when it begins, not when it ends: an exception inside it has already changed something. One with a
 closure begins when the closure first returns: until then it is a forward and a backward pass, in which peers are lost.
+
+A state that is seen to be exposed commits by itself, for at most 1 % of the time: while an attribute is too large for a
+boundary, and once a collective has been begun between an optimizer's step and the boundary, which the group's count of
+collectives shows.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 No worker can know that: whether another has made its last step is known to the driver. So it reports when a wait has
 lasted for a while, and when it is over. Nothing is looked at but what a sign of life costs anyway while steps are made.
+
+The thread stands still if it is asleep inside torch and no other thread of the process uses a processor, as Gloo's do
+while data comes.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ So a child keeps what it has inherited of these for good: what is never destroye
 garbage collector look at anything that it has inherited. A lost round's group may be part of the garbage: the traceback
 of the lost collective refers to a DistributedDataParallel, and that to the group, whose destructor would wait for ever,
 in a data loader as well.
+
+A child does not hold the worker's life lock either, and takes no part in rounds: an exception in it is its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The source files of the user's own that this process has loaded: the script, and modules beside and below it."""
+"""The source files of the user's own that this process has loaded: the script, and modules beside and below it.
+
+A worker reports the SHA-256 of each: before it offers for the first time, in restart mode when the script begins, and
+at signs of life once it has imported more. The driver announces what differs from what the run began with; no decision
+follows from it. The first report of a file's content is an event, so the journal has it for the next driver; further
+reports of the same content are dropped.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 Progress is a boundary, or a change of phase. A thread in a collective waits for other members, and is not to blame: so
 no worker has to know of another. If all wait for one another, because they disagree on which collective comes next, the
 collective's own timeout ends that (training_thread.py).
+
+The worker looks at each sign of life that it gives: whether it has had no boundary and no change of phase for longer
+than that phase may last (`--stall-timeout`). It reports where it stands, and the driver prints that.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ inside torch, asleep, and uses no processor time; one that computes does, and on
 asleep. Once all connections are closed nothing comes that could wake it but another thread of the process: Gloo's,
 which has closed them, may be about to. If none of them computes, or would if it had a processor, a few looks are enough
 to know.
+
+A few looks are QUIET_CHECKS of them, at which the thread was asleep inside torch and no thread of the process used a
+processor or waited for one. In any case it counts as stuck a second later (STUCK_BOUND in rounds/severing.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""An exception as the text that is reported of it: always short enough to be sent, its type and place always in it."""
+"""An exception as the text that is reported of it: always short enough to be sent, its type and place always in it.
+
+It is shortened where it is too long, escaped where it is not Unicode, and keeps its innermost frames.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,11 @@ In synchronous training all members make their steps at the same pace, so a step
 the slow one is the one that waits least for the others. A look costs the training thread nothing but the time for which
 the interpreter's lock is held, some microseconds. What it cannot see: work of a GPU, which the host does not wait for;
 and code that holds the lock, which is counted once it lets go.
+
+What is looked at is the innermost Python frame, and whether the kernel lets the thread sleep there. DDP's own
+statistics would be exact, but they are private, sampled, of DDP alone, and know nothing of data loading; a look works
+for whatever the script does, and names its line. A worker without a boundary for as long as makes a stall says at once
+what it does, and its agent says that its process is stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""How many rounds have ended for each kind of cause, and how many may. Part of the core."""
+"""How many rounds have ended for each kind of cause, and how many may. Part of the core.
+
+--reset-limit is about failures alone. Limits for preemptions and resizes are in Settings and have no flag: no user has
+yet wanted a run to end because it was resized. Unproven connections have no limit, or any process could end a run by
+connecting.
+"""
 
 from __future__ import annotations
 

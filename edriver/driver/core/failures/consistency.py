@@ -1,4 +1,16 @@
-"""Detects what more training cannot fix: states that should be equal and are not, rounds that fail in the same way."""
+"""Detects what more training cannot fix: states that should be equal and are not, rounds that fail in the same way.
+
+An error that the script repeats ends the run
+
+* if every member of a round raised it: no member is left, and the reason names the error;
+* if it was raised in two rounds without a boundary passed between (as `Version` says: re-doing what an older state had
+  lost is no progress), by any rank, whatever has ended the rounds between them: two bugs may take turns;
+* but in three, if it was raised in the same slot each time, or on one of several hosts: a broken device looks like
+  that. By then that slot rests, and another is used if there is one; if there is none, the third try has shown that it
+  does not go away.
+
+Where survivors make a step in between, nothing ends: a worker that dies of its own GPU is replaced, ever later.
+"""
 
 from __future__ import annotations
 

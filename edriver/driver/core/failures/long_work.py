@@ -4,6 +4,9 @@ An evaluation of rank 0, or a download, that takes longer than a step may is kil
 does it is killed as well. So a place at which members have stalled twice has the limit of an evaluation from then on,
 and the run says how to announce it. If that is not enough either, and neither that round nor the one before has made a
 step, nothing is to be hoped for from another.
+
+That limit is the one of an evaluation, or three times the place's own if that is more, and holds for what is done in
+that function of the script.
 """
 
 from __future__ import annotations

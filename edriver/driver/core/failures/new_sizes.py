@@ -4,6 +4,16 @@ An assertion that the global batch divides, a file that there is one of for each
 workers: the script that trained with two workers fails with three, at every attempt, and would end a run that was well.
 So the run goes back to the last size that has trained, and leaves further slots idle. Another size is tried when hosts
 change; a size that has failed is not, unless an operator asks for a size.
+
+A failure is the resize's if it comes before the round's first boundary and is not known from another size: the round
+counts as a resize, no slot rests for it, and the run goes back to the largest smaller size that has trained. That takes
+one round if all members raise, two if some do: one may be an accident. The size is not tried again in this `run` call;
+`edriver resize` has all tried again.
+
+A round that has such a size to go back to has it in its assignment (`fallback_size`), and a member that fails in it
+before its first boundary does not end: it goes back to its last boundary and offers that, or the state would be lost
+where all raise. In restart mode nothing is known of steps: there a size has trained if a round of it has ended without
+an exception, or lasted for Settings.failure_window.
 """
 
 from __future__ import annotations

@@ -6,6 +6,31 @@ pauses grow with every failure (Settings.cooldown, Settings.host_cooldown) and e
 A kill from outside of a worker that had a place in a round tells less: an operator, a test or another program on the
 machine may do that, and the slot is as good as before. It rests as after a first failure, and a host that loses many
 workers in this way is quarantined as for the first time, however often.
+
+A kill from outside is a SIGKILL or SIGTERM that edriver has not sent and that is not the kernel's for want of memory. A
+worker that is killed before it has had a place in a round counts as failed all the same: something there may kill
+whatever starts.
+
+Workers that one cause (a file server, a switch) took down together should not start together, so half of each pause is
+drawn at random: "equal jitter" of the AWS Architecture Blog's "Exponential Backoff And Jitter"
+(https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/). With full jitter the pause of a slot that
+fails at once could be next to nothing.
+
+A host is quarantined if within Settings.failure_window (600 s) its workers have failed as often as it has slots (and
+four times at least), in half of the slots at least, and per slot more than three times as often as those of the other
+hosts. Each part answers a wrong accusation:
+
+* as often as it has slots, and four times: two failures in two slots prove nothing; a host of eight slots is not given
+  up for four;
+* in half of the slots: one broken GPU is that slot's affair, which rests by itself;
+* three times as often as elsewhere: a bug in the script, or random kills of workers, hit all hosts alike, and the host
+  is not what is wrong. Without another host there is nothing to compare with, and nowhere to go.
+
+With a random worker of four on two hosts killed every 30 s, chance quarantines a host about twice an hour, for a
+quarter of a minute each; every 5 s, about once a day.
+
+After its cooldown a host is used again, on probation: the failures of the window still count, so that another one sends
+it back for twice as long. A host that discovery drops and later names again is a new one.
 """
 
 from __future__ import annotations
@@ -21,7 +46,7 @@ from edriver.model.records import HostRecord, Slot, Worker
 from edriver.model.settings import Settings
 
 MIN_FAILURES: Final = 4
-"""Failures below which no host is quarantined: fewer may be chance (docs/architecture.md)."""
+"""Failures below which no host is quarantined: fewer may be chance."""
 
 MIN_FAILURE_RATIO: Final = 3
 """The factor by which a host's slots must have failed more often than those of other hosts."""

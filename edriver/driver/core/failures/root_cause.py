@@ -2,6 +2,10 @@
 
 Failures come in the order in which they were noticed. A process that has recorded its exception in an error file may
 live on for a while, and another that failed of that may be noticed before it; the files' times set that right.
+
+Failures that have no such file stay where they were noticed: an agent notices a death within milliseconds, while a file
+that a peer writes because of it would be dated to the same second. So the file's time of change is used where it agrees
+with the second that torch writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""`--slurm`: the nodes of the Slurm allocation that the driver runs in, as a source of hosts."""
+"""`--slurm`: the nodes of the Slurm allocation that the driver runs in, as a source of hosts.
+
+The source asks for the job's nodes and their states. Slurm takes a node that has failed out of a job with `--no-kill`,
+so the job's own list of nodes is the truth.
+"""
 
 from __future__ import annotations
 

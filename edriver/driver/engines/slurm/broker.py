@@ -1,4 +1,9 @@
-"""`--slurm-partition`: asks Slurm for hosts, as one-node jobs whose agents dial in, and gives back what is spare."""
+"""`--slurm-partition`: asks Slurm for hosts, as one-node jobs whose agents dial in, and gives back what is spare.
+
+Slurm lets a job that it requeues wait for two minutes, so another is submitted instead. A host in use counts as a job
+even where slurmctld has given its node up: a job in its place would bring a host without use, and after that the next.
+slurmctld is asked every 5 s, because all users share it.
+"""
 
 from __future__ import annotations
 

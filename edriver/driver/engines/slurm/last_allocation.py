@@ -3,6 +3,11 @@
 Slurm starts a job's script again when it requeues the job (`sbatch --requeue`, a node that fails, `scontrol requeue`),
 and a job may be followed by another one with the same script. The nodes may be others then, and when a job has ended,
 none of its steps lives.
+
+So the next driver of `--run NAME --slurm` waits for no agent of the one before, if it is in the same job with another
+SLURM_RESTART_COUNT: they are lost, and the state comes from the last checkpoint. In another job, squeue says whether
+the one before has ended, too. If it has not, or does not answer, the workers count as suspected, as they may live in
+theirs. Slurm's variables are those of the present job, all others those of the first driver.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 srun's command line names the host and nothing else: the join config, with token and environment, goes over its standard
 input, which srun passes on to the step. The agent then connects to the driver. srun's end is the agent's, unless srun
 alone was killed.
+
+An agent that does not end is cancelled as a step: to kill srun would leave the step running.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""prometheus_client's HTTP server with bounds: a scraper that is slow, or silent, never keeps Prometheus out."""
+"""prometheus_client's HTTP server with bounds: a scraper that is slow, or silent, never keeps Prometheus out.
+
+The server runs in threads, a few at a time; they have the event loop do the reading, between two steps of the core, and
+wait for that with a bound: nothing is locked, and a slow scraper holds a place of its own, not the driver.
+"""
 
 from __future__ import annotations
 

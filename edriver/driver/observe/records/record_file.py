@@ -1,4 +1,9 @@
-"""A file that a run's records are appended to: one that cannot be written is no reason to end a run, nor to forget."""
+"""A file that a run's records are appended to: one that cannot be written is no reason to end a run, nor to forget.
+
+It stays open while the run lasts, so that a driver which has run out of descriptors goes on writing. What cannot be
+written is kept, up to 8 MiB a file, and written later, in order; what is more than that is missing, and the file says
+so at that place.
+"""
 
 from __future__ import annotations
 

@@ -8,13 +8,14 @@ from typing import Final
 
 import grpc
 
-from edriver.common.release import PROTOCOL
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.observe.cause_text import agent_fault_text
 from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.driver.rpc.agents.registry import AgentPeer, AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.model.limits import OutOfBoundsError
+from edriver.text.printable import printable
 from edriver.v1 import agent_pb2
 from edriver.wire import message_limits
 
@@ -93,6 +94,11 @@ class Admission:
             self._faults.warn_once(f"{text} to be the agent of host {peer.host} and did not know its secret")
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED, f"agent {peer.agent_id} of host {peer.host} must show its secret"
+            )
+        if hello.version != VERSION:
+            self._faults.warn_once(
+                f"the agent of host {peer.host} runs edriver {printable(hello.version)}, and the driver {VERSION}: all "
+                "workers of a round should run the same release, so install the same on all hosts"
             )
         return peer, self._welcome_to(peer, observed_address, arriving)
 

@@ -1,4 +1,8 @@
-"""Who an agent is: what it must show, and for which workers it speaks. Kept beyond its end, for output comes late."""
+"""Who an agent is: what it must show, and for which workers it speaks. Kept beyond its end, for output comes late.
+
+Its join config brings the agent its secret, or, where it dials in by itself, its first Welcome. The agent shows the
+secret in each Hello and with each batch of output.
+"""
 
 from __future__ import annotations
 
