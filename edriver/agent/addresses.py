@@ -23,17 +23,17 @@ def drivers_by_ssh(environment: Mapping[str, str], drivers: Sequence[str]) -> tu
 
 
 def own_address(observed_address: str, interface: str = "") -> str:
-    """The address at which this host's workers are reached: the one that the driver sees, if it is ours.
+    """The address at which this host's workers are reached: the one that the driver sees, if it belongs to this host.
 
-    Behind a translation of addresses it is not; then it is the one from which ours reach that.
+    Behind network address translation it does not; then the local address from which that one is reached.
 
     Args:
         observed_address: the address that the driver sees.
-        interface: the network interface whose address it is to be; empty: any.
+        interface: the network interface whose address to use; empty: any.
 
     Raises:
-        OSError: there is no way there.
-        ValueError: there is no such interface, or it has no address of that kind.
+        OSError: there is no route to the address.
+        ValueError: the interface does not exist, or has no address of that kind.
     """
     family = _family(observed_address)
     if interface:
@@ -50,7 +50,7 @@ def addresses_of(interface: str, *families: int) -> list[str]:
     """The addresses of an interface of this host.
 
     Raises:
-        ValueError: there is no such interface, or it has no address of these kinds.
+        ValueError: the interface does not exist, or has no address of these kinds.
     """
     every = addresses_by_interface().get(interface, [])
     found = [address for address in every if not families or _family(address) in families]

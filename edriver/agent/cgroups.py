@@ -20,7 +20,7 @@ from edriver.system.proc_stat import kernel_text
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 
 UNLIMITED_BYTES: Final = 1 << 60
-"""What version 1 writes where there is no limit is about 2^63, rounded to pages."""
+"""Without a limit, version 1 writes a number of about 2^63, rounded to pages."""
 
 
 class MemoryFiles(NamedTuple):
@@ -55,7 +55,7 @@ class MemoryGroup(NamedTuple):
     files: MemoryFiles
 
     def kills(self) -> int | None:
-        """How many of its processes the kernel has killed for want of memory."""
+        """The number of its processes that the kernel has killed for lack of memory."""
         return kills_in(self.folder / self.files.kills)
 
     def limit(self) -> int | None:
@@ -91,7 +91,7 @@ def cgroup_folders(text: str, root: Path, controller: str) -> Iterator[Path]:
         if (number == "0" and not controllers) if not controller else controller in controllers.split(","):
             mounts = [root / controllers, root / controller] if controller else [root, root / "unified"]
             mount = next((mount for mount in mounts if mount.is_dir()), root)
-            # In a container without a cgroup namespace of its own, the path is the host's, the mount the container's.
+            # In a container without a private cgroup namespace, the path is the host's, the mount the container's.
             folder = mount / path.lstrip("/")
             if not folder.is_dir() or ".." in folder.parts:
                 folder = mount
@@ -102,12 +102,12 @@ def cgroup_folders(text: str, root: Path, controller: str) -> Iterator[Path]:
 
 
 def kills_in(file: Path) -> int | None:
-    """How many processes the kernel has killed for want of memory, as a cgroup's file, or /proc/vmstat, says."""
+    """The number of processes that the kernel has killed for lack of memory, from a cgroup's file or /proc/vmstat."""
     return line_in(file, "oom_kill")
 
 
 def line_in(file: Path, name: str) -> int | None:
-    """The number in a file's line `name number`; None: there is none."""
+    """The number in a file's line `name number`; None without such a line."""
     with suppress(OSError, ValueError):
         for line in kernel_text(file).splitlines():
             if line.startswith(f"{name} "):
@@ -116,7 +116,7 @@ def line_in(file: Path, name: str) -> int | None:
 
 
 def number_in(file: Path) -> int | None:
-    """The number that is all of a file's text; None: there is none."""
+    """The number that a file consists of; None if it has no such text."""
     with suppress(OSError, ValueError):
         return int(kernel_text(file))
     return None

@@ -103,7 +103,7 @@ class ControlStream:
         self._failed_attempts = 0
         self._gone_timeout = DRIVER_GONE_TIMEOUT
         self._incarnation = 0
-        self._turned_away = False  # because its host is there already: the driver is no longer to come
+        self._turned_away = False  # because its host is connected already: stop waiting for the driver
         self._outgoing: asyncio.Queue[agent_pb2.ConnectRequest | None] | None = None
         self._closing = False
         self._overflowed = asyncio.Event()
@@ -155,7 +155,7 @@ class ControlStream:
                 raise DriverUnavailableError(f"no message from the driver for {self._lease.duration:g} s")
 
     async def _watch_address(self) -> None:
-        """While there is no stream, check whether there is a driver."""
+        """While the agent has no stream, check whether the driver exists."""
         gone = Lease(self._gone_timeout, self._clock)
         while True:
             await asyncio.sleep(gone.next_tick)
@@ -247,7 +247,7 @@ class ControlStream:
         self._on_welcome(welcome)
 
     def _open_outgoing(self) -> asyncio.Queue[agent_pb2.ConnectRequest | None]:
-        # No bound of its own: all but one heartbeat in it is in the link, which has one.
+        # Unbounded: all but one heartbeat in it are also in the link, which is bounded.
         self._outgoing = asyncio.Queue()
         for message in self._link.again():
             self._outgoing.put_nowait(message)

@@ -16,10 +16,10 @@ from edriver.common.join_config import ENDED_KEY, JoinConfig
 from edriver.model import limits
 
 NO_AGENT_ID: Final = 0
-"""The agent_id of one that has yet to be given its own."""
+"""The agent_id of an agent that has not been assigned one yet."""
 
 LISTEN_TIMEOUT: Final = 5.0
-"""Seconds that a driver may take to accept a connection; more is no sign that it is gone."""
+"""Seconds that a driver may take to accept a connection; taking longer does not mean that it is gone."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -170,13 +170,13 @@ def _check_not_ended(credentials: bytes) -> None:
 
 
 def _check_private(path: Path) -> None:
-    """Check that only those can read the file who may.
+    """Check that only authorized accounts can read the file.
 
-    A file of root's that a group may read is one that root has given to this user in that way: so does the kubelet with
-    a Secret where a pod has an fsGroup.
+    A group-readable file of root is one that root has given to this user: the kubelet does so with a Secret in a pod
+    with an fsGroup.
 
     Raises:
-        OSError: there is none.
+        OSError: the file does not exist.
         ValueError: others can read it.
     """
     found = path.stat()

@@ -51,7 +51,7 @@ class Driverless:
             self.look()
 
     def look(self) -> None:
-        """Abort a round that has lost a member, if there is no driver to do it."""
+        """Abort a round that has lost a member, if no driver can do it."""
         if self._driver_is_there() or self._parted:
             return
         members = {worker.worker_id: worker.round_id for worker in self._workers.values()}

@@ -52,13 +52,13 @@ class OutputBuffer:
 
 
 class OutputForwarder:
-    """Sends lines to the driver, each batch as soon as the driver has taken the one before it.
+    """Sends lines to the driver, each batch as soon as the driver has taken the previous one.
 
-    A stream that breaks is opened again. What it had taken and not delivered is lost: output is not worth a protocol;
-    files have all of it.
+    A broken stream is opened again. Lines that it had taken and not delivered are lost: output does not justify a
+    protocol of acknowledgements, and files have all of it.
 
     Attributes:
-        taken: how many batches streams have taken.
+        taken: the number of batches that streams have taken.
     """
 
     def __init__(self, stub: agent_pb2_grpc.AgentServiceAsyncStub, agent_id: int, secret: bytes = b"") -> None:
@@ -76,7 +76,7 @@ class OutputForwarder:
         self._changed.set()
 
     def close(self) -> None:
-        """There are no further lines: `run` ends when the waiting ones have been delivered."""
+        """Close to further lines: `run` ends when the waiting ones have been delivered."""
         self._closing = True
         self._changed.set()
 

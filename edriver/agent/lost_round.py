@@ -16,7 +16,7 @@ class LostRound:
     """The latest round of this host's workers that has lost a member.
 
     Attributes:
-        round_id: that round; all zero: there was none.
+        round_id: that round; all zero: no round has lost a member.
     """
 
     def __init__(self) -> None:

@@ -135,10 +135,10 @@ def run_agent(join_config: JoinConfig) -> int:
 
 
 def _standard_input() -> bytes:
-    """All of it. What comes after, workers included, finds nothing there: it holds the token.
+    """Read all of standard input, which holds the token, so that later readers, workers included, find it empty.
 
     Raises:
-        ValueError: it is too long.
+        ValueError: the input is too long.
     """
     text = sys.stdin.buffer.read(MAX_JOIN_CONFIG_BYTES + 1)
     nothing = os.open(os.devnull, os.O_RDONLY)

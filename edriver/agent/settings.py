@@ -14,12 +14,12 @@ class AgentSettings:
         run_id: the run.
         host: the name under which discovery knows this host.
         agent_id: names this agent to the driver.
-        address: where this host's workers are reached; empty: where the driver sees this agent.
-        folder: private to this agent, for its sockets.
+        address: the address of this host's workers; empty: the address from which the driver sees this agent.
+        folder: a private folder for this agent's sockets.
         interface: the network interface whose address that is; empty: any.
-        slots: how many workers this host takes, if it dials in by itself, with agent_id 0.
-        left_code: the exit code if the agent leaves a run that goes on.
-        secret: authenticates this agent to the driver; empty: the first Welcome has it.
+        slots: the number of workers that this host takes, if it dials in, with agent_id 0.
+        left_code: the exit code if the agent leaves a run that continues.
+        secret: authenticates this agent to the driver; empty: the first Welcome carries it.
     """
 
     run_id: str

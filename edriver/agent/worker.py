@@ -58,31 +58,31 @@ class Worker:
 
     Args:
         order: the driver's order to start it.
-        settings: the agent's.
-        worker_settings: how long the worker may be silent, and where its output is written.
-        process: its process id, and the ends to read of its pipes (Processes.start).
-        life: held by its process that trains.
-        pipes: have its output read.
-        signal_group: sends a signal to its process group, while there is one.
-        send: sends the driver a message.
-        forward: sends the driver a line of output.
+        settings: the agent's settings.
+        worker_settings: the settings of workers, such as their lease and log files.
+        process: its process ID, and the read ends of its pipes (Processes.start).
+        life: the lock that its training process holds.
+        pipes: the reader of its output.
+        signal_group: sends a signal to its process group, while that exists.
+        send: sends a message to the driver.
+        forward: sends a line of output to the driver.
 
     Attributes:
-        worker_id: its id.
+        worker_id: its ID.
         slot: its slot.
-        pid: its command's process.
+        pid: the process ID of its command.
         link: the stream to its service.
         capture: its output.
-        memory: whether it is the kernel that ends it, for want of memory.
-        unresponsive: whether it is silent for too long.
-        stacks: finds out where its threads stand.
-        log_folder: the folder of its files in restart mode; None: there is none.
-        trainer: the process that trains: the command's own, unless that is a shell or the like; 0: not known yet.
-        trainer_ended: whether that has ended, which may be long before it can be reaped.
-        outstayed: whether its script had ended well, and what its command still did took too long.
+        memory: detects whether the kernel ended it for lack of memory.
+        unresponsive: detects that it has been silent for too long.
+        stacks: takes the stacks of its threads.
+        log_folder: the folder of its files in restart mode, or None.
+        trainer: its training process: the command itself, unless that is a shell or the like; 0: not known yet.
+        trainer_ended: whether that process has ended, which may be long before it can be reaped.
+        outstayed: whether its script ended successfully but its command then took too long.
         stopped: whether this agent has stopped it.
-        in_round: whether it is in its latest round: it has not said since then that it waits for another.
-        gpu: what its CUDA_VISIBLE_DEVICES has; empty: it was given no GPU.
+        in_round: whether it is in its latest round: it has not reported since then that it waits for another.
+        gpu: its CUDA_VISIBLE_DEVICES; empty: no GPU is assigned.
     """
 
     def __init__(

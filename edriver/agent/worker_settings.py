@@ -29,22 +29,22 @@ logger = logging.getLogger("edriver.agent")
 
 
 class WorkerSettings:
-    """What workers here are started with: the driver's command and limits, this host's address, the run's TLS
-    credentials.
+    """The settings with which workers of this host start: the driver's command and limits, this host's address, the
+    run's TLS credentials.
 
     Args:
-        settings: the agent's.
-        environment: the agent's own, which its workers inherit, except variables that name network interfaces that
-            this host does not have. Those of a command that may lead into another network are left alone.
+        settings: the agent's settings.
+        environment: the agent's environment, which its workers inherit, except variables that name network interfaces
+            that this host does not have. A command that may lead into another network keeps these variables, too.
 
     Attributes:
-        command: what a worker runs.
-        worker_lease: seconds that a worker may be silent.
-        exit_timeout: seconds that its process may take to end after its script.
-        stall_limits: seconds that each phase may last; 0, or none: for ever.
-        restart_mode: what workers in restart mode have to know; None: the run is in another mode.
-        logs: where their output goes once they have a place; None: all of it to the driver.
-        clock: the run's, in seconds since the epoch.
+        command: the command of a worker.
+        worker_lease: the seconds that a worker may be silent.
+        exit_timeout: the seconds that its process may take to end after its script.
+        stall_limits: the time limit of each phase, in seconds; 0 or missing: no limit.
+        restart_mode: the settings of workers in restart mode; None in another mode.
+        logs: the files for their output once they have a place in a round; None: all output goes to the driver.
+        clock: the run's clock, in seconds since the epoch.
     """
 
     def __init__(self, settings: AgentSettings, environment: Mapping[str, str]) -> None:

@@ -35,14 +35,14 @@ _NAMES: Final = "names"
 
 
 class ExchangeError(ParcelError):
-    """The store cannot be used; the message is a sentence for the user."""
+    """The exchange cannot be used; the message is a sentence for the user."""
 
 
 class Exchange:
-    """A store of parcels by name.
+    """A client of a server that stores parcels by name.
 
     Args:
-        credentials: of the store's server.
+        credentials: the credentials of the server.
     """
 
     def __init__(self, credentials: JoinConfig) -> None:
@@ -58,10 +58,10 @@ class Exchange:
         self._channel.close()
 
     def put(self, name: str, data: bytes) -> None:
-        """Put a parcel in.
+        """Store a parcel.
 
         Raises:
-            ExchangeError: it is too large, or the server is gone.
+            ExchangeError: the parcel is too large, or the server is gone.
         """
         chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         with _in_words():
@@ -74,20 +74,20 @@ class Exchange:
             self._store.ChangeKey(added, timeout=CALL_TIMEOUT)
 
     def get(self, name: str) -> bytes:
-        """Take a parcel that was put in.
+        """Return a parcel that was stored.
 
         Raises:
-            ExchangeError: there is none, or the server is gone.
+            ExchangeError: the parcel does not exist, or the server is gone.
         """
         with _in_words():
             count = int(self._value(name))
             return b"".join(self._value(f"{name}/{number}") for number in range(count))
 
     def names(self) -> list[str]:
-        """The parcels that were put in, in that order.
+        """The names of the stored parcels, in the order in which they were stored.
 
         Raises:
-            ExchangeError: there is none, or the server is gone.
+            ExchangeError: no parcel is stored, or the server is gone.
         """
         with _in_words():
             return self._value(_NAMES).decode().split()
@@ -106,7 +106,7 @@ def _in_words() -> Iterator[None]:
 
 
 def _ready(credentials: JoinConfig, target: str) -> grpc.Channel | None:
-    """A channel to one of the server's addresses; None: it is not reached there."""
+    """A channel to one of the server's addresses; None if the server cannot be reached there."""
     channel = rendezvous_channel(target, credentials)
     try:
         grpc.channel_ready_future(channel).result(CALL_TIMEOUT / max(1, len(credentials.drivers)))

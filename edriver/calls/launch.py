@@ -39,9 +39,9 @@ HOST_FLAGS: Final = frozenset(
 
 
 class LaunchError(RuntimeError):
-    """A run ended without the results of all its workers; the message has its last lines."""
+    """A run ended without the results of all its workers; the message contains the run's last lines."""
 
-    __module__ = "edriver"  # what callers import, and so what a traceback names
+    __module__ = "edriver"  # callers import it from there, so a traceback should name that
 
 
 class RemoteTraceback(Exception):  # noqa: N818  as concurrent.futures has it: the cause of an error, as text
@@ -62,40 +62,42 @@ def launch(
     network_interface: str | None = None,
     flags: Sequence[str] = (),
 ) -> list[R]:
-    """Call a function in every worker of a new run, and return what the workers return.
+    """Call a function in every worker of a new run, and return the workers' results.
 
-    The workers are processes that edriver starts as for a script. In each, `edriver.rank()` and `edriver.size()` are
-    known and torch.distributed's default group is there when the function is called. A function that is to survive the
-    loss of workers, or to use more of them later, calls one that `edriver.run` has made elastic, as a script does.
+    The workers are processes that edriver starts as for a script. When it calls the function, `edriver.rank()` and
+    `edriver.size()` are known and torch.distributed's default group exists. To survive the loss of workers, or to use
+    more of them later, the function calls one that `edriver.run` has made elastic, as a script does.
 
-    Function, arguments and results are sent by cloudpickle, 1 GiB each at most, so a function may be defined in a
-    notebook or in a script without `if __name__ == "__main__"`. What the workers print is printed here.
+    Function, arguments and results are sent by cloudpickle, at most 1 GiB each, so a function may be defined in a
+    notebook or in a script without `if __name__ == "__main__"`. This process prints the workers' output.
 
     Args:
         fn: the function.
-        args: its arguments,
-        kwargs: and those with names.
-        np: workers to start with; "auto": as many as the hosts have slots, on this machine alone one for each GPU.
-        min_np: minimum number of workers; None: np.
-        max_np: most to ever use; None: np, or, with a discovery script, as many as there are slots for.
-        hosts: HOST:SLOTS,..., as -H of `edriver`; None: this machine, with as many slots as are needed. What workers on
-            other hosts return is unpickled here, so these are trusted as this machine is; it takes 64 MiB at most.
-        hostfile: a file with such a list, as --hostfile;
-        host_discovery_script: or what prints it, again and again, as --host-discovery-script.
-        network_interface: the interface through which hosts reach one another, as --network-interface; None: by
-            routing.
-        flags: more of `edriver`'s flags, such as `["--start-timeout", "60"]`. They may define the hosts as well.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        np: the number of workers to start with; "auto": the number of slots of the hosts; on this machine alone, one
+            for each GPU.
+        min_np: the minimum number of workers; None: np.
+        max_np: the maximum number of workers; None: np, or, with a discovery script, the number of slots.
+        hosts: HOST:SLOTS,..., like -H of `edriver`; None: this machine, with as many slots as are needed. The results
+            of workers on other hosts are unpickled here, so trust those hosts as you trust this machine; they are
+            limited to 64 MiB.
+        hostfile: a file with such a list, like --hostfile.
+        host_discovery_script: a script that prints such a list, called again and again, like --host-discovery-script.
+        network_interface: the interface through which hosts reach one another, like --network-interface; None: chosen
+            by routing.
+        flags: more flags of `edriver`, such as `["--start-timeout", "60"]`. They may define the hosts as well.
 
     Returns:
         The result of each worker that was a member at the end, in order of rank.
 
     Raises:
-        Exception: what the function has raised in a worker, the first by rank; its cause has the
+        Exception: the exception that the function raised in a worker, that of the lowest rank; its cause has the
             worker's traceback as its text.
         LaunchError: the run failed otherwise.
         ParcelError: function, arguments or a result cannot be sent.
         RuntimeError: multiprocessing is importing the script, in a process that the script has started.
-        ValueError: there is no such number of workers, or the hosts are defined twice.
+        ValueError: the number of workers is invalid, or the hosts are defined twice.
     """
     refuse_import("edriver.launch")
     if np != "auto" and np < 1:
@@ -114,32 +116,32 @@ def launch(
 
 
 def call_in_workers(pickled: bytes, flags: Sequence[str], *, here: bool) -> list[Any]:
-    """Call a function in every worker of a new run, and return what the workers return, by rank.
+    """Call a function in every worker of a new run, and return the workers' results, by rank.
 
     Args:
-        pickled: the function with its arguments, as parcels.pack has it.
+        pickled: the function with its arguments, as parcels.pack returns it.
         flags: all flags of the run.
-        here: whether all of its workers are on this machine.
+        here: whether all workers are on this machine.
 
     Raises:
-        Exception: as of `launch`.
+        Exception: see `launch`.
     """
     command = [sys.executable, "-m", "edriver", "--no-journal", *flags, sys.executable, "-m", PROGRAM]
     with _place(here) as (place, variables):
         place.put(CALL, parcels.dump(Call([str(Path(entry).absolute()) for entry in sys.path], pickled)))
-        # torchrun's variables are flags of a command line of the user's own
+        # torchrun's variables stand for flags of a command line, which this call does not have
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
         code, lines = _run(command, {**inherited, **variables})
         return _results(parcels.outcomes(place), code, lines)
 
 
 def _are_here(hosts: str) -> bool:
-    """Whether all hosts are this machine, and so can read a folder of it."""
+    """Whether all hosts are this machine, and so can read a folder on it."""
     for name in filter(None, (entry.strip().rpartition(":")[0] or entry.strip() for entry in hosts.split(","))):
         try:
             found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            return False  # ssh's configuration may know it
+            return False  # ssh's configuration may know the name
         if not any(is_own(family, where) for family, _, _, _, where in found):
             return False
     return True
@@ -147,7 +149,7 @@ def _are_here(hosts: str) -> bool:
 
 @contextlib.contextmanager
 def _place(here: bool) -> Iterator[tuple[Place, dict[str, str]]]:
-    """The folder of the parcels, and the variables that pass it to the workers; removed in the end."""
+    """The place of the parcels, and the variables that pass it to the workers; removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="edriver-call-"))
     try:
         if here:
@@ -161,7 +163,7 @@ def _place(here: bool) -> Iterator[tuple[Place, dict[str, str]]]:
 
 @contextlib.contextmanager
 def _served_exchange(folder: Path) -> Iterator[tuple[Place, dict[str, str]]]:
-    from edriver.calls.exchange import EXCHANGE_VARIABLE, Exchange  # gRPC, which calls on this machine do without
+    from edriver.calls.exchange import EXCHANGE_VARIABLE, Exchange  # imports gRPC: not for this machine alone
 
     command = [sys.executable, "-m", "edriver", "rendezvous", "--port", "0", "--folder", str(folder)]
     server = Child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, tethered=True)
@@ -187,9 +189,9 @@ def _served_exchange(folder: Path) -> Iterator[tuple[Place, dict[str, str]]]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Run a driver to its end, and print what it prints; returns its exit code and its last lines.
+    """Run a driver to its end, and print its output; returns its exit code and its last lines.
 
-    However this process ends, the driver does not outlive it.
+    The driver does not outlive this process, however it ends.
     """
     driver = Child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, environment=environment, tethered=True)
     assert driver.stdout is not None
@@ -210,7 +212,7 @@ def _to_the_end(driver: Child, output: IO[bytes]) -> tuple[int, list[str]]:
     for line in iter(output.readline, b""):
         text = line.decode(errors="replace")
         sys.stdout.write(text)
-        sys.stdout.flush()  # into a file or a pipe, Python would hold lines back that workers have flushed
+        sys.stdout.flush()  # into a file or a pipe, Python would buffer lines that workers have flushed
         lines = [*lines[1 - _LAST_LINES :], text]
     driver.wait(END_TIMEOUT)  # it has closed its output; reap would kill it
     return driver.reap(), lines

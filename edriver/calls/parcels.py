@@ -29,15 +29,15 @@ CALL: Final = "call"
 class ParcelError(Exception):
     """A function, its arguments or a result cannot be sent between caller and workers; the message says why."""
 
-    __module__ = "edriver"  # what callers import, and so what a traceback names
+    __module__ = "edriver"  # callers import it from there, so a traceback should name that
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is called.
+    """A function call to send.
 
     Attributes:
-        path: the caller's sys.path: functions of importable modules are sent by name.
+        path: the caller's sys.path, because functions of importable modules are sent by name.
         pickled: function, arguments and keyword arguments.
     """
 
@@ -47,12 +47,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the call in one worker.
+    """The outcome of the call in one worker.
 
     Attributes:
-        rank: the worker's last.
-        pickled: what was returned, or raised; empty: it cannot be pickled.
-        error: the traceback, as text, of what was raised; empty: nothing was.
+        rank: the worker's last rank.
+        pickled: the result, or the exception; empty if it cannot be pickled.
+        error: the traceback of the exception, as text; empty if the call returned.
     """
 
     rank: int
@@ -61,10 +61,10 @@ class Outcome:
 
 
 def pack(value: Any, what: str) -> bytes:
-    """Pickle a value, with functions and classes of `__main__` as they are.
+    """Pickle a value, with the functions and classes of `__main__` by value.
 
     Raises:
-        ParcelError: that cannot be done, or it is too large.
+        ParcelError: the value cannot be pickled, or is too large.
     """
     try:
         data: bytes = cloudpickle.dumps(value)
@@ -76,37 +76,37 @@ def pack(value: Any, what: str) -> bytes:
 
 
 def dump(parcel: Call | Outcome) -> bytes:
-    """A parcel as it is sent; `unpack` reads it."""
+    """Serialize a parcel; `unpack` reads it."""
     return pickle.dumps(parcel)
 
 
 def unpack(data: bytes) -> Any:
-    """What was packed."""
-    return pickle.loads(data)  # noqa: S301  from a place that only this run can enter
+    """Return the value that was packed."""
+    return pickle.loads(data)  # noqa: S301  from a place that only this run can write to
 
 
 class Place(Protocol):
-    """Where parcels are, by name."""
+    """Stores parcels by name."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Put one in."""
+        """Store a parcel."""
 
     def get(self, name: str) -> bytes:
-        """Take one that was put in."""
+        """Return a parcel that was stored."""
 
     def names(self) -> list[str]:
-        """Those that were put in, in that order."""
+        """The names of the stored parcels, in the order in which they were stored."""
 
 
 class FolderPlace:
-    """Parcels of this machine's workers: files in a folder.
+    """Stores the parcels of this machine's workers as files in a folder.
 
     Args:
-        folder: for this user alone.
+        folder: a folder that only this user can access.
 
     Raises:
-        ParcelError: it is not.
-        OSError: it is not there.
+        ParcelError: others can access the folder.
+        OSError: the folder does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,10 +116,10 @@ class FolderPlace:
         self._folder = folder
 
     def put(self, name: str, data: bytes) -> None:
-        """See Place: it is there whole or not at all.
+        """Store a parcel atomically.
 
         Raises:
-            OSError: that cannot be done.
+            OSError: the file cannot be written.
         """
         part = self._folder / f"{name}.{os.getpid()}.part"
         with os.fdopen(open_private(part, os.O_TRUNC), "wb") as file:
@@ -130,7 +130,7 @@ class FolderPlace:
         """See Place.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         return (self._folder / name).read_bytes()
 
@@ -141,6 +141,6 @@ class FolderPlace:
 
 
 def outcomes(place: Place) -> list[Outcome]:
-    """The results so far, by rank; of two workers that had one rank in turn, the last."""
+    """The outcomes so far, by rank; if two workers had a rank one after the other, that of the later one."""
     found = [unpack(place.get(name)) for name in place.names() if name != CALL]
     return sorted({outcome.rank: outcome for outcome in found}.values(), key=lambda outcome: outcome.rank)

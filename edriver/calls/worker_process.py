@@ -20,18 +20,18 @@ _IMPORTED_SCRIPT: Final = "__mp_main__"
 
 
 def claim(environ: MutableMapping[str, str] = os.environ) -> None:
-    """This process is the worker."""
+    """Mark this process as the worker."""
     environ[WORKER_PID_VARIABLE] = str(os.getpid())
 
 
 def owner(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The process that is the worker, if it is another than this one; None: it is not, or there is none."""
+    """The process ID of the worker if it is another process; None if it is this one, or if there is no worker."""
     pid = environ.get(WORKER_PID_VARIABLE)
     return None if pid is None or int(pid) == os.getpid() else int(pid)
 
 
 def is_importing_script() -> bool:
-    """Whether multiprocessing is importing the script, in a process that it has started."""
+    """Whether multiprocessing is importing the script in a process that the script has started."""
     return any(
         frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == _IMPORTED_SCRIPT
         for frame, _ in traceback.walk_stack(None)
@@ -39,7 +39,7 @@ def is_importing_script() -> bool:
 
 
 def refuse_import(what: str) -> None:
-    """See that a call is not one of a script that is only being imported.
+    """Refuse a call from a script that multiprocessing is only importing.
 
     Args:
         what: what was called, such as "edriver.run".
@@ -56,13 +56,13 @@ def refuse_import(what: str) -> None:
 
 
 def refuse_child(what: str) -> None:
-    """See that a call is one of the worker's own process.
+    """Refuse a call from a child process of the worker.
 
     Args:
         what: what was called, such as "edriver.run".
 
     Raises:
-        RuntimeError: it is one of a process that the worker has started.
+        RuntimeError: the calling process was started by the worker.
     """
     refuse_import(what)
     if (pid := owner()) is not None:

@@ -93,7 +93,7 @@ class CheckpointFolder:
         return sorted(found, key=lambda f: (f.whole, f.steps, f.number), reverse=True)
 
     def newest(self) -> Found | None:
-        """The whole checkpoint with the most steps; None: there is none.
+        """The complete checkpoint with the most steps, or None.
 
         One that is refused counts only where there is no other, so that loading it says why it is refused.
 

@@ -12,7 +12,7 @@ FORMAT: Final = 1
 
 
 class ManifestError(Exception):
-    """A text is no manifest of this format."""
+    """A text is not a manifest of this format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Manifest:
         """The manifest that a text is.
 
         Raises:
-            ManifestError: it is none, or one of another format.
+            ManifestError: it is not a manifest, or has another format.
         """
         try:
             found = json.loads(text)

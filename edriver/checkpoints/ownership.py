@@ -75,7 +75,7 @@ class Owner:
         host: its host, for people.
         machine: see proc_stat.this_machine,
         process: and process_name: of its process there,
-        agent: and of the agent that would start another; empty: there is none.
+        agent: and of the agent that would start another; empty without an agent.
         token: its own.
         renewals: how often it has renewed the file.
     """
@@ -96,7 +96,7 @@ class Owner:
 
     @staticmethod
     def of(text: bytes) -> Owner:
-        """The owner of a text; UNREADABLE if it is none, or one of another format."""
+        """Parse an owner; UNREADABLE if the text is not an owner, or has another format."""
         try:
             found = json.loads(text)
             if found["format"] != FORMAT:
@@ -288,7 +288,7 @@ class Ownership:
         raise FolderInUseError(self._in_use_by(owner_of(self._folder)[1]))
 
     def _judged(self) -> tuple[int, Owner]:
-        """The owner, if it is this run or does not live; number 0: there is none.
+        """The owner, if it is this run or does not live; number 0 without an owner.
 
         Raises:
             FolderInUseError: another run owns the folder, and lives.

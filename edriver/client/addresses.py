@@ -17,12 +17,12 @@ __all__ = ["Address", "elsewhere", "here", "living_runs"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Address:
-    """A run's driver.
+    """The address of a run's driver.
 
     Attributes:
-        run_id: the run.
-        target: gRPC's name for where the driver is.
-        authority: the certificate (PEM) that verifies it; empty: there is no TLS.
+        run_id: the ID of the run.
+        target: the driver's gRPC target.
+        authority: the CA certificate (PEM) that verifies the driver; empty: no TLS.
         token: the token to authenticate with.
     """
 
@@ -33,13 +33,13 @@ class Address:
 
 
 def here(run_id: str | None = None) -> Address:
-    """A run of this user on this machine.
+    """Return the address of a run of this user on this machine.
 
     Args:
         run_id: the run's ID; None: the only run on this machine.
 
     Raises:
-        RunError: there is no such run, or there are several.
+        RunError: the run does not exist, or there are several.
     """
     runs = living_runs()
     if run_id is None and len(runs) == 1:
@@ -50,11 +50,11 @@ def here(run_id: str | None = None) -> Address:
 
 
 def elsewhere(credentials: Path, driver: str | None = None) -> Address:
-    """The run that has written these credentials.
+    """Return the address of the run that has written these credentials.
 
     Args:
         credentials: the file that --status-credentials or --control-credentials names.
-        driver: HOST:PORT; None: as in the file.
+        driver: HOST:PORT of the driver; None: as in the file.
 
     Raises:
         RunError: the file cannot be used.
@@ -69,7 +69,7 @@ def elsewhere(credentials: Path, driver: str | None = None) -> Address:
         raise RunError(f"--credentials {credentials} does not say where the driver is: give --driver HOST:PORT")
     target = driver or shown.drivers[0]
     if not driver and shown.other_drivers:
-        from edriver.wire.driver_channel import target_of  # gRPC, which help and hints do without
+        from edriver.wire.driver_channel import target_of  # imports gRPC, which help and hints do not need
 
         target = target_of((*shown.drivers, *shown.other_drivers))
     return Address(shown.run_id, target, shown.authority, shown.token)

@@ -22,12 +22,12 @@ Answer = TypeVar("Answer")
 
 
 class AsyncClient:
-    """As Client, with the same methods, to be awaited. To be made within a running event loop.
+    """The methods of Client for asyncio. Create it within a running event loop.
 
     Args:
-        address: where the run's driver is: see `here` and `elsewhere`.
-        timeout: seconds that it may take to answer; a watch has no such bound.
-        requester: who steers the run, for its events; None: this process's user and machine, alice@login1.
+        address: the address of the run's driver: see `here` and `elsewhere`.
+        timeout: the seconds that the driver may take to answer; watches have no time limit.
+        requester: the operator's name in the run's events; None: this process's user and machine (alice@login1).
     """
 
     def __init__(self, address: Address, timeout: float = ANSWER_TIMEOUT, requester: str | None = None) -> None:
@@ -37,17 +37,17 @@ class AsyncClient:
         self.run_id = address.run_id
 
     async def __aenter__(self) -> Self:
-        """Use it."""
+        """Return the client itself."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the client."""
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; a watch that is under way ends."""
+        """Close the connection, which ends all watches."""
         await self._channel.close()
 
     # ---- looking ---------------------------------------------------------------------------------------------

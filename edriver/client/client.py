@@ -21,12 +21,12 @@ Answer = TypeVar("Answer")
 
 
 class Client:
-    """Watches and steers one run. Every method raises RunError where the driver refuses, or does not answer.
+    """Watches and steers one run. Every method raises RunError if the driver refuses, or does not answer.
 
     Args:
-        address: where the run's driver is: see `here` and `elsewhere`.
-        timeout: seconds that it may take to answer; a watch has no such bound.
-        requester: the operator, as the run's events name them; None: this process's user and machine, alice@login1.
+        address: the address of the run's driver: see `here` and `elsewhere`.
+        timeout: the seconds that the driver may take to answer; watches have no time limit.
+        requester: the operator's name in the run's events; None: this process's user and machine (alice@login1).
     """
 
     def __init__(self, address: Address, timeout: float = ANSWER_TIMEOUT, requester: str | None = None) -> None:
@@ -36,17 +36,17 @@ class Client:
         self.run_id = address.run_id
 
     def __enter__(self) -> Self:
-        """Use it."""
+        """Return the client itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the client."""
         self.close()
 
     def close(self) -> None:
-        """Close the connection; a watch that is under way ends."""
+        """Close the connection, which ends all watches."""
         self._channel.close()
 
     # ---- looking ---------------------------------------------------------------------------------------------
@@ -56,35 +56,35 @@ class Client:
         return self._do(core.status())
 
     def snapshot(self) -> status_pb2.GetRunResponse:
-        """The current state of the run, and the number of the last event that it includes: watch from there."""
+        """The current state of the run, and the number of the last event that it includes, from which to watch."""
         return self._do(core.snapshot())
 
     def rounds(self, limit: int = 0) -> list[status_pb2.Round]:
-        """The latest rounds, oldest first; 0: all that are remembered."""
+        """The latest `limit` rounds, oldest first; 0: all that the driver remembers."""
         return self._do(core.rounds(limit))
 
     def progress_history(self) -> list[status_pb2.ProgressSample]:
-        """How far training was at times since the run began, oldest first; the longer the run, the farther apart."""
+        """Samples of the progress since the run began, oldest first; the longer the run, the farther apart."""
         return self._do(core.progress_history())
 
     def usage_history(self) -> list[resources_pb2.UsageSample]:
-        """What the hosts used at times since the run began, oldest first; the longer the run, the farther apart."""
+        """Samples of the hosts' usage since the run began, oldest first; the longer the run, the farther apart."""
         return self._do(core.usage_history())
 
     def events(self, since: int = 0) -> list[status_pb2.Event]:
-        """All events after this number so far. RunError with OUT_OF_RANGE: it is of the future, or too long ago."""
+        """All events so far after number `since`. RunError has OUT_OF_RANGE if that is in the future or too old."""
         return self._do(core.events(since))
 
     def watch(self, since: int = 0) -> Iterator[status_pb2.Event]:
-        """What happens after this number, as it happens, until the run has ended: the last one has `run_ended`.
+        """Yield the events after number `since` as they happen, until the run ends: the last one has `run_ended`.
 
-        If the connection breaks, it continues from the last event, without a gap, as soon as the driver is reached
-        again. RunError with OUT_OF_RANGE as for `events`.
+        If the connection breaks, the watch continues from the last event, without a gap, as soon as it reaches the
+        driver again. RunError has OUT_OF_RANGE as for `events`.
         """
         return (response.event for response in self._watch(since, progress=False))
 
     def watch_progress(self, since: int = 0) -> Iterator[status_pb2.WatchResponse]:
-        """As `watch`, with word of the progress about once a second in between."""
+        """Like `watch`, with the progress about once a second in between."""
         return self._watch(since, progress=True)
 
     def _watch(self, since: int, progress: bool) -> Iterator[status_pb2.WatchResponse]:
@@ -111,13 +111,13 @@ class Client:
         """The latest output of the workers, including those that have ended. Lines must match all given arguments.
 
         Args:
-            rank: lines that were written under this rank,
-            host: on this host,
-            slot: in this slot,
-            worker_id: by this worker.
+            rank: the rank under which a line was written.
+            host: the host on which it was written.
+            slot: the slot of the worker that wrote it.
+            worker_id: the ID of the worker that wrote it.
             since: only lines after this number.
-            lines: only this many of the matching lines, the latest ones; 0: all that are kept.
-            follow: whether to continue until the run ends. A broken connection also ends it.
+            lines: only the latest lines, at most this many; 0: all that are kept.
+            follow: whether to continue until the run ends. A broken connection also ends the output.
         """
         request = core.output(rank, host, slot, worker_id, since, lines, follow)
         with self._core.errors_in_words():
@@ -127,13 +127,13 @@ class Client:
     def stacks(
         self, rank: int | None = None, host: str = "", slot: int | None = None, worker_id: int = 0
     ) -> Iterator[status_pb2.ReadStacksResponse]:
-        """Where the threads of workers stand now, in order of rank; all that is given must be true of a worker.
+        """The current stacks of all threads of the workers, in order of rank. Workers must match all given arguments.
 
         Args:
-            rank: of the worker with this rank,
-            host: of those on this host,
-            slot: in this slot,
-            worker_id: of this worker.
+            rank: the worker's rank.
+            host: the worker's host.
+            slot: the worker's slot.
+            worker_id: the worker's ID.
         """
         with self._core.errors_in_words():
             yield from self._core.methods["ReadStacks"](core.stacks(rank, host, slot, worker_id))
@@ -141,11 +141,11 @@ class Client:
     # ---- steering --------------------------------------------------------------------------------------------
 
     def drain(self, host: str, slot: int | None = None, reason: str = "") -> int:
-        """Stop using a host, or one of its slots, from the next agreed step on; returns how many slots remain."""
+        """Stop using a host, or one of its slots, from the next agreed step on; returns the number of slots left."""
         return self._do(core.drain(host, slot, reason, self._requester))
 
     def undrain(self, host: str, slot: int | None = None) -> None:
-        """Let a host, or one slot of it, be used again."""
+        """Use a drained host, or one slot of it, again."""
         self._do(core.undrain(host, slot, self._requester))
 
     def resize(self, size: int) -> None:
@@ -157,10 +157,10 @@ class Client:
         self._do(core.stop(reason, self._requester))
 
     def check_may_steer(self) -> None:
-        """Find out whether the driver lets this client steer; it changes nothing.
+        """Check, without changing anything, whether the driver lets this client steer.
 
         Raises:
-            RunError: it does not, or does not answer.
+            RunError: the driver does not, or does not answer.
         """
         try:
             self._do(core.check_may_steer())
@@ -181,14 +181,14 @@ class Client:
 
 
 def find(run_id: str | None = None, credentials: Path | None = None, driver: str | None = None) -> Client:
-    """A client of a run: with credentials of the one that has written them, else of one on this machine.
+    """Return a client of the run that has written `credentials`, or without them of a run on this machine.
 
     Args:
-        run_id: which run of this user here; None: the only one.
-        credentials: a file that --status-credentials or --control-credentials has named.
-        driver: with credentials, HOST:PORT; None: as in the file.
+        run_id: the ID of a run of this user on this machine; None: the only one.
+        credentials: the file that --status-credentials or --control-credentials named.
+        driver: with credentials, HOST:PORT of the driver; None: as in the file.
 
     Raises:
-        RunError: there is no such run, or the file cannot be used.
+        RunError: the run does not exist, or the file cannot be used.
     """
     return Client(here(run_id) if credentials is None else elsewhere(credentials, driver))

@@ -41,17 +41,17 @@ Calls: TypeAlias = Generator[Call, Any, Answer]
 
 
 class Core:
-    """A run's services, and how they are called.
+    """Calls the services of a run.
 
     Args:
-        address: where the run's driver is.
-        timeout: seconds that it may take to answer.
-        channel: a channel to it, blocking or of asyncio.
+        address: the address of the run's driver.
+        timeout: the seconds that the driver may take to answer.
+        channel: a channel to the driver, blocking or for asyncio.
 
     Attributes:
-        run_id: the run.
+        run_id: the ID of the run.
         timeout: as given.
-        methods: what makes a call, by the method's name.
+        methods: the callables that make a call, by the method's name.
     """
 
     def __init__(self, address: Address, timeout: float, channel: Any) -> None:
@@ -63,12 +63,12 @@ class Core:
         }
 
     def begin(self, call: Call) -> Any:
-        """Make a call that has one answer; returns that, or what it can be awaited by."""
+        """Make a call that has one response; returns the response, or an awaitable of it."""
         return self.methods[call.method](call.request, timeout=self.timeout)
 
     @contextlib.contextmanager
     def errors_in_words(self) -> Iterator[None]:
-        """Raise RunError for a call that fails."""
+        """Turn the failure of a call into a RunError."""
         try:
             yield
         except grpc.RpcError as error:
@@ -76,7 +76,7 @@ class Core:
 
 
 def channel_to(address: Address, insecure: Callable[..., Channel], secure: Callable[..., Channel]) -> Channel:
-    """A channel to a run's driver, made by gRPC's functions for blocking channels or by those for asyncio."""
+    """Return a channel to a run's driver, made by gRPC's functions for blocking channels or for asyncio."""
     return open_channel(address.target, address.authority, address.token, CLIENT_CHANNEL_OPTIONS, insecure, secure)
 
 
@@ -107,7 +107,7 @@ def usage_history() -> Calls[list[resources_pb2.UsageSample]]:
 
 
 def events(since: int) -> Calls[list[status_pb2.Event]]:
-    """See Client.events; the driver hands them out in portions."""
+    """See Client.events; the driver returns them in pages."""
     found: list[status_pb2.Event] = []
     while True:
         seq = found[-1].seq if found else since

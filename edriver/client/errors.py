@@ -7,14 +7,14 @@ import grpc.aio
 
 
 class RunError(Exception):
-    """A run did not do what it was asked; the message is one sentence for the caller.
+    """A request to a run failed; the message is one sentence for the caller.
 
     Attributes:
-        code: gRPC's status, where the driver has answered, or could not be reached; None: it was not asked.
+        code: gRPC's status code of the call; None: the driver was not called.
         details: gRPC's own message, for debugging; may be empty.
     """
 
-    __module__ = "edriver.client"  # what programs import, and so what a traceback names
+    __module__ = "edriver.client"  # programs import it from there, so a traceback should name that
 
     def __init__(self, sentence: str, code: grpc.StatusCode | None = None, details: str = "") -> None:
         super().__init__(sentence)
@@ -23,7 +23,7 @@ class RunError(Exception):
 
 
 def error_of(run_id: str, error: grpc.RpcError) -> RunError:
-    """A failed call, in words."""
+    """Describe a failed call as a RunError."""
     assert isinstance(error, grpc.aio.AioRpcError | grpc.Call)
     code, details = error.code(), error.details() or "it gave no reason"
     if code is grpc.StatusCode.UNAVAILABLE:

@@ -29,15 +29,15 @@ class Policy(TypedDict):
 
 
 class Watching(stop_base):
-    """The position of a watch in the events, and when to give it up.
+    """The position of a watch in the events, and the condition for giving it up.
 
     Args:
-        since: the number of the last event that is known.
-        progress: whether the driver is to send the progress, too.
-        clock: seconds, monotonic.
+        since: the number of the last known event.
+        progress: whether the driver should also send the progress.
+        clock: a monotonic clock, in seconds.
 
     Attributes:
-        over: whether the run has ended. The stream's end need not be waited for: the driver ends, too.
+        over: whether the run has ended. The watch need not wait for the stream's end, since the driver ends too.
     """
 
     def __init__(self, since: int, progress: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,40 +49,40 @@ class Watching(stop_base):
 
     @property
     def request(self) -> status_pb2.WatchRequest:
-        """What to ask for now."""
+        """The request that continues the watch."""
         return status_pb2.WatchRequest(since=self._seq, progress=self._progress)
 
     @property
     def policy(self) -> Policy:
-        """How to dial again."""
+        """The policy for reconnecting."""
         return Policy(
             retry=tenacity.retry_if_exception(is_cut_off), wait=tenacity.wait_random(0.05, 0.5), stop=self, reraise=True
         )
 
     def take(self, response: status_pb2.WatchResponse) -> None:
-        """Continue after this message, and start the bound again."""
+        """Continue after this message, and restart the time limit."""
         self._last_received = self._clock()
         self._seq = response.event.seq or self._seq
         self.over = response.event.HasField("run_ended")
 
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
-        """Whether the driver has been silent for longer than the bound, so that the watch gives up."""
+        """Whether the driver has been silent for longer than the time limit, so that the watch gives up."""
         return self._clock() - self._last_received > REDIAL_TIMEOUT
 
 
 class Redialling(tenacity.Retrying):
-    """Retries a watch that one thread may begin and another one continue.
+    """Retries a watch that one thread may begin and another continue.
 
-    Tenacity keeps its counts for each thread, and ends with a KeyError in one that has not begun.
+    Tenacity keeps its statistics per thread, and raises a KeyError in a thread that did not begin the retries.
     """
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts of this watch, whichever thread reads it."""
+        """The statistics of this watch, from whichever thread."""
         counts: dict[str, Any] = self.__dict__.setdefault("counts", {})
         return counts
 
 
 def is_cut_off(error: BaseException) -> bool:
-    """Whether a call failed because there is no connection."""
+    """Whether a call failed for lack of a connection."""
     return isinstance(error, grpc.aio.AioRpcError | grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE

@@ -8,7 +8,7 @@ import socket
 
 
 def own_name() -> str:
-    """This process's user and machine: alice@login1."""
+    """Return this process's user and machine, such as alice@login1."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

@@ -40,17 +40,17 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What was found of another host.
+    """The findings about another host.
 
     Attributes:
-        name: as ssh knows it.
-        trouble: why it could not be asked; empty: it could.
-        introduction: what it has reported of itself (host_probe.py).
-        clock: by how many seconds its clock is ahead of this machine's,
-        uncertain: and how uncertain that is.
-        reaches_us: why it cannot reach a port of this machine, by address; "" where it can.
-        reached_by_us: the same the other way round.
-        reaches: why it cannot reach each of the other hosts, by name; "" where it can.
+        name: its name for ssh.
+        trouble: why it could not be queried; empty if it could.
+        introduction: its report about itself (host_probe.py).
+        clock: the seconds by which its clock is ahead of this machine's.
+        uncertain: the uncertainty of that, in seconds.
+        reaches_us: why it cannot reach a port of this machine, by address; "" if it can.
+        reached_by_us: why this machine cannot reach its port; empty if it can.
+        reaches: why it cannot reach each of the other hosts, by name; "" if it can.
     """
 
     name: str

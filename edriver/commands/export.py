@@ -53,10 +53,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def export(arguments: Sequence[str]) -> str:
-    """Write it; returns where it is.
+    """Write the export; returns its path.
 
     Raises:
-        RunError: there are no such records, or it cannot be written.
+        RunError: the records do not exist, or the export cannot be written.
     """
     flags = parser().parse_args(arguments)
     try:

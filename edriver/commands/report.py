@@ -28,10 +28,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def report(arguments: Sequence[str]) -> str:
-    """Write it; returns the summary, and where the page is.
+    """Write the report; returns its summary and the path of the page.
 
     Raises:
-        RunError: there are no such records, they are nonsense, or the page cannot be written.
+        RunError: the records do not exist or are invalid, or the page cannot be written.
     """
     flags = parser().parse_args(arguments)
     try:

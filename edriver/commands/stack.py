@@ -37,7 +37,7 @@ def stack(arguments: Sequence[str]) -> str:
     """Query the workers; returns their answers as text.
 
     Raises:
-        RunError: the driver does not answer, or there is no such worker.
+        RunError: the driver does not answer, or the worker does not exist.
     """
     flags = parser().parse_args(arguments)
     rank, host, slot = chosen(flags.worker)

@@ -46,10 +46,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def status(arguments: Sequence[str]) -> str:
-    """Ask, and put the answer into words.
+    """Query the driver, and describe the answer.
 
     Raises:
-        RunError: there is no answer.
+        RunError: the driver does not answer.
     """
     flags = parser().parse_args(arguments)
     asked = flags.run is not None or flags.credentials is not None or flags.driver is not None

@@ -31,7 +31,7 @@ def client_of(flags: argparse.Namespace) -> Client:
     """A client of the selected run.
 
     Raises:
-        RunError: there is none.
+        RunError: no such run was found.
     """
     return Client(address_of(flags))
 
@@ -40,7 +40,7 @@ def address_of(flags: argparse.Namespace) -> Address:
     """The address of the selected run.
 
     Raises:
-        RunError: there is none.
+        RunError: no such run was found.
     """
     if flags.credentials is not None:
         return elsewhere(flags.credentials, flags.driver)

@@ -51,7 +51,7 @@ class KnownRuns:
         """A run's records.
 
         Raises:
-            RecordError: it has none, or what is there leads out of the folder of the records.
+            RecordError: the run has no records, or they lead out of the folder of the records.
         """
         try:
             root = self._folder().resolve()

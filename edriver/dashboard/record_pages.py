@@ -32,7 +32,7 @@ class RecordPages:
         """Whether there is something to read, which takes no time, other than reading it.
 
         Raises:
-            RecordError: there are no records of it, or they have no event.
+            RecordError: the run has no records, or they contain no event.
             OSError: they cannot be read.
         """
         await asyncio.to_thread(lambda: _check(self._runs.records(run_id)))
@@ -41,7 +41,7 @@ class RecordPages:
         """What can be read without a script, as HTML, and all data, as an element that holds it.
 
         Raises:
-            RecordError: there are no records of it, or they have no event.
+            RecordError: the run has no records, or they contain no event.
             OSError: they cannot be read.
         """
         return (await self._of(run_id))[1]
@@ -50,7 +50,7 @@ class RecordPages:
         """The parts of its data that are drawn where several runs are compared.
 
         Raises:
-            RecordError: there are no records of it, or they have no event.
+            RecordError: the run has no records, or they contain no event.
             OSError: they cannot be read.
         """
         return (await self._of(run_id))[2]
@@ -71,7 +71,7 @@ class RecordPages:
 
 def _check(records: Records) -> None:
     if all(isinstance(entry, UnreadableLine) for entry in read(records.events)):
-        recorded_run(records)  # says why there is none
+        recorded_run(records)  # raises an error that says why
 
 
 def _read(records: Records, run_id: str) -> tuple[tuple[str, str], dict[str, Any]]:

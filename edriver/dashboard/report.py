@@ -49,7 +49,7 @@ class RecordedRun:
         history: the run's.
         run: the content of its run.json.
         failure: of what it failed, in words; empty: it has not.
-        unreadable: the lines of its event log that are no events, and are left out.
+        unreadable: the lines of its event log that are not events, which are left out.
         lives: for a run without an end: whether it is going on; None: not known.
         unreadable_usage: lines that are left out of what its hosts used.
     """

@@ -74,7 +74,7 @@ KEEPALIVE_INTERVAL: Final = 15.0
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)  # plotly styles its drawings inline, and shows heatmaps as images of its own making
+)  # plotly styles its drawings inline, and shows heatmaps as generated images
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -366,7 +366,7 @@ def _run_of(request: web.Request) -> str:
 
 @contextmanager
 def _as_not_found() -> Iterator[None]:
-    """Answer that there is no such thing, and why, where records cannot be read."""
+    """Answer 404, with the reason if records cannot be read."""
     try:
         yield
     except (RecordError, OSError) as error:
@@ -375,7 +375,7 @@ def _as_not_found() -> Iterator[None]:
 
 
 def _first_part(path: str) -> bytes:
-    """The first part of a path; empty: it has none, or is no path."""
+    """The first part of a path; empty if it has no parts, or is not a path."""
     _, _, rest = path.partition("/")
     return rest.partition("/")[0].encode(errors="replace")
 
@@ -384,7 +384,7 @@ def _place(request: web.Request) -> tuple[str, int | None]:
     """The host and the slot of a request; empty and None: any.
 
     Raises:
-        web.HTTPBadRequest: the slot is no number.
+        web.HTTPBadRequest: the slot is not a number.
     """
     slot = request.query.get("slot", "")
     return request.query.get("host", ""), _number(slot) if slot else None

@@ -42,7 +42,7 @@ def parse_hosts(text: str | bytes, default_slots: Slots) -> HostSet:
     not listed. Space around a line, blank lines and lines that begin with # are ignored.
 
     Returns:
-        the hosts in the order of their lines; empty if there are none.
+        the hosts in the order of their lines; may be empty.
 
     Raises:
         DiscoveryError: some lines are not of that form; the first few are named by number, with what was
@@ -71,7 +71,7 @@ def _collect(entries: Iterable[tuple[str, bytes]], default_slots: Slots, least: 
     Args:
         entries: the entries.
         default_slots: the slots of a host without a number of them.
-        least: how many a host has at least; 0: it may have none.
+        least: the minimum number of slots of a host; may be 0.
     """
     hosts: dict[str, Host] = {}
     places: dict[str, str] = {}
@@ -115,7 +115,7 @@ def _parse_entry(entry: bytes, default_slots: Slots, least: int) -> Host:
 
 
 def _split_slots(text: str) -> tuple[str, str | None]:
-    """Split off the number of slots, without checking it; None if there is none."""
+    """Split off the number of slots, without checking it; None if the text has no number."""
     if mpirun := _MPIRUN_PATTERN.fullmatch(text):
         return mpirun[1], mpirun[2]
     name, colon, slots = text.rpartition(":")

@@ -49,7 +49,7 @@ class Polls:
         answered: how many polls gave an answer that was believed,
         failed: and how many did not.
         seconds: how long the last one took.
-        last_answer: when the last usable answer arrived, in seconds since the epoch; None: there was none.
+        last_answer: when the last usable answer arrived, in seconds since the epoch; None before the first.
     """
 
     answered: int = 0

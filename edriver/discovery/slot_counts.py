@@ -35,13 +35,13 @@ class DeviceCount:
     cores: int
 
     def slots(self, devices: Devices) -> int:
-        """How many slots that makes; 0: it has none of these devices."""
+        """The number of slots for these devices; 0 without any."""
         found = {Devices.GPU: self.gpus, Devices.CPU: self.cores, Devices.AUTO: self.gpus or self.cores}[devices]
         return min(found, MAX_WRITTEN_SLOTS)
 
 
 Ask: TypeAlias = Callable[[str], Awaitable[DeviceCount]]
-"""Asks a host by its name. Raises DiscoveryError where it does not answer within a bound of its own."""
+"""Asks a host by its name. Raises DiscoveryError if the host does not answer within the time limit of the call."""
 
 
 @dataclass(slots=True)

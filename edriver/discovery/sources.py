@@ -64,7 +64,7 @@ def list_source(context: SourceContext) -> HostSource:
     """`--discovery list=a:2,b:4`: as -H.
 
     Raises:
-        DiscoveryError: it is no such list.
+        DiscoveryError: it is not such a list.
     """
     return FixedHosts(parse_host_list(context.argument, context.default_slots))
 

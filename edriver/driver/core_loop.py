@@ -39,7 +39,7 @@ SNAPSHOT_DELAY: Final = 1.0
 can take over, whatever it would have ordered."""
 
 SNAPSHOT_PAUSE: Final = 20
-"""How many times as long as the last snapshot has taken none follows for such a reason."""
+"""The pause before another snapshot for such a reason, as a multiple of the duration of the last one."""
 
 
 class Decision(NamedTuple):
@@ -61,20 +61,20 @@ class Decision(NamedTuple):
 
 
 class CoreLoop:
-    """Feeds the core, and does what it orders.
+    """Feeds events to the core, and carries out its actions.
 
     Args:
         membership: the core.
-        inbox: where events come from.
+        inbox: the source of events.
         registry: sends agents their orders.
-        agents: starts them.
-        shutdown: ends them.
-        event_history: what has happened, for those who watch:
-        status: observers,
-        recorder: the records.
-        journal: what another driver could go on from; None: there is none.
+        agents: starts agents.
+        shutdown: ends agents.
+        event_history: the history of the run, for observers and records.
+        status: serves observers.
+        recorder: writes the records.
+        journal: the journal from which another driver could continue, or None.
         draws: draws the secrets of rounds.
-        clock: seconds, monotonic.
+        clock: a monotonic clock, in seconds.
         wall_clock: seconds since the epoch, for users' listeners.
         leave: ends this process at once, because another driver may have the journal.
     """
@@ -242,13 +242,13 @@ class CoreLoop:
         return self._state.to_bytes(self._ended)
 
     def restore(self, state: Json) -> None:
-        """Stand where another driver of this run stood; nothing has happened here yet.
+        """Take over the state of another driver of this run, before this one has done anything.
 
         Args:
-            state: of the other one, as read from JSON.
+            state: the other driver's state, as read from JSON.
 
         Raises:
-            ValueError: it is no such state.
+            ValueError: it is not a valid state.
         """
         self._ended = self._state.restore(state)
 

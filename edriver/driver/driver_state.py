@@ -38,10 +38,10 @@ class DriverState(NamedTuple):
 
     Attributes:
         membership: the core.
-        event_history: what has happened.
-        announcements: what has been announced.
+        event_history: the history of the run.
+        announcements: the announcements made.
         registry: the agents, with the orders that they have not acknowledged.
-        draws: how many draws there were.
+        draws: the draws of the run, of which the number is kept.
     """
 
     membership: Membership
@@ -67,16 +67,16 @@ class DriverState(NamedTuple):
         return to_json(state).encode()
 
     def restore(self, state: Json) -> FinishRun | None:
-        """Take over what another driver of this run knew: these parts were made as its parts were, and know nothing.
+        """Load another driver's state of this run into these newly created parts.
 
         Args:
-            state: of the other one, as read from JSON.
+            state: the other driver's state, as read from JSON.
 
         Returns:
             how the run has ended, if it has.
 
         Raises:
-            ValueError: it is no such state.
+            ValueError: it is not a valid state.
         """
         codec = state_codec()
         codec.load(self.membership, state, "core")

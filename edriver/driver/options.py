@@ -77,35 +77,35 @@ class RunOptions:
         settings: the limits of the run.
         command: a worker's program and arguments; empty only if nothing is to be started.
         source: the host source.
-        launcher: makes what starts the agents of all hosts; None: for each host what suits it.
-        launcher_name: the launcher's entry point; empty: none was chosen.
-        broker: what asks an engine for hosts; None: no engine is asked.
-        ssh: how other hosts are reached.
-        network_interface: through which interface hosts reach one another; empty: whichever leads there.
-        port: the driver's TCP port, should it need one; 0: any.
-        driver_addresses: where the drivers of the run may be found, HOST:PORT each; empty: at this machine alone.
-        dial_in_hosts: the hosts that dial in; None: none do.
-        dial_in: the file with their credentials; None: there is none.
-        run_credentials: the run's own, made before it started; None: it makes them.
-        control_credentials: the file with the credentials of operators on other machines; None: there are none.
-        status_credentials: the file with the credentials of observers on other machines; None: there are none.
-        stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
-        exit_timeout: seconds without a sign of life that a worker's process may take to end after its script.
-        worker_lease: seconds that a worker's process may be stopped.
-        driver_timeout: seconds that agents wait for a driver that is silent but not known to be gone.
+        launcher: creates the launcher of all hosts' agents; None: a suitable launcher for each host.
+        launcher_name: the launcher's entry point; empty if none was chosen.
+        broker: asks an engine for hosts; None: no engine.
+        ssh: how to reach other hosts.
+        network_interface: the interface through which hosts reach one another; empty: chosen by routing.
+        port: the driver's TCP port, if it needs one; 0: any.
+        driver_addresses: the addresses (HOST:PORT) of the run's drivers; empty: this machine only.
+        dial_in_hosts: the hosts that dial in, or None.
+        dial_in: the file with their credentials, or None.
+        run_credentials: the run's credentials, if made before it started; None: the run makes them.
+        control_credentials: the file with the credentials of operators on other machines, or None.
+        status_credentials: the file with the credentials of observers on other machines, or None.
+        stall_limits: the time limit without progress of each phase, in seconds; 0: no limit.
+        exit_timeout: the seconds without a sign of life that a worker's process may take to end after its script.
+        worker_lease: the seconds that a worker's process may be stopped.
+        driver_timeout: the seconds that agents wait for a driver that is silent but not known to be gone.
         insecure: whether other hosts are reached without TLS and token.
-        output_folder: absolute path of the folder for the workers' output files; empty: none are written.
+        output_folder: the absolute path of the folder for the workers' output files; empty: no files.
         logs: where the output of workers in restart mode goes; None: it is printed.
-        event_log: the file to which the event log is appended; None: none is written.
-        health_port: the port for probes of the driver's health; None: there is none.
-        metrics: the address and port at which Prometheus finds metrics, 0 for any port; None: there are none.
-        records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
-            or this user has no home.
+        event_log: the file to which the event log is appended, or None.
+        health_port: the port for probes of the driver's health, or None.
+        metrics: the address and port of the metrics for Prometheus, 0 for any port; None: no metrics.
+        records: the folder in which the run creates a folder for its records; None: no records, because they were
+            declined or this user has no home.
         records_asked: whether the operator named that folder.
         resumable: whether another driver may take the run over.
         logs_kept: whether the workers' latest output is kept for observers.
-        name: what the operator calls the run; empty: nothing.
-        tags: the operator's, by name.
+        name: the operator's name for the run; may be empty.
+        tags: the operator's tags, by name.
         hosts: how hosts are found, in words.
         mode: how the script survives changes of its workers, and why that was chosen.
         verbose: whether each event and action is logged.

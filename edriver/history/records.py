@@ -39,9 +39,9 @@ class Records:
 
     Attributes:
         events: the file of its events.
-        run: what run.json says; empty: there is none.
-        failure: of what the run failed, in words; empty: it has not, or there is no record of it.
-        usage: the file of what its hosts used; None: there is none.
+        run: the contents of run.json; empty without the file.
+        failure: why the run failed, in words; empty if it has not failed, or no record says so.
+        usage: the file with the usage of its hosts, or None.
     """
 
     events: Path
@@ -52,7 +52,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableLine:
-    """A line of an event log that is no event.
+    """A line of an event log that is not an event.
 
     Attributes:
         number: from 1.
@@ -71,7 +71,7 @@ def records_of(named: str, environ: Mapping[str, str] = os.environ) -> Records:
         environ: the environment.
 
     Raises:
-        RecordError: there are none.
+        RecordError: the records do not exist.
     """
     path = Path(named)
     if path.is_file():
@@ -141,7 +141,7 @@ def _entry(line: bytes, assigned: set[RoundId]) -> status_pb2.Event | status_pb2
         assigned: the rounds of which the members are known; this one's is added.
 
     Raises:
-        ValueError, OverflowError, RecursionError: the line is no such thing.
+        ValueError, OverflowError, RecursionError: the line does not have this form.
     """
     begin = line.find(_MEMBERS) if _FIRST_STEP in line else -1
     if begin >= 0:

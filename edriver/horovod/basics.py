@@ -128,16 +128,16 @@ def place() -> Assignment:
 
 
 def is_late() -> bool:
-    """Whether this worker was started later, and has not taken part in a round yet: it has no group."""
+    """Whether this worker was started later and has not joined a round yet, so that it has no group."""
     return place() is _LATE
 
 
 def require_group() -> None:
-    """See that there is a group for collectives.
+    """Ensure that a group for collectives exists.
 
     Raises:
         ValueError: init has not been called.
-        RuntimeError: this worker has no group yet, or none any more.
+        RuntimeError: this worker has no group yet, or no longer has one.
     """
     if is_late():
         raise RuntimeError(
@@ -192,17 +192,17 @@ def is_homogeneous() -> bool:
 
 
 def mpi_threads_supported() -> bool:
-    """False: there is no MPI."""
+    """Return False: MPI is not supported."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """False: there is no MPI."""
+    """Return False: MPI is not supported."""
     return False
 
 
 def mpi_built() -> bool:
-    """False: there is no MPI."""
+    """Return False: MPI is not supported."""
     return False
 
 
@@ -217,7 +217,7 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version as Horovod has it (21806 for 2.18.6); 0: there is none, or no GPU."""
+    """Return NCCL's version in Horovod's form (21806 for 2.18.6); 0 without NCCL or without a GPU."""
     if not (torch.cuda.is_available() and dist.is_nccl_available()):
         return 0
     major, minor, patch = torch.cuda.nccl.version()[:3]  # type: ignore[no-untyped-call]
@@ -225,12 +225,12 @@ def nccl_built() -> int:
 
 
 def ddl_built() -> bool:
-    """False: there is no IBM DDL."""
+    """Return False: IBM DDL is not supported."""
     return False
 
 
 def ccl_built() -> bool:
-    """False: there is no oneCCL."""
+    """Return False: oneCCL is not supported."""
     return False
 
 
@@ -284,9 +284,9 @@ def _join_fixed_world(environ: Mapping[str, str]) -> None:
 
 
 def _build_group(here: World) -> None:
-    """Build the default group through keys of its own: those of an earlier one lead to addresses that are gone.
+    """Build the default group under new keys: those of an earlier group lead to addresses that no longer exist.
 
-    Nobody returns before all have come: the first to leave may be the one whose store others still read.
+    No member returns before all have arrived, because others may still read the store that a member serves.
     """
     if here.store is None:
         here.store, _, _ = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import torch
 
 
 class Compressor:
-    """What compresses tensors before they are reduced. Scripts subclass it for a way of their own."""
+    """Compresses tensors before they are reduced. Scripts may subclass it."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -46,7 +46,7 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """In its own type."""
+        """Return the tensor in its original type."""
         return tensor.to(ctx)
 
 

@@ -51,7 +51,7 @@ def has_one_gpu_of_its_slot(environ: Mapping[str, str]) -> bool:
 
 
 def _number(device: Any) -> int:
-    """A device's number, in whatever form it is given; -1: it has none."""
+    """The number of a device, in whatever form the device is given; -1 if it has no number."""
     if isinstance(device, str):
         device = torch.device(device)
     number = device.index if isinstance(device, torch.device) and device.type == "cuda" else device

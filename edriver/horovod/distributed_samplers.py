@@ -24,7 +24,7 @@ _initialize = DistributedSampler.__init__
 
 
 def follow_rounds(environ: Mapping[str, str]) -> None:
-    """In an elastic run, split what is made for this worker's rank and size from now on anew in each later round."""
+    """In an elastic run, re-split in each later round the samplers created from now on."""
     world = basics.world()
     if world.follows_samplers or "EDRIVER_WORKER_ID" not in environ or world.fixed:
         return

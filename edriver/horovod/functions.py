@@ -21,18 +21,18 @@ _CHUNK_BYTES = 64 << 20
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Give all members the parameters of one, in place.
+    """Broadcast one member's parameters to all members, in place.
 
     Args:
         params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`, with the same tensors on all
-            members. What is no tensor is passed over.
-        root_rank: whose they are.
-        process_set: who takes part.
+            members. Values that are not tensors are skipped.
+        root_rank: the rank whose parameters are broadcast.
+        process_set: the ranks that take part.
 
     Raises:
-        ValueError: it is none of those.
-        MismatchError: the members have other tensors; names the ranks, and what differs.
-        HorovodInternalError: a member is gone.
+        ValueError: `params` has another form.
+        MismatchError: the members' tensors differ; the message names the ranks and the difference.
+        HorovodInternalError: a member is lost.
     """
     tensors = _named_tensors(params)
     outlines = tuple(f"{name or 'tensor'}: {outline(tensor)}" for name, tensor in tensors)
@@ -114,7 +114,7 @@ def _broadcast_chunk(tensors: list[torch.Tensor], root_rank: int, members: Proce
 
 
 class _Outline:
-    """What stands for a tensor in a state while it travels by itself."""
+    """The placeholder for a tensor in a state, while the tensor is sent separately."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device.type

@@ -71,10 +71,10 @@ def _register(given: object) -> None:
 
 
 def _tell_environment() -> None:
-    """Have os.environ say, now and in each later round, what rank() and the like answer.
+    """Set the variables of rank, size and the like in os.environ, now and in each later round.
 
-    horovodrun knows them when it starts a process, and leaves them as they are. A worker of edriver has no rank before
-    its first round, and another one in another round.
+    horovodrun sets them once, when it starts a process. A worker of edriver has no rank before its first round, and
+    its rank may change in a later one.
     """
     if not basics.is_initialized():
         return

@@ -40,40 +40,41 @@ def run(
 ) -> list[Any]:
     """Call a function on several workers; returns its results, by rank. See `edriver.launch`.
 
-    The arguments are those of `horovod.run` 0.28, in its order; those that are a flag of horovodrun have its meaning.
+    The arguments are those of `horovod.run` 0.28, in the same order; an argument named like a flag of horovodrun has
+    the flag's meaning.
 
     Args:
-        func: what to call,
-        args: and with what.
-        kwargs: the same, by name.
-        num_proc: how many workers.
-        min_num_proc: the least to go on with.
-        max_num_proc: the most to use.
+        func: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        num_proc: the number of workers.
+        min_num_proc: the minimum number of workers.
+        max_num_proc: the maximum number of workers.
         slots: --slots-per-host.
         reset_limit: --reset-limit.
         cooldown_range: --blacklist-cooldown-range.
-        hosts: `host:slots,...`;
-        hostfile: or a file that lists them.
+        hosts: the hosts, as `host:slots,...`.
+        hostfile: a file that lists the hosts.
         start_timeout: --start-timeout.
         ssh_port: --ssh-port.
         ssh_identity_file: --ssh-identity-file.
-        disable_cache: without effect: nothing is cached between runs.
+        disable_cache: ignored: nothing is cached between runs.
         output_filename: --output-filename.
         verbose: --verbose.
-        use_gloo: without effect: tensors of the host are reduced by Gloo and those of GPUs by NCCL.
-        use_mpi: there is no MPI here.
-        mpi_args: the same.
-        network_interface: --network-interface: one.
-        executable: the workers run in this process's own interpreter.
-        np: an older name of num_proc,
-        min_np: of min_num_proc,
-        max_np: and of max_num_proc.
-        host_discovery_script: what prints the hosts, again and again. horovod.run has no such argument.
+        use_gloo: ignored: Gloo reduces tensors on the CPU, and NCCL those on GPUs.
+        use_mpi: not supported.
+        mpi_args: not supported.
+        network_interface: --network-interface; a single interface.
+        executable: only this process's interpreter is supported.
+        np: an older name of num_proc.
+        min_np: an older name of min_num_proc.
+        max_np: an older name of max_num_proc.
+        host_discovery_script: a script that prints the hosts, called again and again. Not an argument of horovod.run.
 
     Raises:
         LaunchError: see `edriver.launch`.
-        ValueError: it has been given use_mpi, mpi_args, another executable or several interfaces, which cannot be had
-            here; or the hosts twice.
+        ValueError: use_mpi, mpi_args, another executable or several interfaces were given, which are not supported; or
+            the hosts are defined twice.
     """
     if use_mpi or mpi_args:
         raise ValueError("hvd.run: there is no MPI here: leave out use_mpi and mpi_args")

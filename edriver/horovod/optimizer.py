@@ -18,7 +18,7 @@ from edriver.horovod.reducer import GradientReducer
 
 
 class _Distributed:
-    """What is put in front of an optimizer's own class."""
+    """The mixin placed before an optimizer's class."""
 
     _reducer: GradientReducer
     _make_reducer: Callable[[Any, int], GradientReducer]
@@ -119,26 +119,26 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name, of what was a class
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optimizer whose gradients are reduced over all members.
+    """Return an optimizer that reduces gradients over all members before each step.
 
-    It is of a subclass of the optimizer's own class and shares its state and its parameter groups; wrapping it again
-    replaces the wrapper. A parameter without a gradient in a step gets one of zeros, as in Horovod.
+    Its class is a subclass of the optimizer's class, and it shares the optimizer's state and parameter groups;
+    wrapping again replaces the wrapper. A parameter without a gradient in a step gets zeros, as in Horovod.
 
     Args:
-        optimizer: the optimizer.
-        named_parameters: `model.named_parameters()`: names for errors.
-        compression: how gradients travel.
-        backward_passes_per_step: how many backward passes there are before each `step`, whose gradients add up.
+        optimizer: the optimizer to wrap.
+        named_parameters: `model.named_parameters()`, for names in errors.
+        compression: how to compress gradients while they are sent.
+        backward_passes_per_step: the number of backward passes before each `step`, whose gradients are accumulated.
         op: hvd.Average or hvd.Sum.
-        gradient_predivide_factor: divide by it before gradients are summed up, and by the rest after that.
-        num_groups: of no effect: gradients are grouped by size.
-        groups: the same.
-        sparse_as_dense: whether sparse gradients become dense ones; else their rows are gathered.
-        process_set: who takes part.
+        gradient_predivide_factor: the divisor before gradients are summed; the rest of the division follows the sum.
+        num_groups: ignored: gradients are grouped by size.
+        groups: ignored: gradients are grouped by size.
+        sparse_as_dense: whether to convert sparse gradients to dense ones; else their rows are gathered.
+        process_set: the ranks that take part.
 
     Raises:
-        ValueError: names are missing or not unique, or a divisor is given for something else than an average.
-        NotImplementedError: Adasum was asked for.
+        ValueError: names are missing or not unique, or a divisor is given for an operation other than Average.
+        NotImplementedError: op is Adasum.
     """
     del num_groups, groups
     op = chosen_op(op, None)
@@ -173,7 +173,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name, of what was a class
 
 
 def _check_names(optimizer: Optimizer, given: list[tuple[str, torch.Tensor]]) -> None:
-    """See that each parameter has a name of its own.
+    """Check that each parameter has a unique name.
 
     Raises:
         ValueError: names are missing or not unique.

@@ -54,24 +54,24 @@ class Lane:
 
 
 class Background(Protocol):
-    """What carries out the operations of a set that nobody waits for: collectives/deferred.py."""
+    """Runs the background operations of a set: collectives/background.py."""
 
     def close(self) -> None:
         """Begin nothing more: the round is over."""
 
 
 class ProcessSet:
-    """Some of the ranks.
+    """A subset of the ranks.
 
     Args:
-        ranks: which.
+        ranks: the ranks.
 
     Attributes:
-        ranks: the same, ascending; of the global set all.
-        process_set_id: 0 for the global set; None before it is added, and once it is removed.
+        ranks: the ranks in ascending order; all of them for the global set.
+        process_set_id: 0 for the global set; None before the set is added and after it is removed.
 
     Raises:
-        ValueError: something else than ranks was given.
+        ValueError: an argument is not a rank.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -87,7 +87,7 @@ class ProcessSet:
         """How often its members have met in this round."""
         self._joined_at = 0
         self.background: Background | None = None
-        """Of this round; None: no operation has been started that nobody waits for."""
+        """The background runner of this round; None until a background operation has been started."""
         self._groups: list[weakref.ref[dist.ProcessGroup]] = []
         """Of its lanes; those that the round forgets are gone: the global set's first one is torch's default group."""
         self._waits_for_nobody: weakref.ref[dist.ProcessGroup] | None = None
@@ -118,13 +118,13 @@ class ProcessSet:
         return len(self._registered())
 
     def lane(self, number: int = 0) -> Lane:
-        """One of its groups in this round.
+        """One of the set's groups in this round.
 
         Args:
-            number: which.
+            number: the number of the group.
 
         Raises:
-            ValueError: this rank is not in it, or the set has no such group in this round.
+            ValueError: this rank is not in the set, or the set has no group of this number in this round.
         """
         basics.require_group()
         place = self.rank()
@@ -137,7 +137,7 @@ class ProcessSet:
         return Lane(tuple(self.ranks), place, number, self._groups[number], self._round)
 
     def group(self) -> dist.ProcessGroup:
-        """Its own group in this round. Raises as `lane`, and HorovodInternalError where the group is gone."""
+        """The set's group in this round. Raises as `lane`, and HorovodInternalError if the group is gone."""
         return self.lane().group()
 
     def enter_round(self) -> None:
@@ -166,23 +166,23 @@ class ProcessSet:
         self.joined, self.met, self._joined_at = frozenset(), 0, 0
 
     def stop(self) -> None:
-        """Begin nothing more of what has been started and nobody waits for."""
+        """Start no more of the queued background operations."""
         background, self.background = self.background, None
         if background is not None:
             background.close()
 
     def prepare(self) -> None:
-        """Make the lane of operations that nobody waits for, once in a round; all members call this.
+        """Create the lane of background operations, once in a round; all members call this.
 
         Raises:
-            HorovodInternalError: a member is gone.
+            HorovodInternalError: a member is lost.
         """
         own = self.lane()
         if self._waits_for_nobody is None and own.size > 1:
             self._waits_for_nobody = weakref.ref(new_group(own))
 
     def background_lane(self) -> Lane | None:
-        """The lane of operations that nobody waits for; None: it has not been made in this round."""
+        """The lane of background operations; None before it is created in this round."""
         own = self.lane()
         return None if self._waits_for_nobody is None else replace(own, number=-1, find=self._waits_for_nobody)
 
@@ -298,7 +298,7 @@ def meet_again() -> None:
 
 
 def stop_all() -> None:
-    """Begin nothing more of what has been started and nobody waits for: the round is over."""
+    """Start no more of the queued background operations, because the round is over."""
     for one in all_sets():
         one.stop()
 

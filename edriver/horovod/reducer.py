@@ -201,7 +201,7 @@ class GradientReducer:
 
     @contextmanager
     def _resetting(self) -> Iterator[None]:
-        """Forget a step on which there is no agreement: nothing has been launched, so another one may be made."""
+        """Discard a step on which the members disagree: nothing has been launched, so another step may follow."""
         try:
             yield
         except Exception:

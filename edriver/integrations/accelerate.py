@@ -42,14 +42,14 @@ _SHARDING = {
 
 
 class ElasticAccelerator(Accelerator):
-    """An Accelerator for one round: make a new one inside the function that `edriver.run` wraps.
+    """An Accelerator for one round: create it inside the function that `edriver.run` wraps.
 
     Args:
-        scaler: the state's GradScaler, for mixed_precision="fp16": its scale outlives the round.
+        scaler: the state's GradScaler, for mixed_precision="fp16", so that its scale survives the round.
         kwargs: Accelerator's arguments.
 
     Raises:
-        RuntimeError: there is no round.
+        RuntimeError: called outside of a round.
         ValueError: an argument, or a setting of `accelerate config`, shards the model or the batches.
     """
 
@@ -73,7 +73,7 @@ class ElasticAccelerator(Accelerator):
             self.scaler = scaler
 
     def free_memory(self, *objects: Any) -> Any:
-        """Let go of what was prepared. If that is nothing, as when Trainer begins a round, no garbage is collected."""
+        """Release the prepared objects. Without any, as when Trainer begins a round, collect no garbage."""
         if objects or self._models or self._optimizers or self._schedulers or self._dataloaders:
             return super().free_memory(*objects)
         return []
@@ -160,10 +160,10 @@ def enter_round(cpu: bool) -> None:
     """Fill Accelerate's shared states with this worker's place in the round.
 
     Args:
-        cpu: whether to use the CPU where there is a GPU.
+        cpu: whether to use the CPU although a GPU is available.
 
     Raises:
-        RuntimeError: there is no round.
+        RuntimeError: called outside of a round.
     """
     place = topology.current()
     if not dist.is_initialized():
@@ -183,7 +183,7 @@ def enter_round(cpu: bool) -> None:
         omp_num_threads=torch.get_num_threads(),  # it would set another number
     ):
         state = PartialState(cpu=cpu)
-    # Its own names the local rank as the device's number, but each worker sees one GPU.
+    # Accelerate's device has the local rank as its number, but each worker sees one GPU.
     state.wait_for_everyone = dist.barrier
 
 

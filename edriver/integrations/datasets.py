@@ -9,31 +9,30 @@ from edriver.worker.sampler.elastic_stream import ElasticStream
 
 
 def elastic_stream(dataset: Any, *, shuffle: bool = True, seed: int = 0) -> ElasticStream:
-    """A stream of a dataset, which has as many shards as files in most cases.
+    """Return an ElasticStream of a dataset, which usually has as many shards as files.
 
     Args:
-        dataset: the `datasets.IterableDataset`, after `map`, `filter` and the like, and before anything splits it among
-            workers.
+        dataset: the `datasets.IterableDataset`, after `map`, `filter` and the like, but not split among workers.
         shuffle: see ElasticStream.
         seed: see ElasticStream.
 
     Raises:
-        TypeError: it is no IterableDataset.
-        ValueError: it has a shuffle buffer, of which no state can be kept.
+        TypeError: `dataset` is not an IterableDataset.
+        ValueError: `dataset` has a shuffle buffer, whose state cannot be kept.
     """
     read = ReadShard(dataset)
     return ElasticStream(range(dataset.num_shards), read, shuffle=shuffle, seed=seed)
 
 
 class ReadShard:
-    """Reads a shard of a dataset, which has state_dict and load_state_dict of its own.
+    """Reads a shard of a dataset, whose state_dict and load_state_dict it uses.
 
     Args:
         dataset: the IterableDataset.
 
     Raises:
-        TypeError: it is none.
-        ValueError: it has a shuffle buffer.
+        TypeError: `dataset` is not an IterableDataset.
+        ValueError: `dataset` has a shuffle buffer.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -57,9 +56,10 @@ class ReadShard:
 
 
 def _parts(dataset: Any) -> Iterator[str]:
-    """The classes of what a dataset is made of.
+    """The classes of a dataset's parts.
 
-    Its `_ex_iterable` is private: without it a shuffle buffer is not refused. There is no public way to ask for one.
+    `_ex_iterable` is private, but there is no public way to detect a shuffle buffer; without the attribute, none is
+    detected.
     """
     left = [getattr(dataset, "_ex_iterable", None)]
     while left:

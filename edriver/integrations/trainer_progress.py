@@ -14,11 +14,11 @@ from edriver.worker.state.handlers import StateHandler, register_handler
 
 
 class Progress:
-    """What a Trainer continues from, besides its model, its optimizer and its sampler.
+    """The state that a Trainer continues from, besides its model, its optimizer and its sampler.
 
     Attributes:
         values: small plain data, replaced as a whole and never changed in place; empty until the first step is done.
-        log_history: TrainerState's, the very list; entries are only added.
+        log_history: the list object of TrainerState; entries are only appended.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class ProgressHandler(StateHandler):
     value: Progress
 
     def capture(self) -> Any:
-        """All of it."""
+        """The complete state."""
         return {"values": self.value.values, "log_history": self.value.log_history}
 
     def load(self, tree: Any) -> None:
@@ -66,19 +66,19 @@ def planned(
     num_train_epochs: float,
     position: float,
 ) -> tuple[int, int]:
-    """Where the run ends, as of a round.
+    """Compute where the run ends with a round's workers.
 
     Args:
-        global_step: optimizer steps done.
-        epoch: the epoch that is under way, from 0,
-        rest: and how many steps are left of it with this round's workers.
-        full: how many a whole epoch takes with them.
-        max_steps: TrainingArguments' own; below 1 the epochs decide.
-        num_train_epochs: TrainingArguments' own.
-        position: how much of the epochs' data is done, in epochs.
+        global_step: the number of optimizer steps done.
+        epoch: the current epoch, from 0.
+        rest: the number of steps left in it with this round's workers.
+        full: the number of steps of a whole epoch with this round's workers.
+        max_steps: as in TrainingArguments; below 1 the epochs decide.
+        num_train_epochs: as in TrainingArguments.
+        position: the data done so far, in epochs.
 
     Returns:
-        The number of epochs that are begun in all, and the number of steps in all.
+        The total number of epochs begun, and the total number of steps.
     """
     if max_steps > 0:
         later = max(0, max_steps - global_step - rest)

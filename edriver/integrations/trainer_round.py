@@ -103,7 +103,7 @@ class RoundTrainer(Trainer):
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume: str | None, trial: Any
     ) -> tuple[int, int]:
-        """A TrainerState that continues the run; the first epoch of this round, and 0: none of it is skipped."""
+        """Return a TrainerState that continues the run, the first epoch of this round, and 0 batches to skip."""
         values = self._progress.values
         resume = None if values else resume
         super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, resume, trial)
@@ -124,7 +124,7 @@ class RoundTrainer(Trainer):
         if values:
             self.lr_scheduler.load_state_dict(copy.deepcopy(values["scheduler"]))
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate  # a schedule that has just been made has set it for its own first step
+                group["lr"] = rate  # a newly created schedule has set it to the rate of its first step
         return prepared
 
     def _state(self) -> TorchState:
@@ -151,7 +151,7 @@ def _set_callbacks(callbacks: list[Any], kept: dict[str, list[Any]]) -> None:
 
 
 def _close_bars(callbacks: list[Any]) -> None:
-    """A bar of the round before would stand beside the one that `on_train_begin` makes."""
+    """Close the progress bars of the previous round, next to which `on_train_begin` would open new ones."""
     for callback in callbacks:
         if isinstance(callback, ProgressCallback):
             for name in ("training_bar", "prediction_bar"):

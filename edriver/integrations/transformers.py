@@ -57,21 +57,21 @@ _OF_TRAINER: Final = (
 
 
 class ElasticTrainer(RoundTrainer):
-    """A Trainer whose `train` is elastic: make it outside of any function of `edriver.run`, once per process.
+    """A Trainer whose `train` is elastic: create it once per process, outside of any function that `edriver.run` wraps.
 
     `max_steps` counts optimizer steps of the whole run, independently of the number of workers. `num_train_epochs`
     counts data: its number of steps, and with it the length of the learning rate's schedule, follows from each round's
-    number of workers. `per_device_train_batch_size` is that of one worker.
+    number of workers. `per_device_train_batch_size` is the batch size of one worker.
 
-    Callbacks get `on_train_begin` in each round, and `on_epoch_begin` where an epoch continues. What they remember has
-    to survive with the run: have them inherit ExportableState, as EarlyStoppingCallback does.
+    Callbacks get `on_train_begin` in each round, and `on_epoch_begin` when an epoch continues. Callbacks with state
+    must inherit ExportableState, as EarlyStoppingCallback does, so that the state survives.
 
     Args:
-        args: Trainer's arguments.
-        kwargs: the same.
+        args: Trainer's positional arguments.
+        kwargs: Trainer's keyword arguments.
 
     Raises:
-        ValueError: an argument cannot be used in elastic mode; names it, and what to use instead.
+        ValueError: an argument cannot be used in elastic mode; the message names it and the alternative.
     """
 
     def _inner_training_loop(
@@ -151,7 +151,7 @@ class ElasticTrainer(RoundTrainer):
     # ---- a step, an epoch or the run ends
 
     def _run_epoch(self, model: Any, epoch: int, train_dataloader: Any, **rest: Any) -> None:
-        """What is left of an epoch. Trainer calls it with keywords."""
+        """Train the rest of an epoch. Trainer calls this with keyword arguments."""
         due = self._pick_up(rest["resume_from_checkpoint"])
         self._sampler.set_epoch(epoch)
         self._batch = 0
@@ -223,13 +223,13 @@ class ElasticTrainer(RoundTrainer):
             self._boundary("", epoch)
 
     def _boundary(self, due: str, epoch: int, logged: dict[str, Any] | None = None, over: bool = False) -> None:
-        """Put into the state how far the run has got, and pass a boundary.
+        """Store the run's progress in the state, and pass a boundary.
 
         Args:
             due: whose logs, evaluation and checkpoint come next: "step", "epoch" or "".
-            epoch: the epoch that is under way.
-            logged: what is logged then, besides the loss.
-            over: whether all epochs are over.
+            epoch: the current epoch.
+            logged: the values to log then, besides the loss.
+            over: whether all epochs are complete.
 
         Raises:
             HostsUpdatedInterrupt, PeerLostError: the round ends here.

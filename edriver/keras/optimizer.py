@@ -69,11 +69,11 @@ class GradientAverage:
         self._compression = compression
 
     def __call__(self, grads: Gradients) -> Gradients:
-        """The members' gradients combined; where there is none (None), there is none on any of them.
+        """Combine the members' gradients; one that is None must be None on all members.
 
         Raises:
-            MismatchError: the members have different gradients; names the ranks.
-            HorovodInternalError: a member is gone.
+            MismatchError: the members have different gradients; the message names the ranks.
+            HorovodInternalError: a member is lost.
         """
         own = [grad for grad in grads if grad is not None]
         if not own:
@@ -98,22 +98,22 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
 ) -> Any:
-    """Have a Keras optimizer average gradients over the members before it applies them; returns the same optimizer.
+    """Make a Keras optimizer average gradients over the members before it applies them; returns the same optimizer.
 
-    It may be given to model.compile inside or outside of the training function; where model.compile wraps it in a
-    LossScaleOptimizer, gradients are averaged before that looks at them.
+    Pass it to model.compile inside or outside of the training function; if model.compile wraps it in a
+    LossScaleOptimizer, gradients are averaged before the wrapper checks them.
 
     Args:
         optimizer: a keras.optimizers.Optimizer.
-        name: of no effect; Horovod's argument.
-        compression: how gradients travel.
+        name: ignored; an argument of Horovod.
+        compression: how to compress gradients while they are sent.
         op: Average or Sum.
-        backward_passes_per_step: 1; Keras's optimizers accumulate by themselves.
-        average_aggregated_gradients: of no effect; Horovod's argument.
+        backward_passes_per_step: must be 1; Keras's optimizers accumulate gradients themselves.
+        average_aggregated_gradients: ignored; an argument of Horovod.
 
     Raises:
-        TypeError: it is no Keras optimizer, or has been wrapped already.
-        ValueError: the operation is neither Average nor Sum.
+        TypeError: `optimizer` is not a Keras optimizer, or is wrapped already.
+        ValueError: op is neither Average nor Sum.
         NotImplementedError: backward_passes_per_step is not 1, or op is Adasum.
     """
     del name, average_aggregated_gradients

@@ -36,7 +36,7 @@ class CauseKind(enum.Enum):
     RUN_BEGAN = "run-began"  # the run's first round
     COLLECTIVE_FAILED = "collective-failed"
     PEER_UNPROVEN = "peer-unproven"  # ReportedText: another process took a member's place in a connection
-    LEFT_ROUND = "left-round"  # a member went back to waiting on its own
+    LEFT_ROUND = "left-round"  # a member returned to waiting without an order
     NO_ANSWER = "no-answer"  # Unanswered: members have not answered a notice
     BOUNDARY_MISSED = "boundary-missed"  # BoundaryMissed: members have not come to the agreed boundary
     BOUNDARIES_DIFFER = "boundaries-differ"  # some members were done beyond the agreed boundary
@@ -104,7 +104,7 @@ class CauseKind(enum.Enum):
 
 
 class RoundEnd(enum.Enum):
-    """What the end of a round counts as. Each but DONE has its own budget."""
+    """The kinds of end of a round. Each but DONE has its own budget."""
 
     FAILURE = "failure"  # a worker was lost, or a collective broke
     PREEMPTION = "preemption"  # members' places are taken away
@@ -155,8 +155,8 @@ class Exit:
     Attributes:
         code: its exit code; negative: the signal that ended it.
         reason: the operating system's error, if the process could not be started.
-        memory_limit: bytes that its cgroup may use; None: not known, or without a limit.
-        recorded: the exception in the error file that its script has written; None: there is none.
+        memory_limit: the memory limit of its cgroup, in bytes; None: unknown, or no limit.
+        recorded: the exception in the error file of its script; None: no such file.
     """
 
     code: int
@@ -216,14 +216,14 @@ class StepGroup:
 
 @dataclass(frozen=True, slots=True)
 class UnevenSteps:
-    """Who is done, who has stopped as agreed, who waits for them in a collective.
+    """Which members are done, which have stopped as agreed, and which wait for them in a collective.
 
     Attributes:
         done: members whose training function has returned.
         stopped: workers that have left the round at the agreed boundary.
         waiting: members that wait.
-        busy: how many others still work.
-        again: whether the round before ended so, too.
+        busy: the number of other members, which still work.
+        again: whether the previous round ended in the same way.
         idle: members whose scripts are idle elsewhere, in restart mode.
     """
 
@@ -245,11 +245,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FailedResize:
-    """The script has failed in the first round of a new size, or the run has ended of that.
+    """The script has failed in the first round of a new size, or the run has ended because of that.
 
     Attributes:
         size: the number of workers.
-        before: with how many the script has trained.
+        before: the number of workers with which the script has trained.
         cause: how it has failed.
     """
 
@@ -379,7 +379,7 @@ class Shortage:
     Attributes:
         found: number of workers that are ready, or of usable slots.
         needed: number that the run needs.
-        seconds: within how many seconds; 0: there is no limit yet.
+        seconds: the time limit in seconds; 0: no limit yet.
         state_keeper: whether a worker without a slot keeps the state meanwhile.
         troubles: why hosts and slots are not used.
     """

@@ -80,9 +80,9 @@ class WorkerWaiting:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryReached:
-    """A member's answer to a Notify: how many boundaries of the round it had passed when the notice came.
+    """A member's answer to a Notify: the number of the round's boundaries it had passed when the notice arrived.
 
-    In restart mode also how its script can be asked for a checkpoint.
+    In restart mode it also says how its script can be asked for a checkpoint.
     """
 
     worker_id: int
@@ -193,11 +193,11 @@ class ExitReason:
 
 @dataclass(frozen=True, slots=True)
 class RecordedError:
-    """What a script has written to its error file, as torch's @record does.
+    """The contents of a script's error file, as torch's @record writes it.
 
     Attributes:
-        traceback: the traceback; where there is none, the message.
-        time: when it was recorded, in seconds since the epoch; 0: not known.
+        traceback: the traceback, or else the message.
+        time: when it was recorded, in seconds since the epoch; 0: unknown.
     """
 
     traceback: str
@@ -213,8 +213,8 @@ class WorkerExited:
         code: its exit code; negative: the signal that ended it.
         tail: its last lines of output, for the report of the root cause.
         reaped: when, in seconds since the epoch, for the event log.
-        reason: what its agent knows beyond the code; None: nothing.
-        recorded: what was in its error file; None: there was none.
+        reason: a reason beyond the exit code that its agent knows; None: no reason.
+        recorded: the contents of its error file; None: no such file.
     """
 
     worker_id: int

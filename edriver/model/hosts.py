@@ -16,8 +16,8 @@ class Host:
     """A host that workers may run on.
 
     Attributes:
-        name: its name or address; an IPv6 address stands without brackets.
-        slots: how many workers it takes.
+        name: its name or address; an IPv6 address has no brackets.
+        slots: the number of workers that may run on it.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Devices(enum.StrEnum):
     GPU = "gpu"
     CPU = "cpu"
     AUTO = "auto"
-    """GPUs; on a host that has none, processor cores."""
+    """GPUs, or processor cores on a host without GPUs."""
 
 
 Slots: TypeAlias = int | Devices
@@ -42,11 +42,11 @@ Slots: TypeAlias = int | Devices
 
 @dataclass(frozen=True, slots=True)
 class UncountedHost(Host):
-    """A host whose slots nobody has counted yet. It never comes to the core: see slot_counts.py.
+    """A host whose slots have not been counted yet. The core never sees one: see slot_counts.py.
 
     Attributes:
         slots: 0.
-        devices: what it has a slot for each of.
+        devices: the kind of device for each of which it has a slot.
     """
 
     slots: int = 0
@@ -72,7 +72,7 @@ class HostUpdateResult(enum.IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class HostDelta:
-    """How one HostSet differs from an earlier one. Age is no difference.
+    """The difference of a HostSet from an earlier one. The age of hosts is not compared.
 
     Attributes:
         added: hosts that the earlier set lacks.

@@ -25,11 +25,11 @@ class RoundId(NamedTuple):
 
 
 class Version(NamedTuple):
-    """How far a state has got: equal versions mean equal state.
+    """The progress of a state: equal versions mean equal state.
 
     Attributes:
         round_id: the round in which the last boundary was passed (or whose sync was completed).
-        boundaries: how many boundaries of that round had been passed.
+        boundaries: the number of boundaries passed in that round.
     """
 
     round_id: RoundId

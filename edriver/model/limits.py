@@ -78,14 +78,14 @@ def check_slots(slots: int, what: str) -> int:
 
 
 def check_host(name: str, what: str) -> str:
-    """The same name of a host.
+    """Check the name of a host, and return it.
 
     Args:
         name: the name, or an IP address.
         what: the source of the value, for the error message.
 
     Raises:
-        OutOfBoundsError: it is none.
+        OutOfBoundsError: it is not a valid name or address.
     """
     if len(name) > MAX_HOST_NAME_LENGTH:
         raise OutOfBoundsError(f"{what} has {len(name)} characters: a host's name has {MAX_HOST_NAME_LENGTH} at most")
@@ -98,10 +98,10 @@ def check_host(name: str, what: str) -> str:
 
 
 def addresses_of(text: str) -> tuple[str, ...]:
-    """The addresses in a list of HOST:PORT, with commas between them.
+    """Parse a comma-separated list of HOST:PORT.
 
     Raises:
-        ValueError: one is no such address, as the message says.
+        ValueError: an entry is not such an address; the message names it.
     """
     addresses = tuple(text.split(","))
     for address in addresses:

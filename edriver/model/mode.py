@@ -49,7 +49,7 @@ class Mode(enum.Enum):
     """How a script survives changes of its workers (docs/architecture.md, "Restart mode")."""
 
     ELASTIC = "elastic"  # it calls edriver.run: its processes outlive their rounds, and hold the state
-    RESTART = "restart"  # it is run anew in every round, by new processes, and loads its own checkpoint
+    RESTART = "restart"  # new processes run it from the beginning in every round; it loads its own checkpoint
 
     @property
     def members_survive(self) -> bool:

@@ -10,17 +10,17 @@ from edriver.model.store_address import StoreAddress
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A waiting worker, as far as its rank depends on it.
+    """The properties of a waiting worker on which its rank depends.
 
     Attributes:
         worker_id: grows with every worker started, so it is also the order of age.
         host: its host's name.
-        slot: its place on the host.
-        version: what it offers.
-        store: where its store listens.
-        checkpoint: the steps of the newest checkpoint that it can load; 0: there is none, or it holds state.
-        place: what goes before age where no worker is older than its round: its host's place in discovery's order, and
-            its slot. Rank 0 then stays where its checkpoint is.
+        slot: its slot on the host.
+        version: the version of the state that it offers.
+        store: the address of its store.
+        checkpoint: the steps of the newest checkpoint that it can load; 0: no checkpoint, or it holds state.
+        place: its host's index in the order of discovery, and its slot; it takes precedence over age if no worker is
+            older than its round, so that rank 0 stays where its checkpoint is.
     """
 
     worker_id: int
@@ -59,17 +59,17 @@ class RoundPlan:
 
     Attributes:
         round_id: the round.
-        ordinal: which `run` call of the script it belongs to.
-        version: the highest version offered: what rank 0 holds.
+        ordinal: the number of the script's `run` call that it belongs to.
+        version: the highest version offered, which rank 0 holds.
         seats: the members in order of rank.
-        store: where rank 0's store listens.
+        store: the address of rank 0's store.
         receivers: the ranks that receive rank 0's state, ascending.
-        checkpoint: the steps of the checkpoint that rank 0 loads first; 0: it loads none.
-        failures: how many rounds have ended by a failure before it.
-        steps_lost: steps beyond that version that its holders had made, and cannot go back to,
-        torn: and why; empty: that has been reported already.
-        fallback_size: with how many workers, fewer than these, the run goes on if the script fails with so many; 0:
-            with none, or it has trained with so many before.
+        checkpoint: the number of steps of the checkpoint that rank 0 loads first; 0: it does not load.
+        failures: the number of earlier rounds that ended by a failure.
+        steps_lost: the number of steps beyond that version that its holders had made and cannot return to.
+        torn: why they cannot; empty if that has been reported already.
+        fallback_size: the smaller number of workers with which the run continues if the script fails with this size;
+            0: there is no such number, or the script has trained with this size before.
         guarded: whether its members name their connections to one another before any byte of them is read.
         workers: the members' worker_ids in order of rank.
     """

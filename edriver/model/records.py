@@ -30,7 +30,7 @@ class WorkerState(enum.Enum):
 
 
 class WorkerStep(enum.Enum):
-    """What changes a worker's state: a report of its own, or an order to it."""
+    """The events that change a worker's state: its reports, and orders to it."""
 
     OFFER = "WorkerWaiting"
     JOIN = "RoundPlan"
@@ -97,19 +97,19 @@ class Worker:
     Attributes:
         worker_id: never reused, and the order of age.
         host: its host's name.
-        slot: its place there, kept for life.
+        slot: its slot there, which never changes.
         state: see WorkerState.
-        offer: what it offers while it is WAITING.
+        offer: its offer while it is WAITING.
         waiting_since: when it became WAITING.
         rank: its last rank, or None.
-        traceback: an exception of the script's own that it reported.
-        stop_at: when a worker that was ordered to leave is terminated.
+        traceback: the exception of the script that it reported.
+        stop_at: when to terminate it, if it was ordered to leave.
         ending: whether its process has ended and its exit has not been reported yet.
-        trainer_gone: whether its training process has ended; its command may go on.
+        trainer_gone: whether its training process has ended; its command may still run.
         started: when it was started.
-        unexplained: whether it was lost by its own end, and what that counts as is known once its process is reaped.
-        looks_after: the last round, if no worker could write a checkpoint of it any more when this one was started,
-            seated or ordered to look again: it sees them all when it looks. None: one could.
+        unexplained: whether its process ended by itself and has not been reaped, so that the cause is not known yet.
+        looks_after: the last round, if no worker could still write a checkpoint of it when this one was started,
+            seated or ordered to look again, so that this one sees all checkpoints. None: a worker could still write.
     """
 
     worker_id: int
@@ -220,16 +220,16 @@ class HostRecord:
 
     Attributes:
         name: the host's name.
-        slots: how many slots it has; 0 once discovery no longer names it.
-        agent_id: its agent, or None while none is started.
+        slots: the number of its slots; 0 once discovery no longer names it.
+        agent_id: the ID of its agent; None before one is started.
         connected: whether that agent takes orders.
         start: failures to start its agent, counted like those of a slot's workers.
         rest: its quarantines.
         places: its slots by number.
-        failed: its workers' own failures: when, and in which slot.
-        killed: the same of workers that were killed from outside.
-        drained: slots that are to be left, and not used.
-        drained_whole: whether all of them are, those to come included.
+        failed: the time and slot of each failure that a worker itself caused.
+        killed: the time and slot of each worker that was killed from outside.
+        drained: the drained slots.
+        drained_whole: whether all slots are drained, including any that it gets later.
     """
 
     name: str
@@ -261,7 +261,7 @@ class HostRecord:
 
     @property
     def open_count(self) -> int:
-        """How many slots are to be used."""
+        """The number of slots to use."""
         if self.drained_whole:
             return 0
         return self.slots - sum(slot < self.slots for slot in self.drained) if self.drained else self.slots

@@ -38,10 +38,10 @@ class ScriptError(NamedTuple):
 
 
 def script_place(stacks: str) -> ScriptError | None:
-    """Where the first thread of these stacks stands: its innermost frame of the user's own; None: it has none.
+    """The innermost frame of user code in the first thread of these stacks; None if it has no such frame.
 
     Args:
-        stacks: of all threads, as edriver.worker.watch.stall formats them.
+        stacks: the stacks of all threads, as edriver.worker.watch.stall formats them.
     """
     first = stacks.split("\nthread ", 1)[0]
     frames = filter(None, (_FRAME_PATTERN.fullmatch(line) for line in first.splitlines()))
@@ -50,9 +50,9 @@ def script_place(stacks: str) -> ScriptError | None:
 
 
 def script_error(traceback: str) -> ScriptError:
-    """Read a traceback as Python formats it; of a chain of exceptions the last one counts, which was not caught.
+    """Parse a traceback as Python formats it; in a chain of exceptions the last one counts, which was not caught.
 
-    Text that is no traceback is identified by its last line.
+    Text that is not a traceback is identified by its last line.
     """
     lines = traceback.strip().splitlines()
     heads = [number for number, line in enumerate(lines) if line == _TRACEBACK_HEADER or line.strip() == _GROUP_HEADER]

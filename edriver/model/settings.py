@@ -23,35 +23,35 @@ class Settings:
     """Limits and bounds of a run. Times are in seconds.
 
     Attributes:
-        np: workers that the first round waits for.
+        np: the number of workers that the first round waits for.
         min_np: minimum number of workers.
         max_np: maximum number of workers.
-        start_timeout: how long to wait for np slots; after it min_np will do.
-        elastic_timeout: how long to wait for min_np workers (and for a holder of the state) once training had begun.
-        reset_limit: how many rounds may end by a failure before the run is given up; None: no limit.
-        preemption_limit: how many may end because places are taken away (a drain, a host that discovery no longer
-            names).
-        resize_limit: how many may end for any other change of the members.
-        reset_window: a round that ended longer ago than this counts for none of the three limits.
+        start_timeout: how long to wait for np slots; after that, min_np slots are enough.
+        elastic_timeout: how long to wait for min_np workers (and for a holder of the state) once training has begun.
+        reset_limit: the number of rounds that may end by a failure before the run fails; None: no limit.
+        preemption_limit: the number of rounds that may end because slots are taken away (a drain, or a host that
+            discovery no longer names).
+        resize_limit: the number of rounds that may end for any other change of the members.
+        reset_window: a round that ended longer ago than this no longer counts for these three limits.
         cooldown_range: shortest and longest pause before a slot whose worker failed is used again, and a host whose
             slots failed, doubling with every failure; None: the first replacement comes at once, later ones after 1 s
             to 60 s, and a host's quarantine lasts 10 s to 300 s.
         join_window: how long workers that are ready wait for others that still boot, so that they join together.
-        rejoin_timeout: how long a survivor of an ended round may take to be waiting again before the next round forms
+        rejoin_timeout: how long a survivor of an ended round may take to wait again before the next round forms
             without it.
-        newcomer_delay: how long after a round began newcomers are started at the latest: they would compete for the
-            processor with members that have not made a step yet.
-        resize_pause: how long a round runs at least before it is interrupted to take in newcomers, so that a cluster
-            that adds one host after the other costs one round; hosts that leave are not kept waiting.
-        report_timeout: how long a member may take to answer a notice: longer than any phase may last.
+        newcomer_delay: the longest delay of the start of newcomers after a round has begun: they would compete for
+            processors with members that have not made a step yet.
+        resize_pause: the shortest time that a round runs before it is interrupted to take in newcomers, so that a
+            cluster that adds hosts one by one costs one round; hosts that leave do not wait for it.
+        report_timeout: how long a member may take to answer a notice; longer than any phase may last.
         boundary_timeout: how long a member may take to reach the agreed boundary, if that is more than elastic_timeout:
-            a long evaluation is no failure. Follows from --stall-timeout.
-        long_work_timeout: how long work may take that the script does not announce, at a place where members have
+            a long evaluation is not a failure. Follows from --stall-timeout.
+        long_work_timeout: how long work that the script does not announce may take at a place where members have
             stalled before. Follows from --stall-timeout.
-        uneven_steps_timeout: how long members may wait in collectives while the others are done, and no member is at
-            work that they could wait for.
+        uneven_steps_timeout: how long members may wait in collectives while the others are done and no member is
+            doing work that they could wait for.
         idle_timeout: in restart mode, how long a script may stand still once the others have run to their end.
-        wake_window: how long workers that are suspected are left alone after one of them shows a sign of life.
+        wake_window: the time in which no suspected worker is ended after one of them shows a sign of life.
         leave_grace: how long a worker that was ordered to leave may take to exit before it is terminated.
         failure_window: failures of a slot or host longer ago than this are forgotten.
         mode: what the script expects of the driver.

@@ -20,35 +20,35 @@ def run(
     address: str | None = None,
     flags: Sequence[str] = (),
 ) -> list[Any]:
-    """Call a function in every worker of a new run on a Ray cluster, and return what the workers return.
+    """Call a function in every worker of a new run on a Ray cluster, and return the workers' results.
 
-    The run begins as soon as there are `min_workers`, and takes in more while it goes on, up to `max_workers`. In each
-    worker `edriver.rank()` and `edriver.size()` are known and torch.distributed's default group is there when the
-    function is called. What is to survive the loss of workers, or to use later ones, is a function that the
-    called one has made elastic with `edriver.run`, as in a script.
+    The run begins as soon as there are `min_workers`, and later takes in more, up to `max_workers`. When edriver calls
+    the function, `edriver.rank()` and `edriver.size()` are known and torch.distributed's default group exists. To
+    survive the loss of workers, or to use more of them later, the function calls one that `edriver.run` has made
+    elastic, as a script does.
 
-    Function, config and results are sent by cloudpickle, through a port of this process: 64 MiB at most in all.
-    What the workers print is printed here.
+    Function, config and results are sent by cloudpickle through a port of this process, at most 64 MiB in all.
+    This process prints the workers' output.
 
     Args:
-        fn: the function; it is called with `config`, or without arguments where that is None.
-        config: its argument.
-        min_workers: the least to begin and to go on with.
-        max_workers: the most to use; None: min_workers.
-        resources_per_worker: what Ray holds for each worker, such as `{"GPU": 1, "CPU": 4}`; None: a GPU if the
-            cluster has any, else a CPU.
-        address: the cluster's; None: the one that this process is connected to, else RAY_ADDRESS or the one that runs
-            on this machine.
-        flags: more of `edriver`'s flags, such as `["--start-timeout", "60"]`.
+        fn: the function; called with `config`, or without arguments if that is None.
+        config: the argument of the function.
+        min_workers: the minimum number of workers.
+        max_workers: the maximum number of workers; None: min_workers.
+        resources_per_worker: the resources that Ray reserves for each worker, such as `{"GPU": 1, "CPU": 4}`; None: a
+            GPU if the cluster has any, else a CPU.
+        address: the address of the cluster; None: the cluster that this process is connected to, else RAY_ADDRESS, else
+            the cluster that runs on this machine.
+        flags: more flags of `edriver`, such as `["--start-timeout", "60"]`.
 
     Returns:
         The result of each worker that was a member at the end, in order of rank.
 
     Raises:
-        Exception: what the function has raised in a worker, the first by rank.
-        LaunchError: the run failed otherwise: there is no such cluster, for example.
+        Exception: the exception that the function raised in a worker, that of the lowest rank.
+        LaunchError: the run failed otherwise, for example because the cluster does not exist.
         ParcelError: function, config or a result cannot be sent.
-        ValueError: there is no such number of workers.
+        ValueError: the number of workers is invalid.
     """
     most = min_workers if max_workers is None else max_workers
     if not 1 <= min_workers <= most:
@@ -63,7 +63,7 @@ def run(
 
 
 def _own_cluster() -> str:
-    """The address of the cluster to which this process is connected; `auto`: it is connected to none."""
+    """The address of the cluster to which this process is connected; `auto` if it is not connected."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return "auto"

@@ -37,14 +37,14 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def credentials_of(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> JoinConfig:
-    """What a client shows.
+    """Read a client's credentials.
 
     Args:
         path: the file; None: the one that the environment names, else the one in the default folder.
         environ: the environment.
 
     Raises:
-        CredentialsError: there is none that can be used.
+        CredentialsError: no usable file was found.
     """
     file = Path(path or environ.get(CREDENTIALS_VARIABLE, "") or default_folder(environ) / CREDENTIALS_FILE)
     try:

@@ -99,14 +99,14 @@ def rendezvous(arguments: Sequence[str]) -> int:
 
 
 def status(arguments: Sequence[str], now: Callable[[], float]) -> str:
-    """Ask a server, and put the answer into words.
+    """Query a server, and describe its answer.
 
     Args:
-        arguments: of the command line.
-        now: seconds since the epoch.
+        arguments: the arguments of the command line.
+        now: the time, in seconds since the epoch.
 
     Raises:
-        RunError: there is no answer.
+        RunError: the server does not answer.
     """
     flags = status_parser().parse_args(arguments)
     try:

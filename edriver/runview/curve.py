@@ -17,8 +17,8 @@ class Curve:
     """The samples of progress.
 
     Attributes:
-        latest: the last of it; None: nothing was.
-        names: what the script reports, in the order in which it came up; the first MAX_REPORTED_NAMES.
+        latest: the last sample; None before the first.
+        names: the names that the script reports, in order of appearance; the first MAX_REPORTED_NAMES.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Curve:
     def points(self) -> list[Point]:
         """(time, steps of rank 0, steps a second, what was reported by name, samples of all epochs, samples a second).
 
-        A value that is no number is None, and so are the samples of a run without an ElasticSampler.
+        A value that is not a number is None, and so are the samples of a run without an ElasticSampler.
         """
         return self._points.all
 
@@ -69,5 +69,5 @@ class Curve:
 
 
 def _finite(value: float) -> float | None:
-    """A number that JSON knows; None: it is none."""
+    """Return a number that JSON can represent, or None."""
     return value if math.isfinite(value) else None

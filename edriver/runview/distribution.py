@@ -10,12 +10,12 @@ from itertools import accumulate
 
 @dataclass(slots=True)
 class Distribution:
-    """Lengths of time.
+    """A histogram of durations.
 
     Attributes:
-        bounds: the upper bounds of the buckets in seconds, ascending; a length that equals one is within it.
-        counts: how many lengths each bucket has; the last one has those above all bounds.
-        sum: all lengths together, in seconds.
+        bounds: the upper bounds of the buckets in seconds, ascending and inclusive.
+        counts: the number of durations in each bucket; the last one has those above all bounds.
+        sum: the sum of all durations, in seconds.
     """
 
     bounds: tuple[float, ...]
@@ -33,5 +33,5 @@ class Distribution:
         self.sum += length
 
     def cumulative(self) -> Iterator[tuple[float, int]]:
-        """Each bound, and how many lengths are within it; the last bound is infinite."""
+        """Each bound with the number of durations up to it; the last bound is infinite."""
         return zip((*self.bounds, float("inf")), accumulate(self.counts), strict=True)

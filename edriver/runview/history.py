@@ -76,12 +76,12 @@ class History:
     # ---- what comes in ---------------------------------------------------------------------------------------
 
     def join(self, run: status_pb2.Run, rounds: Iterable[status_pb2.Round], seq: int) -> None:
-        """Begin with a run whose first events are no longer remembered: as it stands, and the rounds that are known.
+        """Begin with a run whose first events are no longer remembered, from its current state and known rounds.
 
         Args:
-            run: how it stands.
+            run: its current state.
             rounds: its latest rounds, oldest first.
-            seq: the last event that is in them.
+            seq: the number of the last event that they include.
         """
         self.look(run, seq)
         for message in rounds:

@@ -18,7 +18,7 @@ class Hosts(dict[str, status_pb2.HostStatus]):
     """Those there are, by name, and which of them have changed since when."""
 
     def __init__(self) -> None:
-        """There are none."""
+        """Begin without hosts."""
         super().__init__()
         self._changes: Changes[str] = Changes()
 
@@ -67,7 +67,7 @@ class Hosts(dict[str, status_pb2.HostStatus]):
 
 
 def _drained_part(host: status_pb2.HostStatus) -> str:
-    """Which part of a host is drained: "host", all of it; "slots", some of them; or none."""
+    """The part of a host that is drained: "host" for all of it, "slots" for some slots, else empty."""
     kinds = {cause.kind for cause in host.obstacles}
     if cause_pb2.CAUSE_KIND_DRAINED in kinds:
         return "host"

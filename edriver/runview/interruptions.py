@@ -19,16 +19,16 @@ class InterruptionRecord:
     """One time without steps.
 
     Attributes:
-        number: counts them, from 1.
-        kind: what kept the run from making steps, as in INTERRUPTION_NAMES,
-        cause: and why, in words; empty: it is not known.
+        number: its number, from 1.
+        kind: what kept the run from making steps, as in INTERRUPTION_NAMES.
+        cause: the reason, in words; empty if unknown.
         start: when the last boundary before it was passed, in seconds since the epoch.
         seconds: its length.
-        round: the round that it led to, or in which it was a stall; empty: there was none any more.
-        size: that round's members.
-        phases: seconds, in the order of RECOVERY_PHASES; None: it was a stall, or led to no round.
-        steps_lost: steps that had to be made again after it.
-        failed_rounds: rounds that were tried in it, and made no step.
+        round: the round that it led to, or in which it was a stall; empty if no round followed.
+        size: the number of that round's members.
+        phases: seconds, in the order of RECOVERY_PHASES; None if it was a stall, or led to no round.
+        steps_lost: the number of steps that had to be repeated after it.
+        failed_rounds: the number of rounds that were tried in it and made no step.
     """
 
     number: int
@@ -59,15 +59,15 @@ class InterruptionRecord:
 
 
 class Interruptions:
-    """All of a run, oldest first.
+    """The interruptions of a run, oldest first.
 
     Attributes:
-        all: those that are remembered.
-        count: how many there were.
+        all: the remembered ones.
+        count: the total number.
     """
 
     def __init__(self) -> None:
-        """There was none."""
+        """Begin without interruptions."""
         self.all: list[InterruptionRecord] = []
         self.count = 0
         self._revisions: list[int] = []  # of each, when it came

@@ -162,7 +162,7 @@ class Lanes:
             self._forget(revision)
 
     def _forget(self, revision: int) -> None:
-        """Make room, a tenth of it, so that it is seldom done."""
+        """Free a tenth of the room, so that this is seldom needed."""
         empty = [place for place in self._changed if self.of_slots[place].state in (SlotState.EMPTY, SlotState.LOST)]
         for place in empty[: MAX_LANES // 10]:
             del self.of_slots[place]

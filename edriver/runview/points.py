@@ -13,8 +13,8 @@ class Points(Generic[Point]):
     """Points, oldest first.
 
     Args:
-        limit: how many are kept; 2 or more.
-        interval: seconds between two of them at first.
+        limit: the number of points to keep; 2 or more.
+        interval: the initial distance of two points, in seconds.
     """
 
     def __init__(self, limit: int = MAX_SAMPLES, interval: float = MIN_INTERVAL) -> None:

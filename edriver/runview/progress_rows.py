@@ -13,20 +13,20 @@ from edriver.wire.conversion import epoch_seconds
 
 @dataclass(slots=True)
 class ProgressRow:
-    """How far training was at a time.
+    """The progress of training at a time.
 
     Attributes:
-        time: in seconds since the epoch,
-        seconds: and since the run began.
-        step: of the script's call of `run`, as rank 0 counts, whose values these are.
-        call: which call that was, from 0.
-        samples: of all epochs together, as the ElasticSampler counts them; None: there is none.
-        undone: whether the step was made again later, because a failure had led back behind it.
-        workers: how many trained.
-        step_rate: steps a second.
-        sample_rate: samples a second.
-        goodput: of the run until then; None: it is not known.
-        reported: what the script has reported last, by name.
+        time: the time, in seconds since the epoch.
+        seconds: the seconds since the run began.
+        step: the step in the script's call of `run`, as counted by rank 0, whose values these are.
+        call: the number of that call, from 0.
+        samples: the samples of all epochs together, as counted by the ElasticSampler; None without one.
+        undone: whether the step was repeated later, because a failure led back to an earlier one.
+        workers: the number of workers that trained.
+        step_rate: steps per second.
+        sample_rate: samples per second.
+        goodput: the goodput of the run until then; None if unknown.
+        reported: the values that the script reported last, by name.
     """
 
     time: float
@@ -43,11 +43,11 @@ class ProgressRow:
 
 
 class Position(NamedTuple):
-    """Where what rank 0 has reported stands.
+    """The progress as reported by rank 0.
 
     Attributes:
-        step: rank 0's steps of the script's call of `run`; before its first report those of the farthest member.
-        samples: of all epochs together; None: there is no ElasticSampler.
+        step: rank 0's steps in the script's call of `run`; before its first report, those of the farthest member.
+        samples: the samples of all epochs together; None without an ElasticSampler.
     """
 
     step: int

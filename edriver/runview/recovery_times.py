@@ -16,12 +16,12 @@ MAX_RECOVERIES: Final = 10_000
 
 @dataclass(slots=True)
 class RecoveryTimes:
-    """How long the interruptions by failures took.
+    """The lengths of the interruptions by failures.
 
     Attributes:
-        latest: the lengths of the latest, in seconds.
-        longest: that of the longest of all.
-        count: how many there were.
+        latest: the lengths of the latest ones, in seconds.
+        longest: the greatest length, in seconds.
+        count: the total number.
     """
 
     latest: deque[float] = field(default_factory=deque)
@@ -41,7 +41,7 @@ class RecoveryTimes:
             self.count += 1
 
     def summary(self) -> status_pb2.RecoverySummary:
-        """How many there were, and how long they took."""
+        """Describe their number and lengths."""
         if not self.count:
             return status_pb2.RecoverySummary()
         longest, middle = duration(self.longest), duration(median(self.latest))

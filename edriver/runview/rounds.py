@@ -57,14 +57,14 @@ class Rounds:
     """The rounds of a run."""
 
     def __init__(self) -> None:
-        """There was none."""
+        """Begin without rounds."""
         self._rounds: dict[str, RoundRecord] = {}
         self._whole = 0
         self._changed: Changes[str] = Changes()
 
     @property
     def latest(self) -> RoundRecord | None:
-        """The last one; None: there was none yet."""
+        """The last round; None before the first."""
         return next(reversed(self._rounds.values()), None)
 
     @property

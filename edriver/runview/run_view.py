@@ -105,25 +105,25 @@ class Told:
 
 @dataclass(slots=True)
 class RunView:
-    """A run after its events.
+    """The state of a run, folded from its events.
 
     Attributes:
-        seq: the last event that is in it.
-        began: when the run began, as far as that is known, in seconds since the epoch,
-        now: and the latest time in anything that was folded.
+        seq: the number of the last folded event.
+        began: when the run began, as far as known, in seconds since the epoch.
+        now: the latest time in any folded event.
         doing: what the run does, or waits for.
-        round_id: the latest round; NO_ROUND: there was none.
-        last_size: the members of that round,
-        goes_on: and whether it has not ended.
-        round_counts: rounds by the kind of their cause, as in CAUSE_NAMES.
-        phases: how long the phases of the way into a round took: by the kind of its cause, and by phase.
-        interruption_lengths: how long the times without steps took, by kind, as in INTERRUPTION_NAMES.
-        syncs: what workers have received of the state.
-        slowdowns: who holds it up.
-        progress: how far training is; None: nothing was heard of it.
-        time_spent: where its time has gone, as its driver has last said; None: it has not.
-        failure: the root cause of its latest failures; None: no worker has failed, as far as that is known.
-        ended: the run's last event; None: it goes on.
+        round_id: the latest round; NO_ROUND before the first.
+        last_size: the number of that round's members.
+        goes_on: whether that round has not ended.
+        round_counts: the number of rounds by the kind of their cause, as in CAUSE_NAMES.
+        phases: the durations of the phases of a round's formation, by the kind of its cause and by phase.
+        interruption_lengths: the durations of the times without steps, by kind, as in INTERRUPTION_NAMES.
+        syncs: the state that workers have received.
+        slowdowns: what slows the run down.
+        progress: the progress of training; None before the first report.
+        time_spent: how its time was spent, as its driver last reported; None before that.
+        failure: the root cause of its latest failures; None if no failure of a worker is known.
+        ended: the run's last event; None while it continues.
     """
 
     seq: int = 0
@@ -222,7 +222,7 @@ class RunView:
         """
         self.began = epoch_seconds(run.start_time)
         self.now = max(self.now, epoch_seconds(run.now))
-        if self.ended is None:  # the driver, which ends its hosts now, still says what the run did last
+        if self.ended is None:  # else the driver is ending its hosts, and the last activity stays
             self.doing = run.activity.text
         self._told.add(run)
         if run.HasField("last_failure"):
@@ -232,7 +232,7 @@ class RunView:
         self.slowdowns.look(run)
 
     def _count(self, kind: status_pb2.RoundKind.ValueType) -> None:
-        """The latest round has ended for a cause of this kind; once for each kind that is told of it."""
+        """Record that the latest round has ended for a cause of this kind; called once per reported kind."""
         end = _END_OF.get(kind, "")
         if end and end != self._end:
             self._end = end
@@ -262,7 +262,7 @@ class RunView:
 
     @property
     def size(self) -> int:
-        """How many train now."""
+        """The number of workers that train now."""
         return self.last_size if self.goes_on else 0
 
     @property
@@ -276,7 +276,7 @@ class RunView:
         return self._most("steps_lost", self._steps_lost)
 
     def count(self, end: str) -> int:
-        """How many rounds ended so: one of ENDS."""
+        """The number of rounds that ended in this way, one of ENDS."""
         return self._most(end, self._ends[end])
 
     @property

@@ -16,13 +16,13 @@ MAX_SHOWN_WORKERS: Final = 16
 
 @dataclass(slots=True)
 class Slowdowns:
-    """What slows a run down.
+    """The causes that slow a run down.
 
     Attributes:
-        hold_up: who is waited for; None: steps are being made.
-        stragglers: those that are slower than the others, by worker_id.
-        timed: the workers whose steps take longest, the slowest first,
-        timed_count: and of how many there are times.
+        hold_up: the members that the others wait for; None while steps are made.
+        stragglers: the members that are slower than the others, by worker_id.
+        timed: the workers whose steps take longest, the slowest first.
+        timed_count: the number of workers with measured times.
     """
 
     hold_up: pace_pb2.HoldUp | None = None
@@ -39,7 +39,7 @@ class Slowdowns:
         self.timed = sorted(timed, key=_own_seconds, reverse=True)[:MAX_SHOWN_WORKERS]
 
     def straggler(self, message: pace_pb2.Straggler) -> None:
-        """One has become slow, or is no longer."""
+        """Record that a member has become a straggler, or is no longer one."""
         if message.HasField("end_time"):
             self.stragglers.pop(message.worker_id, None)
         else:

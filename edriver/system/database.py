@@ -17,7 +17,7 @@ def open_locked(path: Path) -> sqlite3.Connection:
     """Open a database and lock it. SQLite goes by paths: see OwnFolder.check_opened.
 
     Raises:
-        sqlite3.Error: it is none, or another process holds it (see `is_locked`).
+        sqlite3.Error: it is not a database, or another process holds it (see `is_locked`).
     """
     database = sqlite3.connect(path, timeout=0.0, isolation_level="DEFERRED")
     try:

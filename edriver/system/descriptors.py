@@ -23,7 +23,7 @@ def links() -> Iterator[tuple[int, str]]:
     Those that are closed meanwhile are left out.
 
     Raises:
-        OSError: there is no descriptor left to look with.
+        OSError: the process has no descriptor left.
     """
     for name in os.listdir(_FD_FOLDER):  # noqa: PTH208  many, and often: path objects take twice as long
         try:

@@ -51,7 +51,7 @@ def bound_at(address: str, port: int = 0) -> socket.socket:
         port: the port; 0: any that is free.
 
     Raises:
-        OSError: the address is none of this host, or another process listens at the port.
+        OSError: the address is not an address of this host, or another process listens at the port.
     """
     family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)

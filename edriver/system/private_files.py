@@ -33,7 +33,7 @@ class NotOwnError(Exception):
 
 
 def open_private(path: Path, flags: int = 0) -> int:
-    """Open a file for writing, and make it if there is none; returns the descriptor.
+    """Open a file for writing, and create it if it does not exist; returns the descriptor.
 
     A file of this user's that is empty, or is emptied, becomes private, too. One that others may read and that has
     something in it keeps its permissions: that was its owner's decision. What another account than root has laid

@@ -132,7 +132,7 @@ def give_up_after(connection: socket.socket, seconds: float) -> None:
 
 def hear(connection: socket.socket) -> None:
     """Let everything through again."""
-    with contextlib.suppress(OSError):  # there is no filter on it
+    with contextlib.suppress(OSError):  # it has no filter
         connection.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
     with contextlib.suppress(OSError):  # it demands no signatures

@@ -15,7 +15,7 @@ SSH_FAILURE_CODE: Final = 255
 
 _SSH_OPTIONS: Final = (
     "BatchMode=yes",  # ssh cannot ask for a password here
-    "LogLevel=ERROR",  # banners are no errors
+    "LogLevel=ERROR",  # banners are not errors
     f"ConnectTimeout={CONNECT_TIMEOUT}",
     "ControlMaster=no",  # a connection for others to use would stay when the run is over
     "RemoteCommand=none",  # there is one already

@@ -31,7 +31,7 @@ def enable(socket: Path) -> None:
     Args:
         socket: where its notification service listens; the file lies beside it.
     """
-    with suppress(AttributeError, ValueError):  # standard error was closed, or is no file
+    with suppress(AttributeError, ValueError):  # standard error was closed, or is not a file
         faulthandler.register(DUMP_SIGNAL, sys.__stderr__, all_threads=True)  # type: ignore[arg-type]
     descriptor = open_private(file_beside(socket), os.O_APPEND)  # for good: faulthandler keeps nothing but its number
     faulthandler.register(FILE_SIGNAL, descriptor, all_threads=True)

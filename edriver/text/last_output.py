@@ -12,7 +12,7 @@ def own_last_lines(tail: str, traceback: str) -> list[str]:
 
     Args:
         tail: its last lines.
-        traceback: the exception, as the worker has reported it; empty: there was none.
+        traceback: the exception, as reported by the worker; empty without one.
     """
     lines = [line for line in tail.splitlines() if line.strip()]
     reported = traceback.strip().splitlines()

@@ -74,7 +74,7 @@ def _convert_values(convert: Convert, values: Any) -> dict[Any, Any]:
 
 
 def _conversion_of_one(field: FieldDescriptor) -> Convert | None:
-    """64-bit integers are texts, and so is what is no number."""
+    """64-bit integers are strings, and so are values that are not numbers."""
     if field.message_type is not None:
         return _conversion_of_message(field.message_type)
     if field.enum_type is not None:

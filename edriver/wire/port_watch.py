@@ -113,7 +113,7 @@ class PortSockets:
         return found
 
     def _caller(self, fd: int, inode: int) -> Where | None:
-        """Who is at the other end; None: it is no connection at the port.
+        """Who is at the other end; None if it is not a connection at the port.
 
         Raises:
             OSError: the connection is closed, or no descriptor is left to look at it.

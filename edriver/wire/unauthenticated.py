@@ -24,7 +24,7 @@ class UnauthenticatedCallers(Generic[Caller]):
 
     Args:
         most: how many there may be.
-        timeout: seconds in which each must authenticate; infinite: there is no limit.
+        timeout: seconds in which each must authenticate; infinite for no limit.
         first_word: seconds during which one that has sent nothing is not closed in favor of others,
         head_start: and one that has.
     """
@@ -91,11 +91,11 @@ class UnauthenticatedCallers(Generic[Caller]):
 
     @property
     def deadline(self) -> float | None:
-        """When the next one's time is over; None: there is none."""
+        """When the next caller's time is over; None without callers."""
         return next(iter(self._since.values())) + self._timeout if self._since else None
 
     def dispensable(self, now: float) -> Caller | None:
-        """The one to close when there is no room for another; None: all are too new.
+        """The caller to close when there is no room for another; None if all are too new.
 
         The oldest of those that have sent nothing, since a member speaks as soon as it has connected; else the oldest.
         """

@@ -15,22 +15,22 @@ class Assignment:
     Attributes:
         round_id: the round.
         rank: this worker's rank, 0 to size - 1.
-        size: how many workers the round has.
+        size: the number of workers in the round.
         local_rank: this worker's rank among the members on its host.
-        local_size: how many members its host has.
-        cross_rank: this host's place among the hosts that have a member with this local_rank.
-        cross_size: how many hosts have a member with this local_rank.
-        store: where rank 0's store listens.
+        local_size: the number of members on its host.
+        cross_rank: the index of its host among the hosts that have a member with this local_rank.
+        cross_size: the number of hosts that have a member with this local_rank.
+        store: the address of rank 0's store.
         source: the rank that sends its state (always a holder of the highest version).
-        receivers: the ranks, ascending, that receive state from the source. Everyone else sends and receives nothing.
-        secret: what members of this round prove their membership with, membership_proof.SECRET_BYTES long; empty where
-            there are no others. Never shown.
-        host_rank: its host's place among the hosts of the round.
-        host_count: how many hosts have members.
-        failures: how many rounds have ended by a failure before this one.
-        checkpoint: the steps of the checkpoint that the source loads before it sends; 0: it loads none.
-        fallback_size: with how many workers, fewer than `size`, the run goes on if the script fails with so many; 0:
-            with none, or it has trained with so many before.
+        receivers: the ranks, ascending, that receive state from the source. All others send and receive nothing.
+        secret: the secret by which members of this round prove their membership, membership_proof.SECRET_BYTES long;
+            empty for a round of one worker. Never shown.
+        host_rank: the index of its host among the hosts of the round.
+        host_count: the number of hosts with members.
+        failures: the number of earlier rounds that ended by a failure.
+        checkpoint: the number of steps of the checkpoint that the source loads before it sends; 0: it does not load.
+        fallback_size: the smaller number of workers with which the run continues if the script fails with `size`
+            workers; 0: there is no such number, or the run has trained with `size` workers before.
         guarded: whether the members name their connections to one another before any byte of them is read.
     """
 

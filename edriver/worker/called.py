@@ -38,7 +38,7 @@ def place_of(environ: Mapping[str, str]) -> Place:
 
 
 def main() -> None:
-    """Call the function, and send what comes of it."""
+    """Call the function, and send its outcome."""
     place = place_of(os.environ)
     call: Call = parcels.unpack(place.get(CALL))
     sys.path[:] = [*sys.path, *(entry for entry in call.path if entry not in sys.path)]
@@ -61,7 +61,7 @@ def _packed(error: Exception) -> bytes:
     try:
         data = parcels.pack(error, "the exception")
         found: Any = parcels.unpack(data)
-    except Exception:  # noqa: BLE001  its own __reduce__ or __init__ may raise anything; the traceback goes as text
+    except Exception:  # noqa: BLE001  __reduce__ and __init__ may raise anything; the traceback is sent as text
         return b""
     return data if isinstance(found, type(error)) else b""
 

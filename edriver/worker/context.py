@@ -101,9 +101,10 @@ class TrainingPhase:
 
 
 class RoundCounters:
-    """Numbers what all members of a round do in the same order through its store: each time has keys of its own.
+    """Numbers the operations that all members of a round make in the same order through its store.
 
-    In a world that never changes, rounds share a store, so the round is part of the key as well.
+    Each operation gets its own keys. In a world that never changes, rounds share a store, so the round is part of the
+    key as well.
     """
 
     def __init__(self) -> None:

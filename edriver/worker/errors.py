@@ -7,14 +7,14 @@ _PUBLIC = "edriver"
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name and base, which users' scripts catch
-    """All members have stopped at the same boundary because the set of hosts changes; state is kept as it is.
+    """All members have stopped at the same boundary because the set of hosts changes; the state stays as it is.
 
     Args:
-        skip_sync: for scripts written for Horovod, which may look at it; it has no effect: the driver decides who
-            receives state. False in what a boundary raises.
+        skip_sync: for scripts written for Horovod, which may read it. It has no effect: the driver decides who
+            receives state. False when a boundary raises the exception.
 
     Attributes:
-        skip_sync: the same.
+        skip_sync: as given.
     """
 
     __module__ = _PUBLIC
@@ -25,34 +25,34 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name and bas
 
 
 class SwallowedInterruptError(Exception):
-    """The script caught an exception of a boundary that was to lead out of the round, and went on.
+    """The script caught an exception with which a boundary ends the round, and continued.
 
-    A mistake of the script: it is none of the two others, and no RuntimeError, so that it is reported and not caught
-    in the same way.
+    This is a bug of the script. The class derives neither from the exceptions of boundaries nor from RuntimeError, so
+    that the handler that caught the first exception does not catch this one.
     """
 
     __module__ = _PUBLIC
 
 
 class PeerLostError(RuntimeError):
-    """A member of this round is lost, so the results of its collectives are void.
+    """A member of this round is lost, so the results of the round's collectives are invalid.
 
-    Raised at a boundary or out of a collective. Inside `edriver.run` it leads to the next round; after `run` has
-    returned, collectives are not elastic and it reaches the script.
+    A boundary or a collective raises it. Inside `edriver.run` it leads to the next round; after `run` has
+    returned, collectives are not elastic and the script receives it.
     """
 
     __module__ = _PUBLIC
 
 
 class UnprovenPeerError(PeerLostError):
-    """The other end of a connection of the round did not prove that it is a member: nothing that it sent was used."""
+    """The other end of a connection did not prove that it is a member of the round; its data was not used."""
 
 
 class CheckpointError(Exception):
     """The run cannot use its checkpoints; the message says why, and what to do.
 
-    Raised at the start of a round, out of `edriver.run`: another run that lives owns the folder, or no checkpoint that
-    the run must continue from can be loaded. Training does not begin from scratch instead.
+    `edriver.run` raises it at the start of a round: another live run owns the folder, or the checkpoint that the run
+    must continue from cannot be loaded. Training does not start from scratch instead.
     """
 
     __module__ = _PUBLIC

@@ -14,12 +14,12 @@ MAX_VALUE_NAMES: Final = MAX_REPORTED_NAMES
 
 @dataclass(slots=True)
 class _Commits:
-    """All commits of this process, of whichever state. Others read it at any time.
+    """Counts all commits of this process, of whichever state. Other threads may read it at any time.
 
     Attributes:
-        count: how many there were,
-        nbytes: the bytes of all of them,
-        seconds: and for how long the script waited.
+        count: the number of commits.
+        nbytes: their total size, in bytes.
+        seconds: the total time that the script waited for them.
     """
 
     count: int = 0
@@ -38,14 +38,14 @@ commits = _Commits()
 
 @dataclass(slots=True)
 class _CheckpointsWritten:
-    """All checkpoints that this process has written to disk. Others read it at any time.
+    """Counts the checkpoints that this process has written to disk. Other threads may read it at any time.
 
     Attributes:
-        count: how many there were,
-        nbytes: the bytes of all of them,
-        seconds: and how long it took to write them, beside the training loop.
-        failures: how many could not be written.
-        steps: the steps of the last one.
+        count: the number of checkpoints.
+        nbytes: their total size, in bytes.
+        seconds: the total time that writing them took, in parallel with the training loop.
+        failures: the number of checkpoints that could not be written.
+        steps: the number of steps of the last checkpoint.
     """
 
     count: int = 0
@@ -67,12 +67,12 @@ checkpoints = _CheckpointsWritten()
 
 @dataclass(slots=True)
 class Copied:
-    """How much a state has copied.
+    """The amount of data that a state has copied.
 
     Attributes:
-        received_bytes: of the tensors that the last sync received; 0: this worker held the state.
-        commit_bytes: of the last commit's tensors; 0: there was none.
-        commit_seconds: for how long the script waited for it.
+        received_bytes: the size of the tensors that the last sync received; 0 if this worker held the state.
+        commit_bytes: the size of the last commit's tensors; 0 before the first commit.
+        commit_seconds: the time that the script waited for the last commit.
     """
 
     received_bytes: int = 0
@@ -90,8 +90,8 @@ class SamplesDone(NamedTuple):
 
     Attributes:
         epoch: the epoch.
-        done: how many of its samples all workers together have done.
-        samples: how many it has.
+        done: the number of its samples that all workers together have done.
+        samples: the number of its samples.
     """
 
     epoch: int
@@ -100,12 +100,12 @@ class SamplesDone(NamedTuple):
 
 
 def with_reports(before: Mapping[str, float], values: Mapping[str, float]) -> dict[str, float]:
-    """What a script has reported last, by name.
+    """The values that a script reported last, by name.
 
     Raises:
-        ValueError: there are more than MAX_VALUE_NAMES names, a name is too long or not printable, or a value is no
-            number.
-        TypeError: a value is no number.
+        ValueError: there are more than MAX_VALUE_NAMES names, a name is too long or not printable, or a string is not
+            a number.
+        TypeError: a value is not a number.
     """
     reported = {**before, **{name: float(value) for name, value in values.items()}}
     if len(reported) > MAX_VALUE_NAMES:

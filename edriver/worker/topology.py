@@ -22,19 +22,20 @@ def current() -> Assignment:
 
 
 def in_round() -> bool:
-    """Whether a driver has given this worker a place."""
+    """Whether a driver has assigned this worker a place."""
     return context.current.place.in_round
 
 
 def worker_seed(base: int = 0) -> int:
-    """A seed that no other worker of the run ever has, a replacement included: `torch.manual_seed(worker_seed(42))`.
+    """Return a seed that no other worker of the run ever has, not even a replacement.
 
-    It is the same for the whole life of a worker's process, independently of its rank, and available at any time. A
-    seed of the script's own is the same in all workers, so that a newcomer would draw the numbers that others have
-    drawn.
+        torch.manual_seed(edriver.worker_seed(42))
+
+    The seed stays the same for the whole life of a worker's process, whatever its rank, and is available at any time.
+    With a constant seed in the script, a newcomer would draw the same numbers as others before.
 
     Args:
-        base: the script's own seed; with the same one, the n-th worker of every run has the same seed.
+        base: the script's seed; with the same base, the n-th worker of every run has the same seed.
 
     Returns:
         A number from 0 to 2**63 - 1.
@@ -49,7 +50,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many workers the round has."""
+    """The number of workers in the round."""
     return current().size
 
 
@@ -59,15 +60,15 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    """How many members this worker's host has."""
+    """The number of members on this worker's host."""
     return current().local_size
 
 
 def cross_rank() -> int:
-    """This host's place among the hosts that have a member with this local_rank."""
+    """The index of this host among the hosts that have a member with this worker's local_rank."""
     return current().cross_rank
 
 
 def cross_size() -> int:
-    """How many hosts have a member with this local_rank."""
+    """The number of hosts that have a member with this worker's local_rank."""
     return current().cross_size

@@ -17,13 +17,13 @@ from edriver.worker import context
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Declare what the enclosed code does, so that it may take as long as `--stall-timeout` gives that.
+    """Declare the phase of the enclosed code, so that `--stall-timeout PHASE=SECONDS` applies to it.
 
     Args:
-        name: "eval" or "save"; also "init", "step" or "commit", which the rounds declare by themselves.
+        name: "eval" or "save"; also "init", "step" or "commit", which edriver declares by itself.
 
     Raises:
-        ValueError: there is no such phase.
+        ValueError: there is no phase of this name.
     """
     try:
         chosen = Phase(name)

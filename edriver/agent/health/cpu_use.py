@@ -32,7 +32,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def family_seconds(pid: int) -> float:
-    """What a process, its children, theirs and so on have used so far: an upload may be a command of its own."""
+    """The time used so far by a process and all its descendants: an upload may be a separate command."""
     used: dict[int, float] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     for name in os.listdir("/proc"):  # noqa: PTH208  paths of all processes would take as long again

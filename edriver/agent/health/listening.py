@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 PROBE_TIMEOUT: Final = 1.0
-"""Seconds that an attempt may take. Silence is no refusal."""
+"""Seconds that an attempt may take. Silence does not count as a refusal."""
 
 
 async def nothing_listens(target: str) -> bool:

@@ -19,15 +19,15 @@ from edriver.v1 import agent_pb2
 
 
 class KillCount:
-    """How many processes the kernel has killed for want of memory: of this process's cgroup; where it does not count
-    those, of the machine.
+    """Counts the processes that the kernel has killed for lack of memory: in this process's cgroup or, if the cgroup
+    does not count them, on the machine.
 
     Args:
-        proc: where proc(5) is mounted,
-        root: and cgroups(7).
+        proc: where proc(5) is mounted.
+        root: where cgroups(7) are mounted.
 
     Attributes:
-        groups: the cgroup and those above it; empty: the machine's are counted.
+        groups: the cgroup and those above it; empty: the machine's kills are counted.
     """
 
     def __init__(self, proc: Path = PROC_ROOT, root: Path = CGROUP_ROOT) -> None:
@@ -85,11 +85,11 @@ class MemoryKills:
         self._processes = dict(processes)
 
     def look(self, workers: Mapping[int, Collection[int]], suspect: int = 0) -> None:
-        """Look whether there was a kill, and tell of it.
+        """Check for a kill, and report it.
 
         Args:
-            workers: the workers that there are, each with its own processes: the command's, and the one that trains.
-            suspect: a worker that has just failed, maybe of it; 0: none.
+            workers: the current workers, each with its processes: the command's, and the one that trains.
+            suspect: a worker that has just failed, perhaps by a kill; 0: no worker.
         """
         count, now = self._count.now(), self._clock()
         if count > self._seen:
@@ -98,7 +98,7 @@ class MemoryKills:
         self._seen = count
         if not self._unexplained:
             return
-        if now >= self._explain_by:  # it was none of the workers'
+        if now >= self._explain_by:  # the killed process belonged to none of the workers
             self._unexplained = 0
             return
         own = {pid: worker_id for worker_id, pids in workers.items() for pid in pids if pid}

@@ -97,12 +97,12 @@ def counting_groups(text: str, root: Path) -> tuple[MemoryGroup, ...]:
 
 
 def kills_of(groups: tuple[MemoryGroup, ...]) -> int | None:
-    """How many processes of the lowest of these the kernel has killed; None: it does not say."""
+    """The number of processes of the lowest of these groups that the kernel has killed; None if it does not say."""
     return groups[0].kills() if groups else None
 
 
 def lowest_limit(groups: tuple[MemoryGroup, ...]) -> int | None:
-    """The lowest limit of these, in bytes; None: there is none."""
+    """The lowest limit of these groups, in bytes; None without a limit."""
     return min((limit for group in groups if (limit := group.limit()) is not None), default=None)
 
 

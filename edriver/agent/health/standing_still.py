@@ -35,11 +35,11 @@ class StandstillWatch:
         self._heard = True
 
     def look(self) -> float | None:
-        """Look once.
+        """Sample the script once.
 
         Returns:
-            seconds for which it has stood still, once that is a whole window; 0, when a script that was reported goes
-            on; None: there is nothing new.
+            the seconds for which it has been idle, once they reach a whole window; 0 when a reported script continues;
+            None without news.
         """
         if not self._work.over:
             return None

@@ -39,14 +39,14 @@ class UnresponsiveWatch:
         self._reported = False
 
     def look(self, seconds: float, phase: Phase | None, limits: Mapping[str, float]) -> notification_pb2.Report | None:
-        """Look again; returns what the worker would report of itself, if it has been silent for too long.
+        """Check again; returns the report that the worker would make of itself, if it has been silent for too long.
 
-        The worker is asked where it stands at one look, and reported at the next: its answer comes first.
+        One check asks the worker for its stacks, and the next one reports it, so that its answer arrives first.
 
         Args:
-            seconds: for how long it has been silent.
-            phase: what it is doing; None: it is in no round, and may take as long as it likes.
-            limits: seconds that each phase may last; 0, or none: for ever.
+            seconds: the time for which it has been silent.
+            phase: its phase; None: it is in no round, and has no time limit.
+            limits: the time limit of each phase, in seconds; 0 or missing: no limit.
         """
         answered = seconds < self._seconds
         if answered or phase is not self._phase:

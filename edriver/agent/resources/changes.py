@@ -42,7 +42,7 @@ class UsageChanges:
         self._workers.clear()
 
     def of(self, sample: Sample) -> Sample:
-        """What of a sample is to be sent now; its host has no fields if nothing is to be said of it."""
+        """The part of a sample to send now; its host has no fields if they have not changed."""
         now = self._clock()
         host = resources_pb2.HostUsage()
         if self._host is None or now - self._host[0] >= REFRESH_INTERVAL or _host_changed(self._host[1], sample.host):

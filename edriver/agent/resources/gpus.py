@@ -20,12 +20,12 @@ class GpuReading:
 
     Attributes:
         index: its number, in the order of NVML.
-        uuid: NVML's id of it.
-        name: what it is called.
-        utilization: the share of time in which a kernel ran, from 0 to 1; None: NVML does not say.
-        memory: bytes in use,
-        memory_limit: of so many.
-        processes: bytes of each process on it, by its id; without those of which NVML does not say it.
+        uuid: its ID in NVML.
+        name: its name.
+        utilization: the share of time in which a kernel ran, from 0 to 1; None if NVML does not say.
+        memory: its memory in use, in bytes.
+        memory_limit: its total memory, in bytes.
+        processes: the bytes used by each process on it, by process ID, as far as NVML says.
     """
 
     index: int
@@ -59,7 +59,7 @@ class Nvml:
         nvml: the module pynvml.
 
     Raises:
-        nvml.NVMLError: there is no driver.
+        nvml.NVMLError: no NVIDIA driver is loaded.
     """
 
     def __init__(self, nvml: Any) -> None:
@@ -122,11 +122,11 @@ def open_gpus(find: Callable[[str], Any] = importlib.import_module) -> Gpus:
 
 
 def gpus_of(processes: Mapping[int, object], assigned: str, readings: Sequence[GpuReading]) -> list[GpuReading]:
-    """The GPUs that a worker uses: those on which it has memory; while it has none, the one that it was given.
+    """The GPUs that a worker uses: those on which it has memory or, before it has any, its assigned one.
 
     Args:
-        processes: the worker's, by their ids.
-        assigned: what its CUDA_VISIBLE_DEVICES has: a number, or the beginning of an id; empty: it was given none.
+        processes: the IDs of the worker's processes.
+        assigned: its CUDA_VISIBLE_DEVICES: a number, or the beginning of an ID; empty: no GPU is assigned.
         readings: all GPUs.
     """
     if found := [gpu for gpu in readings if not processes.keys().isdisjoint(gpu.processes)]:

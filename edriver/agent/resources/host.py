@@ -91,12 +91,12 @@ def _busy(times: Any) -> float:
 def interfaces_that_count(root: Path, names: list[str]) -> dict[str, bool]:
     """Whether each network interface counts, so that no byte is counted twice.
 
-    Those of devices do; where there are none, as in a container, those that do not stand on another one (a bridge, a
-    bond and a VLAN do). Loopback never does.
+    Interfaces of devices count. If there are none, as in a container, those count that are not built on another one (as
+    a bridge, a bond and a VLAN are). Loopback never counts.
 
     Args:
         root: /sys/class/net.
-        names: of the interfaces.
+        names: the names of the interfaces.
     """
     devices = {name for name in names if (root / name / "device").exists()}
     lowest = {name for name in names if name != "lo" and not any((root / name).glob("lower_*"))}

@@ -27,10 +27,10 @@ class Limit(NamedTuple):
 
 
 def cpu_limit(text: str, root: Path = CGROUP_ROOT) -> Limit | None:
-    """The lowest quota of processor time; None: there is none.
+    """The lowest quota of processor time; None without a quota.
 
     Args:
-        text: of /proc/self/cgroup (cgroups(7)).
+        text: the contents of /proc/self/cgroup (cgroups(7)).
         root: where the hierarchies are mounted.
     """
     found: list[Limit] = []
@@ -48,10 +48,10 @@ def cpu_limit(text: str, root: Path = CGROUP_ROOT) -> Limit | None:
 
 
 def memory_limit(text: str, root: Path = CGROUP_ROOT) -> Limit | None:
-    """The lowest limit of memory; None: there is none. Used is what counts against it, without files not in use.
+    """The lowest limit of memory; None without a limit. The used part excludes file cache that is not in use.
 
     Args:
-        text: of /proc/self/cgroup (cgroups(7)).
+        text: the contents of /proc/self/cgroup (cgroups(7)).
         root: where the hierarchies are mounted.
     """
     found = [Limit(most, group.used) for group in memory_groups(text, root) if (most := group.limit()) is not None]

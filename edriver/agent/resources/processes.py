@@ -21,7 +21,7 @@ from edriver.system.proc_stat import (
 )
 
 LOOKS_BETWEEN_FULL_ONES: Final = 30
-"""Looks for which a process that is no worker's is not looked at again: there may be thousands."""
+"""The number of walks in which a process of no worker is skipped, because there may be thousands."""
 
 ENDED_STATES: Final = "ZX"
 """Of a process that has ended, whether or not its parent has waited for it."""
@@ -34,14 +34,14 @@ class ProcessStat(NamedTuple):
     """A process at one moment, as the kernel counts: in ticks and pages.
 
     Attributes:
-        pid: its id,
-        start: and when it was started: the two together are never used again.
-        parent: its parent's id.
-        session: its session's id.
+        pid: its process ID.
+        start: when it was started; process ID and start together are unique.
+        parent: its parent's process ID.
+        session: its session's ID.
         state: a letter; see proc_stat.STATE_FIELD.
-        own: processor time that it has used itself,
-        reaped: and that of its children that have ended, of those that it has waited for.
-        resident: pages in memory.
+        own: the processor time that it has used itself.
+        reaped: the processor time of its ended children that it has waited for.
+        resident: its pages in memory.
     """
 
     pid: int
@@ -55,7 +55,7 @@ class ProcessStat(NamedTuple):
 
 
 def process_stat(pid: int, root: str = str(PROC_ROOT)) -> ProcessStat | None:
-    """A process now; None: there is none."""
+    """The current state of a process; None if it does not exist."""
     try:
         descriptor = os.open(f"{root}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -142,13 +142,13 @@ class WorkerProcesses:
 
 
 class ProcessorTime:
-    """Adds up the processor time of one worker's processes; never falls, and counts nothing twice.
+    """Adds up the processor time of one worker's processes; never decreases, and counts nothing twice.
 
-    What a process has used is in its own count while it lives, and in its parent's count of children once that has
+    The time of a process is in its own count while it lives, and in its parent's count of children once the parent has
     waited for it.
 
     Attributes:
-        ticks: so far.
+        ticks: the clock ticks so far.
     """
 
     def __init__(self) -> None:

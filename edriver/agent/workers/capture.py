@@ -135,7 +135,7 @@ class OutputFile:
         self._on_unwritten = on_unwritten
         self._file: BinaryIO | None = None
         try:
-            with suppress(FileExistsError):  # it is no folder: to open the file says so better
+            with suppress(FileExistsError):  # not a folder: opening the file gives a better error
                 make_private(path.parent)
             self._file = os.fdopen(open_private(path, os.O_APPEND if append else os.O_TRUNC), "wb", buffering=0)
         except OSError as error:
@@ -166,11 +166,11 @@ class OutputFile:
 
 
 class LineKind(NamedTuple):
-    """What a line is.
+    """The kind of a line.
 
     Attributes:
-        finished: whether a newline has ended it; else it is a state of one that goes on.
-        replaces: whether it takes the place of the one that was shown before of this stream: that was a state of it.
+        finished: whether a newline has ended it; otherwise it is an intermediate state of a line.
+        replaces: whether it replaces the stream's previously shown line, which was an earlier state of it.
     """
 
     finished: bool
@@ -223,7 +223,7 @@ class PipeReader:
             self._held = bytearray()
 
     def _read(self) -> int:
-        """Read once; returns the number of bytes, 0 if there are none for now or for ever."""
+        """Read once; returns the number of bytes, 0 at the end or if none are available now."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:

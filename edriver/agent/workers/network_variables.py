@@ -24,8 +24,8 @@ _PYTHON: Final = re.compile(r"python[0-9.]*")
 
 
 def stay_valid(command: Sequence[str]) -> bool:
-    """Whether a command computes where it is started: another than Python's may lead into a container, or a network
-    namespace, with interfaces of its own.
+    """Whether a command computes on the host that starts it: one other than Python may lead into a container, or a
+    network namespace, with other interfaces.
     """
     if ("edriver.worker.restart", "--") in itertools.pairwise(command):
         return False  # a worker's own process, which starts another program

@@ -12,7 +12,7 @@ READ_PAUSE: Final = 0.25
 of each of them, and to send each, was most of what an agent cost."""
 
 FULL_READ: Final = 4096
-"""Bytes of one read after which there is no pause: a worker that writes that much is not to wait for a full pipe."""
+"""Bytes of one read after which no pause follows, so that a worker that writes much does not wait for a full pipe."""
 
 
 class Pipes:

@@ -221,7 +221,7 @@ class Processes:
         left = [each for each in own_children() - self._running.keys() if _is_marked(each, mark)]
         for orphan in left:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(orphan, signal.SIGKILL)  # not reaped yet, so the number is still its own
+                os.kill(orphan, signal.SIGKILL)  # not reaped yet, so its process ID has not been reused
         if left and not self._closing:
             loop = asyncio.get_running_loop()
             end = loop.time() + ORPHANS_TIMEOUT if deadline is None else deadline
@@ -241,13 +241,13 @@ class Processes:
     async def close(self, bound: float) -> bool:
         """Kill every descendant that is left, then end the guard.
 
-        Each killed process's children become children of the agent, so this repeats until there are none.
+        The children of a killed process become children of the agent, so this repeats until no child is left.
 
         Args:
-            bound: seconds that it may take in all.
+            bound: the total time limit, in seconds.
 
         Returns:
-            whether nothing was left.
+            whether no process was left.
         """
         self._closing = True
         try:
@@ -277,7 +277,7 @@ class Processes:
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:
-    """Whether a process has this variable; one that has ended has none."""
+    """Whether a process has this variable; False for one that has ended."""
     try:
         return mark in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
     except OSError:

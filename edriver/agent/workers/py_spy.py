@@ -16,9 +16,9 @@ _THREAD: Final = b"Thread "
 
 
 async def dump(pid: int) -> str:
-    """Where the threads of a process stand; nothing where py-spy is not there, or may not look.
+    """The stacks of a process's threads; empty if py-spy is missing or lacks permission.
 
-    The process is not stopped for it: what it does meanwhile may make the answer wrong, and then there is none.
+    The process is not paused: if its activity makes the sample inconsistent, the result is empty, too.
     """
     program = shutil.which("py-spy")
     return "" if program is None else await asyncio.to_thread(_dump, program, pid)

@@ -19,7 +19,7 @@ MAX_FILE_BYTES: Final = 256 * 1024
 """Bytes of that which are read: more than a hundred threads' stacks."""
 
 LOOK_INTERVAL: Final = 0.05
-"""Seconds between two looks at what the handler has written; once there is nothing new, it has finished."""
+"""Seconds between two reads of the handler's output; once nothing is new, the handler has finished."""
 
 
 class StackTaker:
@@ -90,7 +90,7 @@ class StackTaker:
 
     async def _signalled(self) -> str:
         """What its handler writes; nothing if it writes nothing."""
-        with suppress(OSError):  # there is no file, or it is gone
+        with suppress(OSError):  # the file does not exist, or no longer exists
             os.truncate(self._file, 0)
             self._signal()
             loop, before = asyncio.get_running_loop(), 0

@@ -97,9 +97,9 @@ class Standbys:
             self._waiting[slot] = Standby(process, writes)
 
     def take(self, slot: int, environment: Mapping[str, str]) -> tuple[int, int, int] | None:
-        """Make the slot's standby a worker with this environment; returns its process, as Processes.start does.
+        """Turn the slot's standby into a worker with this environment; returns its process, as Processes.start does.
 
-        None: it has none that still waits.
+        Returns None if the slot has no waiting standby.
         """
         standby = self._waiting.pop(slot, None)
         if standby is None:

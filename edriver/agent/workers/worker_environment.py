@@ -59,17 +59,17 @@ OTHER_LAUNCHERS_PREFIXES = (
     *("TORCHELASTIC_", "SLURM_STEP", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "PALS_", "MV2_COMM_WORLD_"),
     "JSM_NAMESPACE_",
 )
-"""What torchrun, horovodrun, srun and mpirun tell a process of its place among the others. A shell may still have it of
-another run, and an agent that one of these has started has its own; scripts and libraries would believe it."""
+"""The variables by which torchrun, horovodrun, srun and mpirun describe a process's place. A shell may still have those
+of another run, and an agent started by one of these tools has its own; scripts and libraries would believe them."""
 
 _GPU_DEVICE_PATTERN = re.compile(r"nvidia\d+")
 
 
 def cuda_devices(base: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
-    """The GPUs that this host's workers may use, in CUDA_VISIBLE_DEVICES' words: the user's choice, else all.
+    """The GPUs that this host's workers may use, in the form of CUDA_VISIBLE_DEVICES: the user's choice, else all.
 
-    A GPU that MIG divides counts as one, unless the user names its instances. CUDA reads a choice up to the first name
-    that is no device: -1 hides all that follow.
+    A GPU divided by MIG counts as one, unless the user names its instances. CUDA reads a choice up to the first name
+    that is not a device: -1 hides all that follow.
     """
     if (chosen := base.get("CUDA_VISIBLE_DEVICES")) is not None:
         names = [name.strip() for name in chosen.split(",") if name.strip()]
@@ -163,13 +163,13 @@ def worker_environment(
 def restart_environment(
     *, address: str, error_path: Path, imports_path: Path, max_restarts: int | None
 ) -> dict[str, str]:
-    """What a worker in restart mode finds besides.
+    """The additional variables of a worker in restart mode.
 
     Args:
-        address: where this host's workers reach each other.
-        error_path: where torch's @record writes the exception that ended the script.
-        imports_path: where it writes down what it has imported, for the slot's next standby.
-        max_restarts: how many failures the run survives; None: any number.
+        address: the address at which this host's workers reach each other.
+        error_path: the file to which torch's @record writes the exception that ended the script.
+        imports_path: the file to which it writes the names of its imports, for the slot's next standby.
+        max_restarts: the number of failures that the run survives; None: any number.
     """
     found = {
         "EDRIVER_MODE": "restart",

@@ -21,7 +21,7 @@ MAX_QUEUED_NOTICES = 10_000
 """Most notices that may wait for a worker."""
 
 PINGS_PER_LEASE = 4
-"""How many signs of life are asked for in a lease. Each interrupts a step of the worker's; see also
+"""The number of signs of life requested per lease. Each request interrupts a step of the worker; see also
 MAX_PING_INTERVAL."""
 
 MAX_PING_INTERVAL = 3.0
@@ -141,7 +141,7 @@ class WorkerLink:
             self._ping()
 
     async def ask(self) -> None:
-        """Ask the worker how far it is, and wait for its answer; returns at once if there is no worker to answer."""
+        """Ask the worker for its progress, and wait for the answer; returns at once without a connected worker."""
         if self._stream is None or self._stream.done():
             return
         self._answered.clear()

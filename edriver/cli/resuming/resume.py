@@ -39,14 +39,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def journal_of(named: str | None, environ: Mapping[str, str]) -> Path:
-    """Where the journal of a run is.
+    """Return the path of a run's journal.
 
     Args:
         named: its ID, or the folder with its records; None: the only run that has one.
         environ: the environment.
 
     Raises:
-        JournalError: there is no such run, or there are several.
+        JournalError: the run does not exist, or there are several.
     """
     if named is not None and Path(named).is_dir():
         return Path(named) / JOURNAL_FILE
@@ -85,10 +85,10 @@ def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose
     Args:
         path: the journal.
         arguments: see `go_on_with`.
-        verbose: the same.
+        verbose: see `go_on_with`.
 
     Raises:
-        JournalError: that cannot be done.
+        JournalError: the run cannot be taken over.
     """
     path = path.resolve()
     folder = path.parent

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from edriver.model.cause import StepGroup, UnevenSteps, WorkerName
 
 REPORT_DELAY: Final = 7.0
-"""Seconds of waiting after which it is reported: a last step that is slow on one host is no reason for a line."""
+"""Seconds of waiting after which it is reported, so that a slow last step on one host causes no line."""
 
 MAX_NAMED_WORKERS: Final = 3
 """Workers that are named one by one; further ones are counted."""
@@ -38,12 +38,12 @@ class UnevenState(NamedTuple):
 
 @dataclass(slots=True)
 class BlockedMembers:
-    """Which members of a round wait in a collective.
+    """The members of a round that wait in a collective.
 
     Attributes:
-        blocked: since when, and after how many boundaries, by worker_id.
-        idle: members whose scripts are idle, since when, by worker_id; in restart mode.
-        waits_from: when the last member finished that calls no further collective; None: no member has.
+        blocked: the time since which a member waits and the number of boundaries it has passed, by worker_id.
+        idle: in restart mode, the time since which a member's script is idle, by worker_id.
+        waits_from: when the last member finished that calls no further collective; None: no member has finished.
     """
 
     blocked: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -71,13 +71,13 @@ class BlockedMembers:
         stopped: Mapping[int, int],
         names: Callable[[Collection[int]], tuple[WorkerName, ...]],
     ) -> UnevenState | None:
-        """Whether members wait for others that are done, and who.
+        """Whether members wait for others that are done, and which.
 
         Args:
             members: the workers that are in the round.
-            done: those of them that are done, and how many boundaries each has passed.
-            stopped: workers that have left the round at the agreed boundary, likewise.
-            names: names workers.
+            done: the number of boundaries that each member passed that is done.
+            stopped: the number of boundaries that each worker passed that left the round at the agreed boundary.
+            names: returns the names of workers.
         """
         waiting = {w: self.blocked[w] for w in members if w in self.blocked and w not in done}
         idle = {w: self.idle[w] for w in members if w in self.idle and w not in done and w not in waiting}

@@ -34,9 +34,9 @@ class HostStanding:
 
     Attributes:
         state: see HostState.
-        workers: number of its workers that the run counts on; of a host that is leaving, of all its workers.
-        reasons: why it is not used, or not all of it.
-        quarantined_until: when it may be used again, in seconds of the core's clock; None: it is not quarantined.
+        workers: the number of its workers that the run counts on; for a host that is leaving, of all its workers.
+        reasons: why the host, or part of it, is not used.
+        quarantined_until: when it may be used again, in seconds of the core's clock; None: not quarantined.
     """
 
     state: HostState
@@ -58,7 +58,7 @@ def host_standings(run: Membership) -> dict[str, HostStanding]:
 
 
 def host_standing(run: Membership, host: str) -> HostStanding:
-    """The state of one host; one that is no longer known is gone."""
+    """The state of one host; `gone` if the host is no longer known."""
     record = run.roster.hosts.get(host)
     if record is None:
         return GONE

@@ -45,8 +45,8 @@ def loss_of(event: Loss, worker: WorkerName) -> Cause:
 
 
 def killed_from_outside(cause: Cause) -> bool:
-    """Whether a worker that this run had not ordered to end was ended by a signal that no fault of its own brings.
+    """Whether a worker without an order to end was ended by a signal that it cannot have caused itself.
 
-    That of the kernel, for want of memory, has a kind of its own, also where it may be another.
+    A kill by the kernel for lack of memory counts as a separate kind, also if that is only likely.
     """
     return cause.kind is CauseKind.KILLED and isinstance(cause.detail, Exit) and cause.detail.code in _OUTER_SIGNALS

@@ -54,24 +54,24 @@ def _no_jitter() -> float:
 
 @dataclass(slots=True, eq=False)
 class Membership:
-    """Who is in the run, in which round, with which rank.
+    """The membership of the run: which workers are in which round, with which rank.
 
     Args:
         settings: the operator's limits.
         now: the time at which the run starts, in seconds of the clock that `step` is given.
-        incarnation: which start of the driver this is.
-        draw: a random number from 0 up to 1 at each call, for the jitter of cooldowns; given the same numbers, the core
-            decides the same. By default there is none.
+        incarnation: the number of this start of the driver.
+        draw: returns a random number from 0 up to 1, for the jitter of cooldowns; with the same numbers, the core makes
+            the same decisions. By default there is no jitter.
 
     Attributes:
-        settings: the same.
+        settings: as given.
         now: the time of the last event.
         ended: whether the run has ended.
         roster: the hosts and workers.
-        placement: which of them are used.
-        suspects: workers that are suspected.
-        failures: those of workers since the round was formed.
-        rounds: the round, the script's `run` call, and what the run does.
+        placement: decides which of them are used.
+        suspects: the suspected workers.
+        failures: the failures of workers since the round was formed.
+        rounds: the round, the script's `run` call, and the run's activity.
     """
 
     settings: Settings
@@ -159,12 +159,12 @@ class Membership:
 
     @property
     def sizes(self) -> NewSizes:
-        """How many workers there may be."""
+        """The maximum number of workers."""
         return self.placement.sizes
 
     @property
     def budgets(self) -> Budgets:
-        """How many rounds have ended for each kind of cause."""
+        """The number of rounds that have ended for each kind of cause."""
         return self.rounds.budgets
 
     @property

@@ -32,15 +32,16 @@ PLACEMENT_WINDOW: Final = 3.0
 host waits for those before it."""
 
 MAX_TROUBLES: Final = 8
-"""Reasons that are part of a cause, at most: thousands of hosts may be out of reach. A host's status has its own."""
+"""The maximum number of reasons in a cause: thousands of hosts may be out of reach. Each host's status has its reason.
+"""
 
 
 class DiscoveryTrouble:
     """Why discovery fails while no hosts are known.
 
     Attributes:
-        first: the first of its failures in a row, which is reported while others follow; empty: there is none.
-        last: the last one, of which a run ends.
+        first: the first of its consecutive failures, which is reported while others follow; empty: no failure.
+        last: the last failure, which is the cause if the run ends.
     """
 
     def __init__(self) -> None:
@@ -61,15 +62,15 @@ class Placement:
 
     Args:
         settings: the operator's limits.
-        roster: who is there.
-        sizes: how many workers there may be.
+        roster: the hosts and workers.
+        sizes: knows the allowed numbers of workers.
         draw: see Quarantine.
 
     Attributes:
-        sizes: the same.
-        quarantine: which slots and hosts are left alone for a while.
+        sizes: as given.
+        quarantine: decides which slots and hosts are not used for a while.
         discovery: why no hosts are known.
-        in_order_until: until when workers are started in the order of discovery; None: no agent has been started.
+        in_order_until: until when workers are started in the order of discovery; None before the first agent starts.
     """
 
     def __init__(self, settings: Settings, roster: Roster, sizes: NewSizes, draw: Callable[[], float]) -> None:
@@ -165,7 +166,7 @@ class Placement:
     def dismiss(self, now: float) -> list[Action]:
         """Stop booting workers that are no longer needed, and terminate those that did not leave when ordered to.
 
-        When a host disappears and returns, its workers and those started in their place may be too many.
+        After a host has disappeared and returned, its workers and their replacements may be too many.
         """
         roster = self._roster
         unneeded = roster.booting & roster.unplaced

@@ -36,31 +36,31 @@ from edriver.model.transitions import next_state
 class Roster:
     """All hosts in order of age, and all workers that are not known to have exited.
 
-    It alone changes them, and keeps for each question that an event may raise the hosts or workers that answer it, so
-    that no event looks through all of them.
+    Only the roster changes them. For each question that an event may raise it keeps an index of the hosts or workers
+    that answer it, so that no event scans all of them.
 
     Attributes:
         hosts: the hosts by name, the oldest first.
         workers: the workers by id, which is the order of age.
-        placed: the live workers that have a slot now: per host the oldest ones, as many as it has slots to be used.
-        unplaced: the other live ones.
-        booting: the workers that are BOOTING,
-        waiting: WAITING, in the order in which they became so,
-        finished: FINISHED.
-        ending: those whose process has ended and whose exit has not been reported yet.
-        leaving: those that are to be terminated at a time.
-        may_hold: those that may hold state of a round,
-        may_write: and those that may still write a checkpoint, although the run does not count on them any more.
+        placed: the live workers that have a slot now: on each host the oldest, as many as it has slots to use.
+        unplaced: the other live workers.
+        booting: the workers that are BOOTING.
+        waiting: the workers that are WAITING, in the order in which they began to wait.
+        finished: the workers that are FINISHED.
+        ending: the workers whose process has ended and whose exit has not been reported yet.
+        leaving: the workers that are terminated at a set time.
+        may_hold: the workers that may hold state of a round.
+        may_write: the workers that the run no longer counts on but that may still write a checkpoint.
         ranked: the live workers that have had a rank.
-        looked_before: those that wait and looked for a checkpoint while another worker could write one.
-        unwanted: hosts that are not to be used.
-        without_agent: hosts that are to be used and have no agent.
-        unconnected: hosts that discovery names whose agent does not take orders.
-        partly_drained: hosts of which only some slots are drained.
-        with_room: hosts with a connected agent that have more slots to be used than workers in them.
-        open_slots: how many slots of hosts that are to be used may be used.
-        usable_slots: how many there are on hosts whose agent runs, or has not failed to start.
-        connected_slots: how many of the open ones are on hosts whose agent takes orders.
+        looked_before: the waiting workers that looked for a checkpoint while another worker could write one.
+        unwanted: the hosts not to use.
+        without_agent: the hosts to use that have no agent.
+        unconnected: the hosts that discovery names and whose agent does not take orders.
+        partly_drained: the hosts of which only some slots are drained.
+        with_room: the hosts with a connected agent and more slots to use than workers in them.
+        open_slots: the number of usable slots on the hosts to use.
+        usable_slots: the number of such slots on hosts whose agent runs, or has not failed to start.
+        connected_slots: the number of open slots on hosts whose agent takes orders.
         revision: grows whenever a host changes.
     """
 
@@ -90,7 +90,7 @@ class Roster:
         self.usable_slots = 0
         self.connected_slots = 0
         self.revision = 0
-        self._offers: dict[int, Counter[OfferKind]] = {}  # by ordinal: what waiting workers offer, and how many
+        self._offers: dict[int, Counter[OfferKind]] = {}  # by ordinal: the waiting workers' offers by kind
         self._offered: dict[int, tuple[int, OfferKind]] = {}  # what each of them counts as there
         self._places: dict[str, int] = {}
         self._on: dict[str, dict[int, Worker]] = {}
@@ -256,11 +256,11 @@ class Roster:
         self.move(worker, WorkerStep.OFFER)
 
     def looked_last(self, worker: Worker, completed: RoundId | None) -> None:
-        """Note whether no newer checkpoint can have been written since a worker that waits has looked for one.
+        """Record whether a newer checkpoint may have been written since a waiting worker looked for one.
 
         Args:
             worker: the worker.
-            completed: the last round, once no worker may write a checkpoint of it; None: one may.
+            completed: the last round, once no worker can write a checkpoint of it any more; None before.
         """
         assert worker.offer is not None
         worker.offer.latest = completed is not None and completed == worker.looks_after
@@ -378,7 +378,7 @@ class Roster:
         return (w for w in self.workers.values() if w.live)
 
     def offers(self, ordinal: int) -> Mapping[OfferKind, int]:
-        """What the workers that are ready for a round of this `run` call offer, and how many offer it."""
+        """The number of workers ready for a round of this `run` call, by the kind of their offer."""
         return self._offers.get(ordinal, {})
 
     def ordinals(self) -> Iterable[int]:

@@ -33,7 +33,7 @@ class RoundState(enum.Enum):
     """The state of a round. It has ended once it is STOPPING, ABORTED or FINISHED; members may still be in it."""
 
     RUNNING = "running"  # its members train
-    NOTIFIED = "notified"  # they do, and are asked how many boundaries they have passed
+    NOTIFIED = "notified"  # they do, and must report the number of boundaries passed
     STOPPING = "stopping"  # each of them stops at the agreed boundary
     ABORTED = "aborted"  # its collectives are broken: each of them comes back from where it is
     FINISHED = "finished"  # all members were done: the `run` call is over
@@ -142,31 +142,32 @@ class Round:
     """The running round, or the last one.
 
     Attributes:
-        plan: as it was assigned.
+        plan: the plan as assigned.
         state: see RoundState.
         members: the workers still in it: not lost, not yet waiting for the next one.
-        done: members whose training function has returned, with the boundaries they passed.
-        completed: members whose process has ended with code 0 meanwhile; only in restart mode.
-        lost: members that failed.
-        exits_awaited: members that are being killed or stopped, and must have ended before the next round.
+        done: the members whose training function has returned, with the number of boundaries they passed.
+        completed: the members whose process has meanwhile ended with code 0; only in restart mode.
+        lost: the members that failed.
+        exits_awaited: the members that are being killed or stopped, and must have ended before the next round.
         raised: tracebacks of collectives that failed, by worker_id.
-        broke: whether it was one of these that ended the round; others fail because it has ended.
-        errors: exceptions of the script's own, by worker_id.
-        blocked: members that wait in a collective.
-        interrupt: the agreed interrupt under way.
-        interrupts: how many there have been.
+        broke: whether such a failure ended the round; other collectives fail because the round has ended.
+        errors: exceptions of the script itself, by worker_id.
+        blocked: the members that wait in a collective.
+        interrupt: the agreed interrupt in progress.
+        interrupts: the number of interrupts so far.
         abort_cause: why the round was aborted.
-        long_lived: whether it had lasted so long by then that the causes that ended earlier ones are forgotten.
-        resume_at: after an unproven connection: when the next round may be begun,
-        unproven_since: and since when one round after the other has ended so.
-        rejoin_deadline: when a round that has ended is given up by those that have not come back.
-        newcomers_start_at: when newcomers' processes are started at the latest, see `is_under_way`.
+        long_lived: whether it had by then lasted so long that the causes that ended earlier rounds are forgotten.
+        resume_at: after an unproven connection, when the next round may begin.
+        unproven_since: since when consecutive rounds have ended for an unproven connection.
+        rejoin_deadline: when to form the next round without the members that have not returned.
+        newcomers_start_at: the latest time to start newcomers' processes; see `is_under_way`.
         open_at: from when on it may be interrupted to take in newcomers.
-        under_way: members that have passed a boundary.
-        digests: of the state at their first boundary, each with the member that reported it first: there should be one.
+        under_way: the members that have passed a boundary.
+        digests: the digests of the state at the members' first boundary, each with the member that reported it first;
+            there should be only one.
         entered_next: whether a member has since entered the script's next `run`.
-        before_first: members that have not been seen to be under way; also some that are, or are members no more.
-        ranks: of all that were members, by worker_id.
+        before_first: the members not yet seen to be under way; may include some that are, or are no longer members.
+        ranks: the ranks of all current and former members, by worker_id.
     """
 
     plan: RoundPlan

@@ -63,18 +63,18 @@ class RoundControl:
     Attributes:
         settings: the operator's limits.
         roster: who is there.
-        placement: which workers are starting, and how many there may be.
-        suspects: who may yet come to life.
-        failures: of workers since the round was formed.
+        placement: knows which workers are starting, and the allowed number of workers.
+        suspects: the suspected workers, which may still recover.
+        failures: the failures of workers since the round was formed.
         started: when the run began.
-        incarnation: which driver of the run forms its rounds now.
+        incarnation: the number of the driver that now forms the run's rounds.
         current: the running round, or the last one; None before the first.
         call: the script's `run` call.
-        budgets: how many failures and changes the run may still see.
-        idle_since: since when no round has run; None: one runs. Before the first, when --start-timeout is over.
-        activity: what the run does, or waits for; None: it has just begun.
-        standstill: why members can only wait for others; None: they can do more.
-        late_failure: why a worker failed after its function had returned; None: none has.
+        budgets: the numbers of failures and changes that are still allowed.
+        idle_since: since when no round has run; None while one runs. Before the first round, when --start-timeout ends.
+        activity: what the run does, or waits for; None at its beginning.
+        standstill: why members can only wait for others; None if they can do more.
+        late_failure: why a worker failed after its function had returned; None without such a failure.
     """
 
     settings: Settings

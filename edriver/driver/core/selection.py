@@ -42,7 +42,7 @@ class Selection:
     Attributes:
         version: the highest version that any waiting worker offers.
         members: the candidates that have a slot, at most max_np of them.
-        state_keeper: a holder of that version without a slot of its own, kept because no member holds it: it is rank 0
+        state_keeper: a holder of that version without a slot, kept because no member holds the version: it is rank 0
             until the members are synced, counts neither for min_np nor for max_np, and then leaves.
     """
 
@@ -82,15 +82,15 @@ def select(candidates: Sequence[Candidate], placed: Collection[int], max_np: int
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What is known of a Selection without a look at each worker.
+    """A summary of a Selection that does not require a scan of the workers.
 
     Attributes:
-        version: as there.
-        members: how many there are,
-        survivors: and how many of them hold a state.
+        version: see Selection.
+        members: the number of members.
+        survivors: the number of members that hold a state.
         keeper: whether there is a state keeper.
-        checkpoint: as there.
-        waiting: how many workers there are to choose from.
+        checkpoint: see Selection.
+        waiting: the number of workers to choose from.
     """
 
     version: Version
@@ -174,12 +174,12 @@ def plan_round(
 
     Args:
         round_id: the round's id.
-        ordinal: which `run` call of the script it belongs to.
+        ordinal: the number of the script's `run` call that it belongs to.
         candidates: its members.
-        first: whether nothing has made the members' states equal yet, as before the call's first sync: then all
-            but rank 0 receive state, which loads the newest checkpoint if any member can. Otherwise those that do not
-            hold the highest version receive.
-        failures: how many rounds have ended by a failure before it.
+        first: whether the members' states have not been made equal yet, as before the call's first sync: then all
+            but rank 0 receive state, and rank 0 loads the newest checkpoint if any member can. Otherwise those that do
+            not hold the highest version receive.
+        failures: the number of earlier rounds that ended by a failure.
     """
     checkpoint = newest_checkpoint(candidates) if first else 0
     ordered = in_order_of_rank(candidates, checkpoint)

@@ -58,7 +58,7 @@ class WorkerLosses:
         return actions
 
     def kill(self, worker: Worker, cause: Cause, now: float, slot_at_fault: bool = True) -> list[Action]:
-        """It lives, and nothing can be expected of it."""
+        """End a worker that is alive but cannot make progress."""
         self.rounds.await_exit(worker.worker_id)
         lost = self.lose(worker, cause, now, slot_at_fault=slot_at_fault)
         return [*lost, StopWorker(worker.worker_id, worker.host, grace=0.0)]
@@ -87,7 +87,7 @@ class WorkerLosses:
         cause = loss_of(event, worker.name)
         if worker.unexplained:
             self.roster.await_exit_code(worker, False)
-            if worker.stop_at is None:  # a command that went on without its training process was stopped by this run
+            if worker.stop_at is None:  # else this run stopped a command that still ran after its training process
                 self.placement.quarantine.worker_failed(worker, now)
             else:
                 self._charge(worker, cause, now)

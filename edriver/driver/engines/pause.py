@@ -20,7 +20,7 @@ class Pause:
         self._longest = longest
 
     def begin(self, now: float) -> float:
-        """Begin one; returns how many seconds it takes."""
+        """Begin a pause; returns its length in seconds."""
         seconds, self._next = self._next, min(2 * self._next, self._longest)
         self.until = now + seconds
         return seconds

@@ -33,15 +33,15 @@ HOST_FLAGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What owns the machines.
+    """An engine, which owns the machines.
 
     Attributes:
-        flag: its flag,
-        attribute: and where argparse puts the flag's value.
-        hosts: its hosts, in words.
-        meaning: returns the values of other flags that it stands for, by their attributes.
-        details: flags that belong to it, by their attributes.
-        dials_in: whether its agents dial in, also if hosts_dial_in is not set: it has a host source of its own.
+        flag: its flag.
+        attribute: the attribute in which argparse stores the flag's value.
+        hosts: a description of its hosts.
+        meaning: returns the values of other flags that it implies, by their attributes.
+        details: the flags that belong to it, by their attributes.
+        dials_in: whether its agents dial in, also if hosts_dial_in is not set, because it provides the host source.
     """
 
     flag: str
@@ -136,7 +136,7 @@ ENGINES: Final = (
 
 
 def with_engine(flags: argparse.Namespace) -> argparse.Namespace:
-    """The flags, with what an engine stands for; `engine` is the engine itself, or None.
+    """The flags, with those that an engine implies; `engine` is the engine itself, or None.
 
     Raises:
         UsageError: they name two engines, an engine and hosts, or an engine's details without it; or they cannot be

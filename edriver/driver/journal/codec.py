@@ -66,15 +66,15 @@ class CodecError(ValueError):
 
 
 class Record:
-    """How values of one type are written.
+    """Describes how values of one type are written.
 
     Args:
         kind: a dataclass or a named tuple.
 
     Attributes:
-        kind: the same.
-        mutable: whether its values change, so that a second way to one would become another value.
-        names: of the fields that the constructor takes.
+        kind: as given.
+        mutable: whether its values change, so that a second reference to one would become a separate value.
+        names: the names of the constructor's fields.
     """
 
     def __init__(self, kind: type) -> None:
@@ -171,10 +171,10 @@ class Codec:
     # ---- reading ---------------------------------------------------------------------------------------------
 
     def decode(self, data: Json) -> Any:
-        """The value in what `encode` has made of it.
+        """Decode a value that `encode` has encoded.
 
         Raises:
-            CodecError: it is something else.
+            CodecError: it is not such a value.
         """
         if isinstance(data, list):
             return tuple([self.decode(item) for item in data])
@@ -211,10 +211,10 @@ class Codec:
 
 
 def tagged(data: Json) -> tuple[str, Json]:
-    """The name of a type, and what is there of a value of it.
+    """Split an encoded value into the name of its type and its contents.
 
     Raises:
-        CodecError: it is something else.
+        CodecError: it is not an encoded value.
     """
     if not isinstance(data, dict) or len(data) != 1:
         raise CodecError(f"{data!a:.100} is no object of one type")

@@ -30,7 +30,7 @@ class Draws:
         key: see `new_key`. The same key yields the same draws, in the same order.
 
     Attributes:
-        count: how many there were.
+        count: the number of draws so far.
     """
 
     def __init__(self, key: bytes) -> None:

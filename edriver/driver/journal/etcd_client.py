@@ -73,14 +73,14 @@ class EtcdAddress:
 
     @classmethod
     def parse(cls, text: str, environ: Mapping[str, str]) -> EtcdAddress:
-        """Read it from URLs with commas between them; TLS files are named as for etcdctl.
+        """Parse a comma-separated list of URLs; the environment names TLS files as for etcdctl.
 
         Args:
-            text: such as `https://etcd1:2379,https://etcd2:2379`.
-            environ: may have ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY.
+            text: the list, such as `https://etcd1:2379,https://etcd2:2379`.
+            environ: the environment; may have ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY.
 
         Raises:
-            ValueError: it is no such list, or a file cannot be read.
+            ValueError: it is not such a list, or a file cannot be read.
         """
         urls = [urlsplit(url.strip()) for url in text.split(",")]
         schemes = {url.scheme for url in urls}

@@ -84,10 +84,10 @@ class EtcdLock:
         return True
 
     def write(self, operations: Sequence[Any]) -> None:
-        """Have etcd do all of this, or nothing of it, while this process has the lock.
+        """Commit these operations atomically, while this process holds the lock.
 
         Raises:
-            JournalLostError: it has it no more, and nothing was done.
+            JournalLostError: it no longer holds the lock; nothing was committed.
             EtcdError: see EtcdClient.
         """
         rpc = self._client.messages

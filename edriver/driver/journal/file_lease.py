@@ -35,13 +35,13 @@ MAX_BYTES: Final = 1000
 
 
 class Holder(NamedTuple):
-    """What the file says.
+    """The contents of the file.
 
     Attributes:
-        token: the driver's own.
+        token: the token of the driver.
         machine: see `this_machine`.
-        process: its process there, and when that was started.
-        renewals: how many there were.
+        process: the driver's process ID there, and its start time.
+        renewals: the number of renewals.
     """
 
     token: str
@@ -94,10 +94,10 @@ class FileLease:
         self._renewal.start()
 
     def check(self) -> None:
-        """See that no other driver has the journal. A file that was removed is no other driver's.
+        """Check that no other driver holds the journal. A removed file does not mean that another driver does.
 
         Raises:
-            JournalLostError: another one has it.
+            JournalLostError: another driver holds it.
         """
         found = self._read()
         if found is not None and found.token != self._token:
@@ -133,7 +133,7 @@ class FileLease:
 
     def _write(self) -> None:
         text = "\n".join(Holder(self._token, self._machine, process_name(os.getpid()), f"{self._renewals:012}"))
-        with os.fdopen(open_private(self._path), "r+b", buffering=0) as file:  # in place: a full disk is no matter
+        with os.fdopen(open_private(self._path), "r+b", buffering=0) as file:  # in place, which works on a full disk
             file.write(text.encode())
             file.truncate()
 

@@ -33,7 +33,7 @@ class Part(enum.Enum):
 
 
 Upgrade: TypeAlias = Callable[[Part, Json], Json]
-"""Makes a part in the next format of one in its own."""
+"""Converts a part from its format to the next one."""
 
 UPGRADES: dict[int, Upgrade] = {}
 """From each format between OLDEST_FORMAT and FORMAT to the one after it."""

@@ -58,19 +58,19 @@ class JournalLostError(JournalError):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Head:
-    """What a driver needs to take a run over, beside the events.
+    """The data, beside the events, that a driver needs to take a run over.
 
     Attributes:
         run_id: the run.
-        arguments: its command line,
-        directory: the working directory in which it was given,
-        environment: and the environment: workers inherit it.
-        key: of its draws.
-        folder: the run's own folder, with the socket at which the agents of this machine find their driver.
-        incarnation: how many drivers there were before, plus 1.
+        arguments: its command line.
+        directory: the working directory of the command line.
+        environment: the environment of the command line, which workers inherit.
+        key: the key of its draws.
+        folder: the run's private folder, with the socket at which the agents of this machine find their driver.
+        incarnation: the number of earlier drivers, plus 1.
         began: the core's clock, and the time in seconds since the epoch, when the run began.
-        port: where agents of other hosts find the driver; 0: it has no port.
-        credentials: what they know it by: see RunCredentials; empty: nothing.
+        port: the port at which agents of other hosts find the driver; 0: no port.
+        credentials: the credentials that identify the driver to them: see RunCredentials; may be empty.
     """
 
     run_id: str
@@ -149,11 +149,11 @@ _FIELD_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 
 class Turn(NamedTuple):
-    """What is written at once.
+    """A record that is written at once.
 
     Attributes:
-        entry: an event, with its times; None: the message was none to the core.
-        link: which message of an agent's has been taken in; None: the event comes from the driver itself.
+        entry: an event, with its times; None: the message was not an event for the core.
+        link: identifies the agent's message that was taken in; None: the event comes from the driver itself.
     """
 
     entry: Entry | None
@@ -164,10 +164,10 @@ class Journal(ABC):
     """The journal of a run, held by this process alone.
 
     Attributes:
-        name: which one, in messages.
-        turns_at_once: how many turns one call of `append` should write at most.
-        format: in which what is read was written: see formats.py.
-        written_by: by which release.
+        name: its name in messages.
+        turns_at_once: the maximum number of turns that one call of `append` should write.
+        format: the format of the contents: see formats.py.
+        written_by: the release that wrote the contents.
     """
 
     name: str
@@ -181,7 +181,7 @@ class Journal(ABC):
 
     @property
     def remote(self) -> bool:
-        """Whether writing waits for other machines, so that it belongs in a thread of its own."""
+        """Whether writing waits for other machines, so that it belongs in a separate thread."""
         return self.turns_at_once > 1
 
     @property
@@ -190,7 +190,7 @@ class Journal(ABC):
         """See Head.
 
         Raises:
-            JournalError: it has none.
+            JournalError: the journal has no head.
         """
 
     @abstractmethod
@@ -237,7 +237,7 @@ class Journal(ABC):
 
     @abstractmethod
     def snapshot(self) -> tuple[float, float, Json] | None:
-        """See `keep_snapshot`; None: there was none, and the entries are all there ever were."""
+        """See `keep_snapshot`; None before the first snapshot, when the entries are complete."""
 
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
@@ -279,10 +279,10 @@ class Journal(ABC):
 
     @contextlib.contextmanager
     def _reading(self, what: str) -> Iterator[None]:
-        """Read something of it.
+        """Read a part of the journal.
 
         Raises:
-            JournalError: it is not what this driver writes.
+            JournalError: the part does not have the form that this driver writes.
         """
         try:
             yield

@@ -64,21 +64,21 @@ class OrderCheck:
                 raise OtherOrderError(then, order)
 
     def finish(self) -> None:
-        """There is no further event.
+        """Check, after the last event, that no order is left.
 
         Raises:
-            OtherOrderError: something more was ordered.
+            OtherOrderError: the journal has a further order.
         """
         if self._given:
             raise OtherOrderError(self._given[0], "")
 
 
 def order_text(action: actions.Action, draws: int) -> str | None:
-    """An order as the journal remembers it: what it is, and a digest of it; None: nobody carries this action out.
+    """An order as the journal remembers it: its kind and digest; None if no one carries this action out.
 
     Args:
         action: the core's action.
-        draws: how many draws there were before it: the secret of a round is the next one.
+        draws: the number of draws before it: the secret of a round is the next one.
     """
     parts = _parts(action, draws)
     if parts is None:

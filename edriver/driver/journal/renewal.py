@@ -9,11 +9,11 @@ from edriver.driver.journal.journal import JournalLostError
 
 
 class Renewal:
-    """Renews a claim in a thread of its own: the event loop may be held up for longer than the claim holds.
+    """Renews a claim in a separate thread: the event loop may be blocked for longer than the claim is valid.
 
     Args:
-        renew: renews it once, or raises JournalLostError.
-        period: seconds between two renewals.
+        renew: renews the claim once, or raises JournalLostError.
+        period: the seconds between two renewals.
     """
 
     def __init__(self, renew: Callable[[], None], period: float) -> None:

@@ -37,17 +37,17 @@ def check_run_name(name: str) -> str:
 
 
 class RunName:
-    """The name of a run, held until this process ends: no two drivers have it at a time.
+    """The name of a run, held until this process ends, so that two drivers never have it at the same time.
 
     Args:
-        root: the folder in which each run has one for its records.
+        root: the folder in which each run has a folder for its records.
         name: see `check_run_name`.
 
     Attributes:
-        root: the same.
+        root: as given.
 
     Raises:
-        RunNameTakenError: another process has it.
+        RunNameTakenError: another process holds the name.
         NotOwnError: another account can change what it leads to.
         OSError: the file cannot be opened or locked.
     """
@@ -66,7 +66,7 @@ class RunName:
 
     @property
     def run_id(self) -> str:
-        """The latest run of this name; empty: there was none."""
+        """The latest run of this name; empty before the first run."""
         found = os.pread(self._descriptor, 100, 0).decode(errors="replace").strip()
         return found if is_run_id(found) else ""
 

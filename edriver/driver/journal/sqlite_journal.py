@@ -81,16 +81,16 @@ class SqliteJournal(Journal):
 
     @classmethod
     def take_over(cls, path: Path, run_id: str = "", lease: FileLease | None = None) -> SqliteJournal:
-        """Open one that another driver has left; nothing in it is changed.
+        """Open a journal that another driver has left, without changing it.
 
         Args:
-            path: where it is.
-            run_id: the run whose it is to be; empty: any.
+            path: the path of the journal.
+            run_id: the run that it must belong to; empty: any.
             lease: this driver's claim to the folder; None: the usual one.
 
         Raises:
-            JournalError: it is none, or damaged, of a format that is not read, or of another run, or its driver lives;
-                or another account can have written it: its command line and environment would be run as this user's.
+            JournalError: it is not a journal, or is damaged, of an unsupported format, or of another run; or its driver
+                is alive; or another account can have written it, whose command line would then run as this user.
         """
         try:
             with OwnFolder(path.parent) as folder:
@@ -110,7 +110,7 @@ class SqliteJournal(Journal):
             raise JournalError(f"the journal {path} is refused: {error}") from None
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be taken over: {_reason(error)}") from None
-        except (sqlite3.Error, ValueError, TypeError) as error:  # its own texts may be damaged, too
+        except (sqlite3.Error, ValueError, TypeError) as error:  # its texts may be damaged, too
             if isinstance(error, sqlite3.Error) and is_locked(error):
                 raise JournalError(
                     f"the driver of this run lives: it holds the journal {path}. Stop it first (edriver stop)"
@@ -230,11 +230,11 @@ class SqliteJournal(Journal):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit all that is executed, or nothing of it.
+        """Commit the statements executed inside, all or none.
 
         Raises:
-            JournalLostError: another driver has the journal, or may have had it meanwhile.
-            JournalError: it cannot be written.
+            JournalLostError: another driver holds the journal, or may have held it meanwhile.
+            JournalError: the journal cannot be written.
         """
         self._lease.check()
         try:

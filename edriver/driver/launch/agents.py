@@ -17,7 +17,7 @@ from edriver.system.own_addresses import is_loopback
 _log = logging.getLogger("edriver.driver")
 
 MAX_CONCURRENT_STARTS: Final = 64
-"""How many agents may be on their way at a time; and how many names may be looked up."""
+"""The maximum number of agents being started at a time, and of names being looked up."""
 
 MIXED_ADDRESSES_ERROR: Final = (
     "some hosts of this run are called by a loopback address (localhost, 127.0.0.1), by which only this machine can "

@@ -21,7 +21,7 @@ class BrokerError(Exception):
 
 
 class UnusableBrokerError(BrokerError):
-    """The engine will refuse every request until the command line is changed: there is no such partition or image."""
+    """The engine will refuse every request until the command line changes, for example for an unknown partition."""
 
 
 class Broker(Protocol):

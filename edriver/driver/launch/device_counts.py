@@ -20,7 +20,7 @@ ANSWER_TIMEOUT: Final = CONNECT_TIMEOUT + 15.0
 """Seconds that a host may take to answer."""
 
 MAX_CONCURRENT: Final = 64
-"""How many hosts are asked at a time."""
+"""The maximum number of hosts asked at a time."""
 
 _HERE: Final = (sys.executable, "-P", "-m", "edriver.agent.devices")
 
@@ -54,7 +54,7 @@ async def _asked(host: str, command: list[str] | tuple[str, ...], *, here: bool)
     except OSError as error:
         raise DiscoveryError(f"{command[0]} cannot be started: {error.strerror}") from error
     try:
-        found = json.loads(output.splitlines()[-1])  # a login shell may print lines of its own before
+        found = json.loads(output.splitlines()[-1])  # a login shell may print other lines before
         return DeviceCount(int(found["gpus"]), int(found["cores"]))
     except (ValueError, LookupError, TypeError) as error:
         raise DiscoveryError(f"it does not say how many devices it has: it printed {output[:100]!r}") from error

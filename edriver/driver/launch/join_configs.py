@@ -44,12 +44,12 @@ HOST_SPECIFIC_VARIABLES: Final = frozenset(
 )
 HOST_SPECIFIC_PREFIXES: Final = (
     *("SSH_", "XDG_"),
-    # What Slurm says to each task of its own step and node; what it says of the job (SLURM_JOB_ID) is handed on
+    # Slurm's variables about a task's step and node; those about the job (SLURM_JOB_ID) are passed on
     *("SLURMD_", "SLURM_CPU_BIND", "SLURM_LAUNCH_", "SLURM_MEM_BIND", "SLURM_SRUN_", "SLURM_STEP", "SLURM_TOPOLOGY_"),
     *("SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_GTIDS", "SLURM_JOB_GPUS", "SLURM_LOCALID", "SLURM_NODEID"),
     *("SLURM_PROCID", "SLURM_TASK_PID", "PMI_", "PMIX_"),
 )
-"""What of the driver's environment is about its own host, and is not handed on to others."""
+"""The variables of the driver's environment that describe its host and are not passed on to other hosts."""
 
 
 def portable_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -43,16 +43,16 @@ class Launcher(Protocol):
     async def start(self, host: str, bootstrap: Bootstrap) -> None:
         """Start an agent on a host; return once it has been started. It then has 30 s to connect.
 
-        Up to 64 calls are under way at a time. One that is cancelled leaves nothing behind.
+        Up to 64 calls run at a time. A cancelled call must leave nothing behind.
 
         Raises:
-            AgentLaunchError: it cannot be started, with the reason.
-            OSError: the same, with the operating system's.
+            AgentLaunchError: the agent cannot be started, with the reason.
+            OSError: the agent cannot be started, with the operating system's reason.
         """
         ...
 
     async def stop(self, agent_id: int, /) -> None:
-        """Kill an agent that has not ended when ordered to. One that has ended is no error."""
+        """Kill an agent that has not ended when ordered to. It is not an error if it has ended."""
         ...
 
     def watches(self, agent_id: int, /) -> bool:

@@ -102,10 +102,10 @@ async def address_among(name: str, others: Iterable[str], chosen: str = "") -> s
 
 
 def interface_address(name: str) -> str:
-    """The address of a network interface, IPv4's first.
+    """The address of a network interface, preferably IPv4.
 
     Raises:
-        ValueError: there is no such interface, or it has no address; names those that have.
+        ValueError: the interface does not exist or has no address; the message names those that have one.
     """
     found = addresses_by_interface()
     if not found.get(name):
@@ -119,12 +119,12 @@ async def _look_up(
 ) -> list[tuple[int, Where]]:
     """The addresses of a name, each with its family.
 
-    Each has a thread of its own, which is not waited for: a name server that does not answer holds up no other host,
-    and not the driver's end.
+    Each lookup has a separate thread, which is not joined: a name server that does not answer delays neither other
+    hosts nor the driver's end.
 
     Raises:
         OSError: the name is not known, or was not found in time (TimeoutError).
-        UnicodeError: it is no name.
+        UnicodeError: it is not a valid name.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[tuple[int, Where]]] = loop.create_future()

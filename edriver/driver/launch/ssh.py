@@ -54,10 +54,10 @@ class SshLauncher:
         return cls(SshOptions(context.ssh_port, context.ssh_identity_file))
 
     async def start(self, host: str, bootstrap: Bootstrap) -> None:
-        """Start one.
+        """Start an agent.
 
         Raises:
-            OSError: there is no ssh here, or no port can be opened.
+            OSError: ssh is not installed here, or no port can be opened.
         """
         process = self._spawn(host, await bootstrap.join_config())
         connection = _SshOutput(host, bootstrap.connected)

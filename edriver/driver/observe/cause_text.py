@@ -61,10 +61,10 @@ class Line:
 
 
 def cause_text(cause: Cause) -> str:
-    """A cause in a sentence; those of collectives that failed have the tracebacks on further lines.
+    """Describe a cause in a sentence; for failed collectives the tracebacks follow on further lines.
 
     Raises:
-        ValueError: it is none that the core makes.
+        ValueError: the core does not make such a cause.
     """
     if cause.worker is not None and (words := worker_words(cause)):
         return f"{worker_text(cause.worker)} {words}"
@@ -446,8 +446,8 @@ def _uneven_text(steps: why.UnevenSteps) -> str:
 
 
 def _listed(groups: Iterable[why.StepGroup], doing: str) -> str:
-    """Workers by the boundaries they have passed: `worker 1 (...) is done after 3 steps`; without the number where
-    there are none, as in a script in restart mode.
+    """Workers by the boundaries they have passed: `worker 1 (...) is done after 3 steps`; without the number if they
+    pass no boundaries, as in restart mode.
     """
     texts = []
     for group in groups:

@@ -25,13 +25,13 @@ class ForgottenError(LookupError):
 
 
 class EventBuffer:
-    """Numbers events and remembers the latest; the last one always.
+    """Numbers events and remembers the latest; always at least the last one.
 
     Args:
-        limit: bytes that they may take.
+        limit: the maximum total size, in bytes.
 
     Attributes:
-        last_seq: the number of the last event; 0: there was none.
+        last_seq: the number of the last event; 0 before the first.
     """
 
     STATE = ("last_seq", "unwritten")
@@ -90,7 +90,7 @@ class EventBuffer:
         """At most `limit` events after this number.
 
         Raises:
-            ForgottenError: there is no such number yet, or an event after it is forgotten.
+            ForgottenError: the number does not exist yet, or an event after it is forgotten.
         """
         first = self.last_seq - len(self._events) + 1
         if seq > self.last_seq:

@@ -77,7 +77,7 @@ class EventHistory:
 
     @property
     def last_seq(self) -> int:
-        """The number of the last event; 0: there was none."""
+        """The number of the last event; 0 before the first."""
         return self.events.last_seq
 
     @property
@@ -96,7 +96,7 @@ class EventHistory:
         """At most `limit` events after this number.
 
         Raises:
-            ForgottenError: there is no such number yet, or an event after it is forgotten.
+            ForgottenError: the number does not exist yet, or an event after it is forgotten.
         """
         return self.events.since(seq, limit)
 
@@ -140,13 +140,13 @@ class EventHistory:
     def take(
         self, event: events.Event, step: Sequence[actions.Action], loss: Cause | None, lines: Iterable[Line]
     ) -> list[status_pb2.Event]:
-        """Write down what a step of the core has brought; returns the new events.
+        """Record a step of the core; returns the new events.
 
         Args:
-            event: what happened.
-            step: what was ordered then.
-            loss: what is announced of the event itself; None: nothing.
-            lines: what is announced of all of it, in order.
+            event: the core's event.
+            step: the resulting step.
+            loss: the announcement of the event itself, or None.
+            lines: all announcements of the step, in order.
         """
         now = self._clock()
         self._announced.clear()

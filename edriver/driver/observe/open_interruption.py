@@ -28,9 +28,9 @@ class Opening(NamedTuple):
     """How an interruption began, in seconds since the epoch.
 
     Attributes:
-        start: when the last boundary before it was passed; of the first one: when the run began.
-        noticed: when the death was noticed that ended the round; None: it was no death.
-        ended: when the driver ended the round; None: there was none.
+        start: when the last boundary before it was passed; for the first interruption, when the run began.
+        noticed: when the death that ended the round was noticed; None if no death ended it.
+        ended: when the driver ended the round; None without a round.
     """
 
     start: float
@@ -40,16 +40,16 @@ class Opening(NamedTuple):
 
 @dataclass(slots=True)
 class OpenInterruption:
-    """An interruption that goes on.
+    """An interruption that has not ended.
 
     Attributes:
         opening: how it began.
-        kind: what it is.
-        cause: why the round before it ended; None: there was none.
-        waited: seconds in which there were too few hosts or workers for a round,
-        waits_since: and since when there are now; None: there are enough.
-        failed_rounds: rounds that were tried in it and made no step.
-        declared: seconds of it that the script had declared as evaluation or saving: they are no stall.
+        kind: its kind.
+        cause: why the previous round ended; None without one.
+        waited: the seconds in which the run had too few hosts or workers for a round.
+        waits_since: since when it has too few; None if it has enough.
+        failed_rounds: the number of rounds that were tried in it and made no step.
+        declared: the seconds of it that the script declared as evaluation or saving, which are not a stall.
     """
 
     opening: Opening

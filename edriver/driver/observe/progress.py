@@ -110,11 +110,11 @@ class Written:
     """Checkpoints that workers have written to disk, as far as they have reported them.
 
     Attributes:
-        count: checkpoints.
-        seconds: how long it took to write them, beside training.
-        nbytes: the bytes of their files.
-        failures: how many could not be written.
-        steps: the steps of the newest.
+        count: the number of checkpoints.
+        seconds: the total time that writing them took, in parallel with training.
+        nbytes: the total size of their files, in bytes.
+        failures: the number of checkpoints that could not be written.
+        steps: the number of steps of the newest.
     """
 
     count: int = 0
@@ -189,7 +189,7 @@ class ProgressTracker:
         self.samples = SampleCount()
 
     def assigned(self, plan: RoundPlan) -> int:
-        """A round begins; returns how many of the reported steps are to be repeated."""
+        """Begin a round; returns the number of reported steps that must be repeated."""
         begins = plan.checkpoint or self._before.get(plan.version.round_id, 0) + plan.version.boundaries
         lost = 0
         if self._plan is not None:
@@ -273,7 +273,7 @@ class ProgressTracker:
             status.version.boundaries = known.latest.boundaries
 
     def progress(self) -> status_pb2.Progress | None:
-        """How far training is; None before the first word of a member."""
+        """The progress of training; None before the first report of a member."""
         if self._plan is None or not self._standings:
             return None
         now = self._clock()

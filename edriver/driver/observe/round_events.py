@@ -69,7 +69,7 @@ class RoundEvents:
 
     @property
     def detected(self) -> float | None:
-        """When the death was noticed that has ended the latest round; None: it was no death."""
+        """When the death that ended the latest round was noticed; None if no death ended it."""
         return self._detected
 
     def assigned(self, plan: RoundPlan, steps_lost: int, text: str, now: float) -> status_pb2.Event:

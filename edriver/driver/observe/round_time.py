@@ -22,8 +22,8 @@ class RoundEnding(NamedTuple):
     """How a round ended.
 
     Attributes:
-        cause: why; None: it is not known.
-        noticed: when the death was noticed that ended it, in seconds since the epoch; None: it was no death.
+        cause: why; None if unknown.
+        noticed: when the death that ended it was noticed, in seconds since the epoch; None if no death ended it.
         ended: when the driver ended it.
     """
 
@@ -37,22 +37,21 @@ class RoundTime:
     """A round's part in the time, as far as it is known.
 
     Attributes:
-        round_id: which one.
-        size: its members.
-        steps_lost: how many steps were lost before it,
-        again: and how many of its first steps are made again.
+        round_id: the round.
+        size: the number of its members.
+        steps_lost: the number of steps lost before it.
+        again: the number of its first steps that repeat lost ones.
         assigned: when it was assigned, in seconds since the epoch.
-        start: when its members held the state; None: not all have passed their first boundary.
-        latest: what the farthest member has reported,
-        reported_at: when that was received.
-        unknown: seconds of which it is not known whether they were steps.
-        training: seconds of steps,
-        stalled: and without any.
-        repeating: the part of `training` in which steps were made again,
-        caught_up: whether all of them have been repeated.
-        stalled_until: when the last stall that is known was over. A member may have met it at one boundary, and another
-            at the next.
-        ending: how it has ended; None: it has not. Its members' last reports may arrive later.
+        start: when its members held the state; None until all have passed their first boundary.
+        latest: the last report of the farthest member.
+        reported_at: when that report arrived.
+        unknown: the seconds that may or may not have been steps.
+        training: the seconds of steps.
+        stalled: the seconds without steps.
+        repeating: the part of `training` in which steps were repeated.
+        caught_up: whether all lost steps have been repeated.
+        stalled_until: when the last known stall ended. One member may have met it at one boundary, another at the next.
+        ending: how it has ended; None if it has not. Its members' last reports may arrive later.
         looks: `training`, `repeating` and `stalled` at times in the last SETTLING_SECONDS, and once before.
     """
 
@@ -89,7 +88,7 @@ class RoundTime:
             again = min(1.0, self.again / latest.boundaries)  # a share: there may be no report of just that step
             self.repeating = max(self.repeating, self.training * again)
             self.caught_up = latest.boundaries >= self.again
-        self.repeating = min(self.repeating, self.training)  # a stall that another member reports later is no step
+        self.repeating = min(self.repeating, self.training)  # a stall reported later by another member is not a step
         if not self.looks or now - self.looks[-1][0] >= LOOK_INTERVAL:
             self.looks.append((now, self.training, self.repeating, self.stalled))
             while len(self.looks) > 1 and self.looks[1][0] <= now - SETTLING_SECONDS:

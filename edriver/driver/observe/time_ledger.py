@@ -45,12 +45,12 @@ class TimeLedger:
 
     Args:
         began: when the run began.
-        counts_steps: whether workers pass boundaries; without, as in restart mode, it is not known what becomes of a
-            round's time: a failure may throw all of it away.
+        counts_steps: whether workers pass boundaries; otherwise, as in restart mode, a round's time is unknown, because
+            a failure may discard all of it.
 
     Attributes:
-        counts_steps: the same.
-        last_step: when the last known boundary was passed, in seconds since the epoch; None: there was none.
+        counts_steps: as given.
+        last_step: when the last known boundary was passed, in seconds since the epoch; None before the first.
         over: whether the run has ended.
     """
 
@@ -116,11 +116,11 @@ class TimeLedger:
         return [*self._under_way(min(synced, now), phases), *self._advance(part, now)]
 
     def round_ended(self, cause: Cause | None, noticed: float | None, now: float) -> list[status_pb2.Interruption]:
-        """The round has ended; returns the interruptions that are over.
+        """End the round; returns the interruptions that are over.
 
         Args:
-            cause: why; None: it is not known, and counts as a failure.
-            noticed: when the death was noticed that ended it; None: it was no death.
+            cause: why; None: unknown, which counts as a failure.
+            noticed: when the death that ended it was noticed; None if no death ended it.
             now: the time.
         """
         part, found = self._round, []
@@ -148,7 +148,7 @@ class TimeLedger:
             unfinished.opening = unfinished.opening._replace(noticed=min(when, unfinished.opening.ended))
 
     def waits(self, waiting: bool, now: float) -> None:
-        """Whether the run waits for hosts or workers, without which there is no round."""
+        """Whether the run waits for hosts or workers that a round needs."""
         if self._open is not None:
             self._open.waits(waiting, now)
 
@@ -289,11 +289,11 @@ class TimeLedger:
 
 
 def _steps_lost(before: RoundTime | None, steps_lost: int) -> tuple[int, int]:
-    """Of a round: how many steps were lost before it, and how many of its steps are made again.
+    """The number of steps lost before a round, and the number of its steps that repeat lost ones.
 
     Args:
-        before: the round before it.
-        steps_lost: how many that round has lost.
+        before: the previous round.
+        steps_lost: the number of steps that the previous round lost.
     """
     if before is None or _is_done(before.ending):
         return steps_lost, steps_lost

@@ -37,7 +37,7 @@ class Warnings:
     """
 
     def __init__(self) -> None:
-        """There is none yet."""
+        """Begin without warnings."""
         self.sources = Sources()
         self._found: dict[tuple[CauseKind, str | None], status_pb2.Warning] = {}
         self._reported: dict[tuple[CauseKind, str | None], float] = {}

@@ -72,8 +72,8 @@ class WorkerOutput:
         limit: see MAX_BYTES.
 
     Attributes:
-        last_seq: the number of the last line; 0: there was none.
-        news: set when a line is added, and then another one.
+        last_seq: the number of the last line; 0 before the first.
+        news: set when a line is added, and then replaced.
     """
 
     def __init__(

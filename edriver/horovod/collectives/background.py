@@ -28,10 +28,10 @@ _OVER = "the round in which this operation was started is over"
 
 
 class Task:
-    """An operation that has been started; a handle stands for it.
+    """An operation that has been started; the caller holds a handle to it.
 
     Args:
-        carry_out: waits for the members' agreement, and starts what was agreed on.
+        carry_out: waits for the members' agreement, and starts the agreed operation.
     """
 
     def __init__(self, carry_out: Callable[[], Pending]) -> None:
@@ -53,7 +53,7 @@ class Task:
         self._settle(pending, error)
 
     def abandon(self) -> None:
-        """It will not be carried out, or nobody is to wait for that any longer."""
+        """Cancel: the operation will not run, or callers need not wait for it any longer."""
         self._settle(None, HorovodInternalError(_OVER))
 
     def settled(self) -> bool:

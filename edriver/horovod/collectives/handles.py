@@ -35,7 +35,7 @@ def wait_for(lock: threading.Lock) -> None:
 
 
 class UnderWay(Protocol):
-    """What a handle stands for."""
+    """The operation behind a handle."""
 
     def done(self) -> bool:
         """Whether waiting would take no time."""
@@ -49,8 +49,8 @@ class Pending:
     """A collective that has begun.
 
     Attributes:
-        works: what is to be waited for.
-        finish: answers with the result, once all of it is there.
+        works: the pending works to wait for.
+        finish: returns the result, once all works are complete.
     """
 
     works: Sequence[dist.Work | None]
@@ -87,7 +87,7 @@ def poll(handle: int) -> bool:
     """Whether a collective is complete or has failed, so that `synchronize` would not wait.
 
     Raises:
-        ValueError: there is no such handle, or its result has been taken.
+        ValueError: the handle is unknown, or its result has been returned already.
     """
     if handle not in _pending:
         raise ValueError(f"there is no handle {handle}: its result has been taken, or its round is over")

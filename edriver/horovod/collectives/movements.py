@@ -39,7 +39,7 @@ def exchanged_rows(
         where the rows arrive, in the order of the members, and what to wait for.
 
     Raises:
-        HorovodInternalError: a member is gone.
+        HorovodInternalError: a member is lost.
     """
     result = tensor.new_empty(sum(take), *tensor.shape[1:])
     row = tensor[:1].numel() * tensor.element_size() if len(tensor) else _row_bytes(tensor)
@@ -71,7 +71,7 @@ def gathered_rows(tensor: torch.Tensor, rows: Sequence[int], lane: Lane) -> Pend
         lane: who takes part; they have agreed.
 
     Raises:
-        HorovodInternalError: a member is gone.
+        HorovodInternalError: a member is lost.
     """
     padded = tensor.detach()
     if len(padded) < max(rows):
@@ -140,16 +140,16 @@ def grouped_allgather_async(
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Put the members' tensors after one another, along the first dimension. Gradients pass through it.
+    """Concatenate the members' tensors along the first dimension. Gradients flow through the operation.
 
     Args:
-        tensor: of the same type, and the same shape but for the first dimension, on all members.
-        name: what the operation is called in errors; the same on all members.
-        process_set: who takes part.
+        tensor: a tensor of the same type and, except for the first dimension, the same shape on all members.
+        name: the name of the operation in errors; the same on all members.
+        process_set: the ranks that take part.
 
     Raises:
-        MismatchError: the members call different things; names the ranks, types and shapes.
-        HorovodInternalError: a member is gone.
+        MismatchError: the members' calls differ; the message names the ranks, types and shapes.
+        HorovodInternalError: a member is lost.
         ValueError: the tensor has no dimension, or this rank is not a member.
     """
     (result,) = _Allgather.apply("allgather", name, process_set, tensor)  # type: ignore[no-untyped-call]
@@ -209,7 +209,7 @@ def _broadcast(
             if not in_place:
                 return buffer
             with torch.no_grad():
-                # Where the bytes have arrived in its own memory, this tells torch that it was written to.
+                # Where the bytes arrived directly in the tensor's memory, this tells torch that it was written to.
                 tensor.copy_(buffer)
             return tensor
 
@@ -244,18 +244,18 @@ def broadcast_(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Give all members the tensor of one; returns it. Gradients pass through it.
+    """Broadcast one member's tensor to all members; returns a new tensor. Gradients flow through the operation.
 
     Args:
-        tensor: of the same type and shape on all members; it stays as it is.
-        root_rank: whose tensor it is: a rank among all, also in a process set.
-        name: what the operation is called in errors; the same on all members.
-        process_set: who takes part.
+        tensor: a tensor of the same type and shape on all members; it is not modified.
+        root_rank: the rank whose tensor is broadcast: a global rank, also in a process set.
+        name: the name of the operation in errors; the same on all members.
+        process_set: the ranks that take part.
 
     Raises:
-        MismatchError: the members call different things; names the ranks, types and shapes.
-        HorovodInternalError: a member is gone.
-        ValueError: the root, or this rank, is no member.
+        MismatchError: the members' calls differ; the message names the ranks, types and shapes.
+        HorovodInternalError: a member is lost.
+        ValueError: the root, or this rank, is not a member.
     """
     result: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
     return result
@@ -297,7 +297,7 @@ def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, members: Proc
 
 
 def _splits(tensor: torch.Tensor, splits: Any, size: int) -> tuple[list[int], str]:
-    """How many rows go to each member, and what is wrong; empty: nothing."""
+    """The number of rows for each member, and an error message, empty if the arguments are valid."""
     nothing = [0] * size
     if refusal := no_rows([tensor]):
         return nothing, refusal
@@ -336,17 +336,17 @@ def alltoall(
     """Send rows to each member, and receive theirs. Gradients pass through it.
 
     Args:
-        tensor: of the same type, and the same shape but for the first dimension, on all members.
+        tensor: a tensor of the same type and, except for the first dimension, the same shape on all members.
         splits: how many rows go to each member, in their order; None: equally many. Rows that are left over stay here.
-        name: what the operation is called in errors; the same on all members.
-        process_set: who takes part.
+        name: the name of the operation in errors; the same on all members.
+        process_set: the ranks that take part.
 
     Returns:
         The rows received, in the order of the members; with splits, a pair of those and of how many came from each.
 
     Raises:
-        MismatchError: the members call different things; names the ranks, types and shapes.
-        HorovodInternalError: a member is gone.
+        MismatchError: the members' calls differ; the message names the ranks, types and shapes.
+        HorovodInternalError: a member is lost.
         ValueError: the splits are not integers, one for each member, or add up to more than there is.
     """
     result, taken = _Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
@@ -378,7 +378,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
     Raises:
         MismatchError: a member called something else.
-        HorovodInternalError: a member is gone.
+        HorovodInternalError: a member is lost.
         ValueError: this rank is not a member.
     """
     checked_tensors("barrier", [], process_set)

@@ -45,11 +45,11 @@ class Operation:
         return pending.result()
 
     def later(self) -> int:
-        """Have it carried out, and wait for nobody; returns its handle, from which errors come.
+        """Start the operation without waiting; returns its handle, which raises the errors.
 
         Raises:
             ValueError: this rank is not a member.
-            HorovodInternalError: a member is gone.
+            HorovodInternalError: a member is lost.
         """
         return handle_of(begun_later(self.call, self.members, self.begin, self.extra))
 
@@ -57,10 +57,10 @@ class Operation:
 def begun_later(
     call: Call, members: ProcessSet, begin: Callable[[Agreed], Pending] | None = None, extra: int = 0
 ) -> UnderWay:
-    """An operation that is carried out without waiting for anybody; None: the members agree on it, no more.
+    """Run an operation in the background; if `begin` is None, the members only agree on it.
 
-    Where the set has no lane for it in this round, it is carried out at once: in one that the script has not entered
-    by `hvd.init` or `hvd.elastic.run`.
+    If the set has no lane for it in this round, it runs at once: the script has not entered the round by `hvd.init` or
+    `hvd.elastic.run`.
     """
     runner = runner_of(members)
     agreement = Agreement(call, members, extra, later=runner is not None)
@@ -68,7 +68,7 @@ def begun_later(
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def carry_out() -> Pending:
-        """As the caller would, whose modes and stream are those of its own thread."""
+        """Run in the caller's modes and on its stream, which are otherwise those of each thread."""
         agreed = agreement.conclude()
         if begin is None:
             return Pending([], lambda: None)

@@ -58,11 +58,11 @@ ADASUM_REFUSED = (
 
 
 def chosen_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The operation that was asked for, with Horovod's two ways to ask.
+    """The requested operation, given in one of Horovod's two ways.
 
     Raises:
-        ValueError: both were used, or it is none of Horovod's operations.
-        NotImplementedError: it is Adasum.
+        ValueError: both ways were used, or it is not an operation of Horovod.
+        NotImplementedError: the operation is Adasum.
     """
     if op is not None and average is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
@@ -76,16 +76,16 @@ def chosen_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
 
 
 class _Reduction:
-    """How tensors of one call are reduced.
+    """How the tensors of one call are reduced.
 
     Args:
-        op: how they are combined.
-        prescale: what they are multiplied with before,
-        postscale: and after.
-        members: who takes part.
+        op: the operation that combines them.
+        prescale: the factor for the tensors before the reduction.
+        postscale: the factor for the result.
+        members: the ranks that take part.
 
     Raises:
-        TypeError: a factor is no number.
+        TypeError: a factor is not a number.
     """
 
     def __init__(self, op: ReduceOp, prescale: float, postscale: float, members: ProcessSet) -> None:
@@ -114,7 +114,7 @@ class _Reduction:
         return _scaled(tensor, self.prescale).to(wide).contiguous() if self.prescale != 1.0 else tensor.to(wide)
 
     def after(self, total: torch.Tensor, dtype: torch.dtype, size: int) -> torch.Tensor:
-        """What has arrived from so many members, in its own type."""
+        """The result from so many members, in the tensor's original type."""
         if self.op is Average:
             total = total.div_(size) if dtype.is_floating_point or dtype.is_complex else _truncated(total, size)
         if self.postscale != 1.0:
@@ -149,15 +149,15 @@ def _reduce(
     finish: Callable[[list[torch.Tensor]], Any],
     in_place: bool = False,
 ) -> Operation:
-    """All-reduces of tensors, those of one type together.
+    """All-reduce tensors, those of the same type together.
 
     Args:
-        kind: of the call.
-        tensors: what is reduced.
-        name: what the script calls it.
-        reduction: how.
-        finish: answers with the call's result from the reduced tensors.
-        in_place: whether the tensors may be written to.
+        kind: the kind of call.
+        tensors: the tensors to reduce.
+        name: the script's name for the operation.
+        reduction: how to reduce them.
+        finish: returns the call's result from the reduced tensors.
+        in_place: whether the tensors may be modified.
     """
     call = reduction.call(kind, name, tensors)
     ready: list[torch.Tensor] = []
@@ -443,14 +443,14 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """Combine the members' tensors and share out the rows of the result: the first members get the first rows.
+    """Reduce the members' tensors and scatter the rows of the result: the first members get the first rows.
 
-    Gradients pass through it. The arguments are those of `allreduce`; op is Average or Sum.
+    Gradients flow through the operation. The arguments are those of `allreduce`; op is Average or Sum.
 
     Raises:
-        MismatchError: the members call different things; names the ranks, types and shapes.
-        HorovodInternalError: a member is gone.
-        NotImplementedError: another operation was asked for.
+        MismatchError: the members' calls differ; the message names the ranks, types and shapes.
+        HorovodInternalError: a member is lost.
+        NotImplementedError: op is another operation.
         ValueError: the tensor has no rows.
     """
     reduction = _Reduction(chosen_op(op, None), prescale_factor, postscale_factor, process_set)

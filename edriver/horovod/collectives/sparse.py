@@ -18,24 +18,24 @@ from edriver.horovod.process_sets import ProcessSet, global_process_set
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Start to combine the members' sparse tensors; returns a function that waits for the result and returns it.
+    """Start to reduce the members' sparse tensors; returns a function that waits for the result and returns it.
 
-    As in Horovod, the handle is a function to be called, and not for `hvd.synchronize`.
+    As in Horovod, the handle is a function to call, and cannot be passed to `hvd.synchronize`.
 
     Args:
-        tensor: a COO tensor, of the same shape and type on all members, of any number of entries.
-        name: what the operation is called in errors; the same on all members.
+        tensor: a COO tensor with any number of entries, of the same shape and type on all members.
+        name: the name of the operation in errors; the same on all members.
         op: hvd.Average or hvd.Sum.
-        process_set: who takes part.
+        process_set: the ranks that take part.
 
     Raises:
-        NotImplementedError: another operation was asked for.
-        TypeError: it is no tensor.
+        NotImplementedError: op is another operation.
+        TypeError: `tensor` is not a tensor.
 
     The function raises:
         ValueError: the tensor is not sparse.
-        MismatchError: the members call different things; names the ranks, types and shapes.
-        HorovodInternalError: a member is gone.
+        MismatchError: the members' calls differ; the message names the ranks, types and shapes.
+        HorovodInternalError: a member is lost.
     """
     if chosen_op(op, None) not in (Average, Sum):
         raise NotImplementedError("sparse_allreduce: op is hvd.Average or hvd.Sum")

@@ -27,7 +27,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """False: there is no MPI."""
+    """Return False: MPI is not supported."""
     del verbose
     return basics.mpi_built()
 
@@ -46,7 +46,7 @@ def nccl_built(verbose: bool = False) -> int:
 
 @contextlib.contextmanager
 def env(**kwargs: Any) -> Iterator[None]:
-    """Set variables of the environment for a while; those that are None stay as they are."""
+    """Set environment variables temporarily; those whose value is None stay unchanged."""
     wanted = {name: str(value) for name, value in kwargs.items() if value is not None}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

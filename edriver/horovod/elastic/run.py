@@ -18,14 +18,14 @@ R = TypeVar("R")
 
 
 def run(func: Callable[..., R]) -> Callable[..., R | None]:
-    """Make a training function elastic: see `edriver.run`, which it is, with Horovod's states.
+    """Make a training function elastic: `edriver.run` for Horovod's states.
 
-    In a world that torchrun has made, or edriver in restart mode, the function is called once, with rank 0's state.
+    Under torchrun, or edriver in restart mode, the function is called once, with rank 0's state.
 
     Raises:
         ValueError: hvd.init() has not been called.
-        TypeError: the function is an async function or a generator function, or has returned what only such a function
-            returns; or the first argument is no state.
+        TypeError: the function is an async function or a generator function, or has returned a coroutine or a
+            generator; or the first argument is not a state.
     """
     refuse_function(func, "hvd.elastic.run")
 
@@ -41,7 +41,7 @@ def run(func: Callable[..., R]) -> Callable[..., R | None]:
             try:
                 return func(state, *args, **kwargs)
             finally:
-                process_sets.stop_all()  # what nobody waits for must not reach into the next round
+                process_sets.stop_all()  # background operations must not reach into the next round
 
         if basics.world().fixed and isinstance(own, StateOfRounds):
             fresh_start.say_no_state_is_kept("hvd.elastic.run")

@@ -24,16 +24,16 @@ from edriver.worker.state.handlers import SamplerHandler, register_handler
 
 
 class ElasticSampler(elastic_sampler.ElasticSampler):
-    """Gives each member its share of an epoch, and remembers what is done.
+    """Gives each member its share of an epoch, and records the samples that are done.
 
-    Give it to the TorchState and call `record_batch` or `record_indices` after each step. Unlike Horovod's, `set_epoch`
-    with the epoch that is under way clears nothing, so it may be called at the start of an epoch as well as at its end.
-    A sampler that is in no state is split anew in each round.
+    Pass it to the TorchState and call `record_batch` or `record_indices` after each step. Unlike Horovod's,
+    `set_epoch` with the current epoch clears nothing, so it may be called at the start of an epoch as well as at its
+    end. A sampler outside of a state is split anew in each round.
 
     Args:
-        dataset: what is sampled, of constant length.
+        dataset: the dataset to sample; its length must be constant.
         shuffle: whether the order is a permutation drawn from (seed, epoch).
-        seed: the shuffle's seed, the same on all members.
+        seed: the seed of the permutation; the same on all members.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -88,7 +88,7 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
 
     @property
     def total_size(self) -> int:
-        """How many all of them take, with what is repeated so that all take equally many."""
+        """The number of samples of all members together, with those repeated so that each takes equally many."""
         return self._placed().share * self._placed().size
 
     # ---- what is done
@@ -116,13 +116,13 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
             cursor.record(min(batch_size, cursor.share - cursor.recorded))
 
     def record_indices(self, indices: Iterable[int]) -> None:
-        """Count samples as done, in any order. Those of other members are theirs to record.
+        """Count samples as done, in any order. Each member records its own samples.
 
         Args:
-            indices: into the dataset.
+            indices: indices into the dataset.
 
         Raises:
-            ValueError: the dataset has no such sample.
+            ValueError: an index is outside of the dataset.
         """
         cursor = self._placed()
         if self._places is None:
@@ -155,13 +155,13 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to what `state_dict` answered, here or under any Horovod; what is left is split anew.
+        """Load the result of `state_dict`, of this class or of any version of Horovod; splits the rest anew.
 
-        Indices say which samples are done. A number alone says how many: of a state that was written here they are the
-        same ones, of one that Horovod has written others may be, since its order is another.
+        A state with indices says which samples are done; one with a number says how many. For a number in a state that
+        edriver wrote these are the same samples; for one that Horovod wrote they may differ, since its order differs.
 
         Raises:
-            KeyError: it is no such state.
+            KeyError: it is not the state of a sampler.
         """
         epoch = int(state_dict["epoch"])
         if "processed_indices" in state_dict:
@@ -174,7 +174,7 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
             self._go_to(epoch, number)
 
     def _go_to(self, epoch: int, number: int) -> None:
-        """So many samples of an epoch are done; what is left is split anew."""
+        """Set the number of samples done in an epoch, and split the rest anew."""
         done = max(0, int(number) - len(self._excluded))
         self._cursor.load(CursorState(epoch, self._cursor.seed, min(done, self._cursor.length)))
         self.reset()
@@ -205,7 +205,7 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
             self.load_compact({**state, "offset": min(offsets)})
 
     def reset(self) -> None:
-        """Split what is left among the current members: called at the start of every round.
+        """Split the remaining samples among the current members; called at the start of every round.
 
         Raises:
             ValueError: the dataset's length has changed, or hvd.init() has not been called.
@@ -262,7 +262,7 @@ class _SamplerHandler(SamplerHandler):
         self.value.load_compact(tree)
 
     def keep(self) -> Any:
-        """The compact state; what is excluded does not change within an epoch, and may be long."""
+        """The compact state, without the excluded samples, which do not change within an epoch and may be many."""
         state = self.value.compact()
         return {**state, "excluded": Fixed(state["excluded"])}
 

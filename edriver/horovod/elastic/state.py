@@ -175,14 +175,14 @@ class _RankZeroValues(object_state.ObjectState):
             answer = own(self)
             if answer is not None:
                 return bool(answer)
-            if self._committed is None:  # it has brought the state over by itself
+            if self._committed is None:  # the subclass has transferred the state by itself
                 self.save()
             return self._committed is not False
 
         type.__setattr__(cls, "sync", sync)
 
     def on_reset(self) -> None:
-        """Adapt to a new round. The first one of this state is none, although `init` has had one before it."""
+        """Adapt to a new round. The state's first round does not count as new, although `init` began one before."""
         if self._has_met:
             super().on_reset()
         else:
@@ -286,7 +286,7 @@ class _StateDictHandler(StateHandler):
 
 
 class ModelStateHandler(_StateDictHandler):
-    """Horovod's handler of a model, for handlers of a script's own that are based on it; edriver has its own."""
+    """Horovod's handler of a model, as a base class for scripts' handlers; edriver itself uses another one."""
 
     def sync(self) -> None:
         """Broadcast parameters and buffers from rank 0."""
@@ -320,16 +320,16 @@ _EDRIVERS_OWN = (ModelStateHandler, OptimizerStateHandler, SamplerStateHandler)
 
 
 def get_handler_registry() -> HandlerRegistry:
-    """Classes with their handlers. For those that are there from the start edriver has handlers of its own."""
+    """Return the registered classes with their handlers. For the default entries edriver uses other handlers."""
     return _registry
 
 
 def set_handler_registry(registry: HandlerRegistry) -> None:
-    """Have values of these classes looked after by these handlers, also the model and the optimizer.
+    """Register the handlers for values of these classes, the model and the optimizer included.
 
     Args:
-        registry: classes with their handlers; the first class that fits counts. edriver's own handlers look after
-            values that have one of those that `get_handler_registry` lists from the start, or none.
+        registry: classes with their handlers; the first class that matches counts. edriver's handlers are used for
+            values that match only a default entry of `get_handler_registry`, or no entry.
     """
     global _registry
     _registry = registry

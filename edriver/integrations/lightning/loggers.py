@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import Strategy
 
 
 class _ContinuedWriter(ExperimentWriter):
-    """Goes on in a file that another worker began: Lightning's own would delete it."""
+    """Continues a file that another worker began; Lightning's writer would delete it."""
 
     def __init__(self, log_dir: str) -> None:
         super().__init__(log_dir)
@@ -20,7 +20,7 @@ class _ContinuedWriter(ExperimentWriter):
                 self.metrics_keys = list(csv.DictReader(file).fieldnames or ())
 
     def _check_log_dir_exists(self) -> None:
-        """Leave what is there."""
+        """Keep existing files."""
 
 
 def take_over(loggers: Iterable[Logger], strategy: Strategy, begun: bool) -> None:

@@ -28,12 +28,12 @@ EPOCH: Final = "epoch"
 
 
 class RestOfEpoch:
-    """A training loader that yields what is left of an epoch, and is as long as all of it, as Lightning counts.
+    """A training loader that yields the rest of an epoch, and has the length of the whole epoch, as Lightning expects.
 
     Args:
-        loader: the script's.
-        sampler: the state's, which the loader draws from.
-        done: batches of the epoch that were made in earlier rounds.
+        loader: the script's loader.
+        sampler: the state's sampler, which the loader draws from.
+        done: the number of batches of the epoch from earlier rounds.
 
     Raises:
         TypeError: the loader does not draw from this sampler.
@@ -53,7 +53,7 @@ class RestOfEpoch:
         self._batch_size = loader.batch_size or getattr(batches, "batch_size", None) or 1
 
     def __len__(self) -> int:
-        """Batches of this rank in the whole epoch, earlier rounds included."""
+        """The number of this rank's batches in the whole epoch, earlier rounds included."""
         return self._done + len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:

@@ -103,10 +103,10 @@ class Counters(Part):
 
 
 class Metrics(Part):
-    """What was logged last, and what epoch-level values of the epoch under way have gathered on this rank.
+    """The values logged last, and those that this rank has gathered for epoch-level values of the current epoch.
 
-    The latter is a worker's own: a newcomer takes over which values there are, as their reduction is a collective, and
-    none of what they have gathered.
+    Each worker gathers its own: a newcomer takes over the names, because reducing them is a collective, but not the
+    gathered values.
     """
 
     def read(self) -> Any:

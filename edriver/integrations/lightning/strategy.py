@@ -116,13 +116,13 @@ class ElasticStrategy(DDPStrategy):
         speak_as(self.global_rank if _has_place() else 1 - first)
 
     def _configure_launcher(self) -> None:
-        """There is none: edriver starts the processes."""
+        """Do nothing: edriver starts the processes."""
 
     def setup_distributed(self) -> None:
-        """Take the round's group, which is there.
+        """Use the round's existing group.
 
         Raises:
-            RuntimeError: there is no round.
+            RuntimeError: called outside of a round.
         """
         if not dist.is_initialized():
             raise RuntimeError(

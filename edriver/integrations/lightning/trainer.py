@@ -52,13 +52,13 @@ class ElasticTrainer(Trainer):
 
     Args:
         strategy: "auto", "ddp", "ddp_find_unused_parameters_true", or an ElasticStrategy.
-        devices: leave it out: each worker has one device, and edriver's -np sets the number of workers.
-        num_nodes: leave it out.
-        use_distributed_sampler: leave it out: the ElasticSampler splits the training data.
-        options: Trainer's.
+        devices: do not set it: each worker has one device, and edriver's -np sets the number of workers.
+        num_nodes: do not set it.
+        use_distributed_sampler: do not set it: the ElasticSampler splits the training data.
+        options: other options of Trainer.
 
     Raises:
-        ValueError: an option contradicts that, or has no use in elastic mode; the message names what to use instead.
+        ValueError: an option contradicts these rules, or has no use in elastic mode; the message names the alternative.
     """
 
     fit_loop: ElasticFitLoop
@@ -144,16 +144,16 @@ class ElasticTrainer(Trainer):
         """Train from the current state on. Call it inside the function that `edriver.run` wraps.
 
         Args:
-            model: the state's.
-            data: what Trainer.fit takes: the training loader, validation loaders, or a data module.
-            ckpt_path: a checkpoint that was made at the end of an epoch; only a run's first round loads it.
-            options: more of them.
+            model: the state's model.
+            data: as for Trainer.fit: the training loader, validation loaders, or a data module.
+            ckpt_path: a checkpoint from the end of an epoch; only a run's first round loads it.
+            options: other options of Trainer.fit.
 
         Raises:
-            RuntimeError: there is no state yet, or no round.
+            RuntimeError: called before `elastic_state` or outside of a round.
             ValueError: the model is not the state's.
             TypeError: the training loader does not draw from the state's sampler.
-            Exception: what leads out of a round, or out of training.
+            Exception: any exception that ends the round or the training.
         """
         if self._elastic is None:
             raise RuntimeError(
@@ -189,10 +189,10 @@ class ElasticTrainer(Trainer):
 
     @property
     def estimated_stepping_batches(self) -> int | float:
-        """max_steps: how many steps an epoch has depends on how many workers there are.
+        """Return max_steps, because the number of steps of an epoch depends on the number of workers.
 
         Raises:
-            ValueError: there is no max_steps.
+            ValueError: max_steps is not set.
         """
         if self.max_steps == -1 and self.max_epochs != -1:
             raise ValueError(

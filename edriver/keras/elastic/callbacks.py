@@ -19,18 +19,18 @@ from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 
 class CommitStateCallback(ElasticCallback):
-    """Passes a boundary after every batch, and commits the state with some of them.
+    """Passes a boundary after every batch, and commits the state at some of them.
 
-    A further boundary with a commit is passed once an epoch's last callback is done, when the next one begins or the
-    fit ends: an epoch is ended exactly once.
+    After an epoch's last callback, when the next epoch begins or the fit ends, it passes another boundary with a
+    commit, so that an epoch ends exactly once.
 
     Args:
         state: the state.
-        batches_per_commit: with how many batches a commit is made; at the others `state.check_host_updates()` is
-            called, which costs next to nothing and keeps a failure from losing a step.
+        batches_per_commit: the number of batches per commit; after the other batches it calls
+            `state.check_host_updates()`, which costs next to nothing and keeps a failure from losing a step.
 
     Raises:
-        TypeError: it is no KerasState.
+        TypeError: `state` is not a KerasState.
         ValueError: batches_per_commit is less than 1.
     """
 
@@ -106,16 +106,16 @@ class CommitStateCallback(ElasticCallback):
 
 
 class UpdateEpochStateCallback(ElasticCallback):
-    """Keeps `state.epoch`: how many epochs are done. Give model.fit `initial_epoch=state.epoch`.
+    """Updates `state.epoch`, the number of completed epochs. Pass `initial_epoch=state.epoch` to model.fit.
 
-    Where a callback stops the training early it is set to model.fit's `epochs`, so that a fit which is entered again
+    If a callback stops the training early, `state.epoch` is set to model.fit's `epochs`, so that a later call of fit
     does nothing.
 
     Args:
         state: the state.
 
     Raises:
-        ValueError: it has no attribute of that name.
+        ValueError: the state has no attribute `epoch`.
     """
 
     def __init__(self, state: KerasState) -> None:
@@ -137,15 +137,16 @@ class UpdateEpochStateCallback(ElasticCallback):
 
 
 class UpdateBatchStateCallback(ElasticCallback):
-    """Keeps `state.batch`: how many batches of the epoch are done. An epoch that is resumed is shorter by that.
+    """Updates `state.batch`, the number of completed batches of the epoch, by which a resumed epoch is shorter.
 
-    Which samples these batches had is the sampler's matter: without a RecordBatchCallback the data begin anew.
+    The sampler records which samples these batches had: without a RecordBatchCallback the data start from the
+    beginning.
 
     Args:
         state: the state.
 
     Raises:
-        ValueError: it has no attribute of that name.
+        ValueError: the state has no attribute `batch`.
     """
 
     precedence = 1
@@ -172,22 +173,22 @@ class UpdateBatchStateCallback(ElasticCallback):
         return max(0, steps - self.state.batch) if self.state.batch and steps else None
 
     def resumes(self, left: int) -> None:
-        """See that there is no train step where nothing is left."""
+        """Prevent a train step if no batch is left."""
         if left == 0 and max(member.precedence for member in Fit.of(self).members) == self.precedence:
             pass_over_one_batch(self.model)
 
 
 class RecordBatchCallback(ElasticCallback):
-    """Has an ElasticSampler record each batch of model.fit's DataLoader: an epoch that is resumed has what remains.
+    """Records each batch of model.fit's DataLoader in its ElasticSampler, so that a resumed epoch has what remains.
 
-    It also starts the sampler's epochs, and makes `len(loader)` that of a whole epoch, because Keras asks for it once,
-    when a fit begins.
+    It also starts the sampler's epochs, and makes `len(loader)` the length of a whole epoch, because Keras reads it
+    once, when a fit begins.
 
     Args:
-        loader: the DataLoader that model.fit is given, whose sampler is an ElasticSampler. Give that to the state.
+        loader: the DataLoader passed to model.fit. Its sampler must be an ElasticSampler that is part of the state.
 
     Raises:
-        TypeError: it is no DataLoader, has another sampler, or batches of its own making.
+        TypeError: `loader` is not a DataLoader, has another sampler, or a custom batch sampler.
     """
 
     precedence = 2
@@ -224,7 +225,7 @@ class RecordBatchCallback(ElasticCallback):
         return self._batches()
 
     def resumes(self, left: int) -> None:
-        """See that there is no train step where nothing is left."""
+        """Prevent a train step if no batch is left."""
         if left == 0:
             self._whole.filled = True
             pass_over_one_batch(self.model)
@@ -255,7 +256,7 @@ class _WholeEpochs(Sampler[int]):
         return iter(range(len(self))) if self.filled and not self._batches() else iter(self._elastic)
 
     def __len__(self) -> int:
-        """How many samples of a whole epoch this rank has."""
+        """The number of samples of a whole epoch on this rank."""
         return -(-self._elastic.samples_done().samples // topology.current().size)
 
 

@@ -42,10 +42,10 @@ class Fit:
 
     Attributes:
         members: the elastic callbacks in its list.
-        batches_before: how many batches of the epoch that is under way were done before this fit.
-        offset: what is added to Keras's number of an epoch to get the state's: a script may count on from
+        batches_before: the number of batches of the current epoch that were completed before this fit.
+        offset: the difference between the state's number of an epoch and Keras's: a script may count on from
             `initial_epoch=state.epoch`, or begin with 0 each time, as in `epochs=EPOCHS - state.epoch`.
-        left: how many batches the epoch that is under way had left when this fit began; None: all.
+        left: the number of batches left in the current epoch when this fit began; None: all.
     """
 
     def __init__(self) -> None:

@@ -134,7 +134,7 @@ class CallbackHandler(StateHandler):
         self._held: dict[str, Any] | None = None
 
     def note(self) -> None:
-        """An epoch has ended: note what the callback holds. Its model, and what is no data, are left out."""
+        """Note the callback's data at the end of an epoch, without its model and values that are not data."""
         self._held = {
             name: TakeOver().value(value) for name, value in vars(self.value).items() if _is_data(name, value)
         }
@@ -153,7 +153,7 @@ class CallbackHandler(StateHandler):
         self._held = TakeOver().value(tree)
 
     def keep(self) -> Any:
-        """A box: what is held is never changed, only replaced."""
+        """Return the held data in a box, because it is replaced but never changed."""
         return Fixed(self._held)
 
     def bring_back(self, kept: Any) -> None:

@@ -18,25 +18,25 @@ from edriver.worker.state.torch_state import TorchState
 
 
 class KerasState(TorchState):
-    """A state with a Keras model and its optimizer; see `edriver.TorchState`, which it is.
+    """A TorchState with a Keras model and its optimizer; see `edriver.TorchState`.
 
         state = KerasState(model, batch=0, epoch=0, sampler=sampler, stopping=stopping)
 
-    All of the model's variables are in it (weights, statistics of batch normalization, states of seed generators), its
-    metrics, and all of the optimizer's variables. The statistics are averaged over the members with each step of a
-    DistributedOptimizer, so that the state is the same on all of them.
+    It holds all of the model's variables (weights, statistics of batch normalization, states of seed generators), its
+    metrics, and all of the optimizer's variables. Each step of a DistributedOptimizer averages the statistics over the
+    members, so that the state is the same on all of them.
 
-    Callbacks that remember epochs (EarlyStopping, ReduceLROnPlateau, History) may be given by names of their own:
+    Pass callbacks with state across epochs (EarlyStopping, ReduceLROnPlateau, History) by name as well:
     CommitStateCallback then makes them continue in the next round.
 
     Args:
         model: the model, built and compiled.
-        optimizer: its optimizer; None: the one it was compiled with. It is built here.
-        objects: everything else, by name.
+        optimizer: the optimizer; None: the one that the model was compiled with. The constructor builds it.
+        objects: all other values, by name.
 
     Raises:
-        TypeError: it is no Keras model, or no Keras optimizer.
-        ValueError: the model is not built, or a name is one of this class's own.
+        TypeError: `model` is not a Keras model, or `optimizer` is not a Keras optimizer.
+        ValueError: the model is not built, or a name is an attribute of this class.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **objects: Any) -> None:

@@ -25,7 +25,7 @@ MAX_REMEMBERED_CHANGES: Final = 10_000
 """Changes that are remembered because they may arrive again."""
 
 ENTRY_BYTES: Final = 200
-"""What a key, or a remembered change, takes beside its own bytes."""
+"""The overhead of a key, or of a remembered change, in bytes."""
 
 
 class KeyValues:
@@ -45,7 +45,7 @@ class KeyValues:
         self._made_bytes = 0
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return len(self._values)
 
     @property
@@ -65,15 +65,15 @@ class KeyValues:
         """Set a key.
 
         Raises:
-            OutOfBoundsError: there is no room for it.
+            OutOfBoundsError: the store is full.
         """
         self.set_all({key: value})
 
     def set_all(self, values: Mapping[str, bytes]) -> None:
-        """Set keys: all, or none of them. One may make room for another, in whatever order they come.
+        """Set all of these keys, or none. One may make room for another, whatever their order.
 
         Raises:
-            OutOfBoundsError: there is no room for them.
+            OutOfBoundsError: the store has no room for them.
         """
         self.check_room(values)
         for key, value in values.items():
@@ -82,7 +82,7 @@ class KeyValues:
             self._values[key] = value
 
     def check_room(self, values: Mapping[str, bytes]) -> None:
-        """Raise OutOfBoundsError if there is no room for these keys."""
+        """Raise OutOfBoundsError if the store has no room for these keys."""
         grows = more = 0
         for key, value in values.items():
             before = self._values.get(key)

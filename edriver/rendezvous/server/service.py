@@ -199,6 +199,6 @@ class StoreService(rendezvous_pb2_grpc.StoreServiceServicer):
     async def CountKeys(  # noqa: N802
         self, request: pb.CountKeysRequest, _context: _ServicerContext
     ) -> pb.CountKeysResponse:
-        """How many keys a run has."""
+        """The number of keys of a run."""
         run = self._runs.find(request.run_id)
         return pb.CountKeysResponse(count=0 if run is None else len(run.keys))

@@ -184,10 +184,10 @@ class EdriverBackend(RendezvousBackend):
 
 
 def _unpickled(state: bytes) -> _RendezvousState:
-    """What torch's engine has pickled, in this process.
+    """Unpickle a state that torch's engine in this process has pickled.
 
     Raises:
-        RendezvousStateError: it is no state.
+        RendezvousStateError: it is not a state.
     """
     try:
         found = pickle.loads(state)  # noqa: S301  the caller's own: nothing pickled comes over the network

@@ -19,15 +19,15 @@ def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """Torch's own dynamic rendezvous, with its state and its store at `edriver rendezvous`.
+    """Torch's dynamic rendezvous, with its state and its store at `edriver rendezvous`.
 
     Args:
         params: torchrun's. Of `--rdzv-conf` this takes, besides what torch's handler does, `credentials`, the file of
             the server's credentials, and `read_timeout`, the seconds for which a server that is away is waited for.
 
     Raises:
-        RendezvousConnectionError: there are no credentials.
-        ValueError: a parameter makes no sense.
+        RendezvousConnectionError: no credentials were found.
+        ValueError: a parameter is invalid.
     """
     # A worker is started by a fork; gRPC's handlers for that would wait for its threads. And of a server that is away
     # the backend speaks itself.

@@ -109,7 +109,7 @@ class RendezvousStore(Store):
         return bool(self._change(key, delete_key=pb.DeleteKey()).existed)
 
     def num_keys(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return int(self._call(self._client.store.CountKeys, pb.CountKeysRequest(run_id=self._run_id)).count)
 
     def has_extended_api(self) -> bool:

@@ -13,7 +13,7 @@ _SCALER_ATTRIBUTES: Final = ("_scale", "_growth_tracker", "_per_optimizer_states
 
 
 class Scale(NamedTuple):
-    """The scale and what led to it: tensors, or None before the first use."""
+    """The scale and the growth tracker: tensors, or None before the first use."""
 
     scale: Any
     growth: Any
@@ -25,7 +25,7 @@ def is_known(scaler: torch.amp.GradScaler) -> bool:
 
 
 def scale_of(scaler: torch.amp.GradScaler) -> Scale:
-    """What it has now: its own tensors."""
+    """The scaler's current tensors, not copies."""
     return Scale(scaler._scale, scaler._growth_tracker)
 
 

@@ -24,15 +24,16 @@ _PREPARING_FUNCTION: Final = "get_preparation_data"
 
 
 def frames() -> dict[int, FrameType]:
-    """The innermost frame of each thread but the one that asks, by the thread's ident.
+    """The innermost frame of each thread but the calling one, by the thread's ident.
 
-    With its own frame, which refers to what this returns, the caller would make a reference cycle: until the next
-    garbage collection the training thread's variables would live on. Among them is a DistributedDataParallel of a round
-    that is over, which goes on reducing gradients in the next round's backward passes, over connections that are cut.
+    The caller's frame refers to the result, so including it would create a reference cycle, which would keep the
+    training thread's variables alive until the next garbage collection. Among them is the DistributedDataParallel of
+    an ended round, which would continue to reduce gradients in the next round's backward passes, over connections that
+    are cut.
 
-    Interface: sys._current_frames, which CPython documents for specialized purposes and others need not have.
-    Without it nothing is here: no worker reports itself as stuck, blocked or stalled, and reports have no stacks. Then
-    collectives that hang end with the group's own timeout.
+    Interface: sys._current_frames, which CPython documents for specialized purposes and other interpreters may lack.
+    Without it the result is empty: no worker reports itself as stuck, blocked or stalled, reports have no stacks, and
+    collectives that hang end with the group's timeout.
     """
     current = getattr(sys, "_current_frames", None)
     if current is None:
@@ -75,10 +76,10 @@ def format_stack(frame: FrameType) -> str:
 
 
 def waits_for_threads(frame: FrameType) -> bool:
-    """Whether the main thread, whose innermost frame this is, does nothing any more but wait for others to end.
+    """Whether the main thread, whose innermost frame this is, only waits for other threads to end.
 
-    Interface: that its outermost frame is then threading._shutdown. Under another name this is always False: what keeps
-    a process from ending is no longer named in the worker's output. Nothing else follows.
+    Interface: that its outermost frame is then threading._shutdown. If CPython renames it, this is always False, and
+    the worker's output no longer names what keeps a process from ending. There is no other effect.
     """
     code = callers(frame)[-1].f_code
     return code.co_name == _SHUTDOWN_FUNCTION and code.co_filename == threading.__file__

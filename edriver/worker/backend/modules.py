@@ -20,20 +20,20 @@ def buffers_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def class_versions(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Which version of its class each module has noted in a state_dict, by the module's name.
+    """The class version that each module recorded in a state_dict, by the module's name.
 
-    Interface: the attribute _metadata of what Module.state_dict answers. Without it there are none: load_state_dict
-    then takes old forms of a state for new ones, which a state of this very process never is.
+    Interface: the attribute _metadata of the result of Module.state_dict. Without it the result is empty, and
+    load_state_dict takes old forms of a state for new ones; a state of this very process is never old.
     """
     return dict(getattr(state, "_metadata", {}))
 
 
 class StateOfModule(dict[str, Any]):
-    """What Module.load_state_dict takes: a dict with an attribute for the modules' class versions.
+    """The argument of Module.load_state_dict: a dict with an attribute for the modules' class versions.
 
     Args:
         values: the state.
-        versions: what `class_versions` has answered of it.
+        versions: the result of `class_versions` for it.
     """
 
     def __init__(self, values: Mapping[str, Any], versions: Mapping[str, Any]) -> None:

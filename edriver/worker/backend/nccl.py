@@ -127,12 +127,14 @@ class Nccl:
         return found
 
     def members_of(self, key: str, together: bool) -> int | None:
-        """How many members build the communicator that a key of the store introduces; None: it introduces none.
+        """The number of members that build the communicator that a key of the store introduces.
+
+        Returns None if the key does not introduce a communicator.
 
         Args:
             key: the key.
-            together: whether it is asked for in one request with others (Store.multi_get), rather than set, or asked
-                for alone.
+            together: whether one request asks for it and for others (Store.multi_get), rather than setting it or
+                asking for it alone.
 
         Interface: the key under which rank 0 of a group leaves a communicator's ncclUniqueId, which each other rank
         gets before it joins (ProcessGroupNCCL::broadcastUniqueNCCLID; distributed_c10d.py has the prefixes). All ranks
@@ -152,10 +154,10 @@ class Nccl:
         return None if group is None else group.size()
 
     def finish(self) -> None:
-        """Wait for all that was asked of the device.
+        """Wait until the device has completed all of its work.
 
         Raises:
-            RuntimeError: the device, or this process's use of it, is broken. That cannot be mended in this process.
+            RuntimeError: the device, or this process's use of it, is broken; this process cannot recover from that.
         """
         torch.cuda.synchronize()
 
@@ -193,7 +195,7 @@ def nccl_here() -> Nccl | None:
 
 
 def note_sizes(kinds: Iterable[Any]) -> None:
-    """Have it known how many ranks a group has while it is being constructed; may be called again.
+    """Make a group's number of ranks known while it is being constructed; may be called again.
 
     Interface: that the constructors take a store, a rank and a size in this order, and use the store in the thread that
     constructs. Without it members do not wait for one another before they build such a communicator.

@@ -12,15 +12,15 @@ STATE_BYTES: Final = 2500
 
 
 class GlobalGenerator:
-    """Its state at a boundary.
+    """The state of numpy's global generator at a boundary.
 
-    numpy makes 624 Python integers of it, which takes 30 to 65 microseconds by each of its public ways (get_state,
-    bit_generator.state), as much as the rest of a boundary; to compare the bytes takes 1. So numpy is asked only if the
-    generator has been used since.
+    Both public ways (get_state, bit_generator.state) convert it to 624 Python integers, which takes 30 to 65
+    microseconds, as much as the rest of a boundary; comparing the bytes takes 1. So this asks numpy only if the
+    generator has been used since the last boundary.
 
     Interface: that a Mersenne Twister's state is in the first 2,500 bytes at the address that numpy gives for use with
-    ctypes. Where that does not hold for a generator of our own, or the global one is of another kind, numpy is asked at
-    each boundary.
+    ctypes. If that does not hold for a test generator, or the global one is of another kind, this asks numpy at each
+    boundary.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 DEFAULT_VARIABLE: Final = "EDRIVER_OMP_DEFAULT"
-"""Set where OMP_NUM_THREADS=1 comes from edriver: it was not known yet how many workers share the machine."""
+"""Set if OMP_NUM_THREADS=1 comes from edriver, because the number of workers on the machine was not known yet."""
 
 
 class ThreadCount:
@@ -29,11 +29,11 @@ class ThreadCount:
         self._ours = DEFAULT_VARIABLE in environ
 
     def follow(self, size: int, local_size: int) -> None:
-        """A round begins.
+        """Adapt to the start of a round.
 
         Args:
-            size: how many workers it has,
-            local_size: and how many of them are on this host.
+            size: the number of workers in the round.
+            local_size: the number of them on this host.
         """
         self._ours = self._ours and torch.get_num_threads() == self._given
         alone = (size if self._one_machine else local_size) == 1

@@ -47,9 +47,9 @@ def by_name() -> dict[str, dist.ProcessGroup]:
 
 
 def part_for(group: dist.ProcessGroup, device: torch.device | str) -> Any:
-    """What of a group works for tensors of a kind of device (cuda); None: nothing.
+    """The backend of a group for tensors of a kind of device (such as cuda), or None.
 
-    Interface: ProcessGroup._get_backend, which raises RuntimeError where there is none.
+    Interface: ProcessGroup._get_backend, which raises RuntimeError if the group has no such backend.
 
     Raises:
         AttributeError: torch's groups have no such method. See `by_name`.
@@ -61,12 +61,12 @@ def part_for(group: dist.ProcessGroup, device: torch.device | str) -> Any:
 
 
 def collectives_begun() -> int:
-    """How many collectives of the default group this process has begun since the group was built; 0: there is no group.
+    """The number of collectives that this process has begun in the default group; 0 without a group.
 
-    Interface: ProcessGroup's and Backend's _get_sequence_number_for_group. A group of several parts (CUDA's tensors
-    over NCCL, the host's over Gloo) answers with one part's number, so that of the host's part is added; in a group of
-    one part it counts twice. Without it none is counted: it is not seen that a loop has a collective between the
-    optimizer's step and its boundary, so no commit is made for that.
+    Interface: ProcessGroup's and Backend's _get_sequence_number_for_group. A group with several backends (NCCL for
+    tensors on GPUs, Gloo for those on the CPU) returns one backend's number, so the CPU backend's is added; in a group
+    with one backend it counts twice. Without the interface nothing is counted: edriver does not notice a collective
+    between the optimizer's step and the boundary, so it makes no commit for that.
     """
     group = dist.GroupMember.WORLD
     if group is None or not hasattr(group, "_get_sequence_number_for_group"):
@@ -147,8 +147,8 @@ def named(name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
 def default_store() -> Store:
     """The default group's store, under its prefix.
 
-    Interface: _get_default_store. If it is gone, an AttributeError ends the first sync, and the run: there is no other
-    way to a key that all members of the group see.
+    Interface: _get_default_store. Without it, an AttributeError ends the first sync, and the run: nothing else gives
+    access to a key that all members of the group see.
     """
     return c10d._get_default_store()
 

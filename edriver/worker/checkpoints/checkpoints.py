@@ -63,17 +63,17 @@ class Contents:
 
 
 class Checkpoints:
-    """Writes and loads the checkpoints in a folder, which one living run owns.
+    """Writes and loads the checkpoints in a folder, which one live run owns.
 
     Args:
         location: a path or a URL.
-        keep: how many whole ones to keep.
-        spawn: runs the writing.
+        keep: the number of complete checkpoints to keep.
+        spawn: runs the function that writes.
         clock: seconds since the epoch.
 
     Raises:
-        ValueError: keep is less than 1, or fsspec knows no such URL.
-        ImportError: what fsspec needs for the URL is not installed.
+        ValueError: keep is less than 1, or fsspec does not support the URL.
+        ImportError: a package that fsspec needs for the URL is not installed.
     """
 
     def __init__(
@@ -136,13 +136,13 @@ class Checkpoints:
             )
 
     def write(self, place: Place, contents: Contents, ready: Callable[[], None], done: Callable[[], None]) -> None:
-        """Begin to write one; never raises for what goes wrong with it, which is logged once.
+        """Start to write a checkpoint; a failure to write is logged once and not raised.
 
         Args:
-            place: where training is.
-            contents: what to write.
-            ready: returns when the contents are complete; called beside the caller.
-            done: called when they are no longer needed; there, too.
+            place: the position of the training.
+            contents: the contents to write.
+            ready: returns when the contents are complete; called in the writing thread.
+            done: called in the writing thread when the contents are no longer needed.
         """
         assert not self.busy, "one at a time"
         self._idle.clear()
@@ -165,7 +165,7 @@ class Checkpoints:
         self._spawn(job)
 
     def newest_steps(self) -> int:
-        """The steps of the newest whole checkpoint; 0: there is none, or the folder cannot be read, which is logged."""
+        """The steps of the newest complete checkpoint; 0 without one, or if the folder is unreadable (logged)."""
         try:
             newest = self._folder.newest()
         except Exception as error:  # noqa: BLE001

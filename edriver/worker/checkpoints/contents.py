@@ -38,7 +38,7 @@ def readable_form(tree: Mapping[str, Any], of_handled: Callable[[str, Any], Any]
 
 
 def _tensors_of(value: Any) -> Any:
-    """A value's tensors, where they stand in it; None: it has none."""
+    """A value's tensors, at their places in it; None if it has no tensors."""
     if is_plain_tensor(value):
         return value
     items = value.items() if type(value) is dict else enumerate(value) if type(value) in (list, tuple) else ()
@@ -64,14 +64,14 @@ def outline(value: Any, key_of: Mapping[int, str]) -> tuple[Any, ...]:
 
 
 def filled(what: tuple[Any, ...], tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The tree that an outline stands for.
+    """Rebuild the tree that an outline describes.
 
     Args:
         what: the outline.
-        tensors: by the keys that it names them by.
+        tensors: the tensors, by their keys in the outline.
 
     Raises:
-        ValueError: it is none, or a tensor is missing.
+        ValueError: `what` is not an outline, or a tensor is missing.
     """
     match what:
         case "dict", list(items):

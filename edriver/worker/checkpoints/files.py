@@ -172,13 +172,13 @@ def read(
     """The tensors of a checkpoint, in host memory, and some of its objects, by their keys.
 
     Args:
-        folder: its folder,
-        place: and where it is, as `CheckpointFolder.own` says: unpickling runs code that is in it.
-        entries: what is in it.
-        objects: the keys of those that are no tensors.
+        folder: the checkpoint's folder.
+        place: the location of the folder, as from `CheckpointFolder.own`: unpickling executes code in it.
+        entries: the entries of the checkpoint.
+        objects: the keys of the entries that are not tensors.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the checkpoint cannot be read.
         Exception: an object cannot be unpickled, or the files are not those of these entries.
     """
     contents: dict[str, Any] = {

@@ -22,9 +22,9 @@ _OF_SCHEDULERS: Final = (
 
 
 def differences(values: Mapping[str, Any], tree: Mapping[str, tuple[bool, Any]]) -> list[str]:
-    """Where the live optimizers and schedulers have other hyperparameters than a captured state, as texts.
+    """Describe where the hyperparameters of the live optimizers and schedulers differ from a captured state.
 
-    A learning rate that a scheduler has changed is no difference: its initial one counts.
+    A learning rate that a scheduler has changed is not a difference: the initial one counts.
 
     Args:
         values: the state's optimizers, schedulers and others, by name.

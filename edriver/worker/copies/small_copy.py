@@ -69,7 +69,7 @@ class SmallCopies:
     """Copies values that may share parts; their copies share them too.
 
     Args:
-        special: copies a value that has a rule of its own, else answers NotImplemented.
+        special: copies a value that has a special rule, else returns NotImplemented.
     """
 
     def __init__(self, special: Callable[[Any], Any] = not_ours) -> None:

@@ -135,7 +135,7 @@ class SnapshotBuffers:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the last copy's tensors have."""
+        """The size of the last copy's tensors, in bytes."""
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def hold(self) -> None:

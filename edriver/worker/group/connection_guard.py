@@ -49,8 +49,8 @@ class ConnectionGuard:
 
     Args:
         round_id: the round.
-        size: how many members it has.
-        connect: makes a connection to the round's store, for this object alone.
+        size: the number of its members.
+        connect: opens a connection to the round's store for the exclusive use of this object.
     """
 
     def __init__(self, round_id: RoundId, size: int, connect: Callable[[], StoreClient]) -> None:

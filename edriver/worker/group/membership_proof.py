@@ -20,7 +20,7 @@ from edriver.model.ids import RoundId
 
 SECRET_BYTES: Final = 32
 PROOF_BYTES: Final = 32
-"""Fixed lengths: no received data determines its own length."""
+"""Fixed, so that received data never determines its length."""
 
 _DOMAIN_TAG: Final = b"edriver membership of a pair, 1\0"
 _CLAIM_FORMAT: Final = struct.Struct("!QQQQ")

@@ -46,7 +46,7 @@ class PairsOfRound:
 
     Attributes:
         assignment: this worker's place in the round.
-        store: this worker's connection to the round's store, in which each group has keys of its own.
+        store: this worker's connection to the round's store, in which each group has its own keys.
         devices: the round's Gloo devices, as they are when it is called.
         close: closes the group's listeners to new connections; called with the number of ranks once it is proven.
         guard: has the connections of each group named before they are read; None: the round is not guarded.
@@ -68,11 +68,11 @@ class PairsOfRound:
             self._seen = suspects(self.devices().values())
 
     def prove(self, group: Backend, name: str) -> None:
-        """Exchange proofs over all pairs of a group at once; when all of them hold, let nothing new connect to it.
+        """Exchange proofs over all pairs of a group at once; if all are valid, close the group to new connections.
 
         Args:
             group: the group.
-            name: its own in the round, the same for all its ranks.
+            name: the group's unique name in the round, the same on all its ranks.
 
         Raises:
             UnprovenPeerError: a peer did not prove its membership, or not in time; or the round was severed.

@@ -61,7 +61,7 @@ _DEVICE_DESCRIPTORS = 4
 """Of a Gloo device beside its connections: an epoll set, both ends of a pipe, a listener."""
 
 _SPARE_DESCRIPTORS = 16
-"""For what passes while a group is built: Gloo aborts the process when there is none left."""
+"""Descriptors to leave free while a group is built: Gloo aborts the process when none is left."""
 
 
 @dataclass(slots=True)
@@ -192,14 +192,14 @@ class RoundGroup:
         torch_groups.init(self._backend, HashStore(), 0, 1, torch_groups.default_timeout())
 
     def sever(self, round_id: RoundId) -> int:
-        """Break the round: what its members' collectives wait for will never come. From any thread, at any time.
+        """Break the round, whose collectives can never complete. May be called from any thread, at any time.
 
-        Whatever of that round (or an older one) this process is building or computing raises within milliseconds,
-        and the round's group is never built again. A later round is not touched. Connections may be made while
-        this looks for them, so the caller repeats it until the main thread has acknowledged.
+        Operations of that round (or an older one) that this process is building or computing raise within
+        milliseconds, and the round's group is never built again. A later round is not affected. New connections may
+        open while this call looks for them, so the caller repeats it until the main thread has acknowledged.
 
         Returns:
-            How many connections were cut on which something was waited for; 1 where they cannot be found.
+            The number of severed connections that had a waiter; 1 if they cannot be found.
         """
         with self._lock:
             self._severed = max(self._severed, round_id)
@@ -217,14 +217,14 @@ class RoundGroup:
             return cut if self._finds_connections else max(1, cut)
 
     def settle(self) -> None:
-        """Let the device finish what the round has asked of it. Main thread only.
+        """Wait until the device has finished the round's work. Main thread only.
 
-        The host runs ahead of it. A member that goes away, or aborts its communicators, before all that the others have
-        asked of it has been sent, leaves them with a collective that never ends.
+        The host runs ahead of the device. If a member leaves, or aborts its communicators, before it has sent all that
+        the others wait for, their collectives never end.
 
         Raises:
-            PeerLostError: the round was severed meanwhile: what the device has computed is worthless.
-            RuntimeError: this process can use its GPU no longer.
+            PeerLostError: the round was severed meanwhile, so the device's results are invalid.
+            RuntimeError: this process can no longer use its GPU.
         """
         current = self._round
         if self._nccl is None or current is None or _communicators(self._nccl) == {}:
@@ -404,7 +404,7 @@ def _pairs_of(
 
 
 def _descriptors(assignment: Assignment) -> int:
-    """How many descriptors a round takes here: a Gloo device and its connections, and those to rank 0's store."""
+    """The number of descriptors that a round needs here: of a Gloo device, its connections, and rank 0's store."""
     group = _DEVICE_DESCRIPTORS + assignment.size - 1
     return group + (assignment.size if assignment.rank == 0 else 1) + _SPARE_DESCRIPTORS
 

@@ -53,13 +53,13 @@ class StoreClient(Store):
 
         Args:
             host: the server's address, or the path of its unix socket.
-            port: its port.
-            timeout: in seconds, for connecting and for a `get` or `wait` that names none.
-            wire: what the connection is made of.
-            members_of: how many members meet at a key; None: it is not such a key. Its second argument is False for a
-                key that one of them sets and all others get, and True for the first of several that all of them get
-                together. No such call returns before all have come, for what they do then cannot be ended by `sever`:
-                they build an NCCL communicator, for which there is no timeout.
+            port: the server's port.
+            timeout: in seconds, for connecting and for a `get` or `wait` without a timeout.
+            wire: the transport of the connection.
+            members_of: returns the number of members that meet at a key, or None for other keys. Its second argument
+                is False for a key that one member sets and all others get, and True for the first of several keys that
+                all of them get together. No such call returns before all members have arrived, because `sever` cannot
+                end what follows: they build an NCCL communicator, which has no timeout.
         """
         super().__init__()
         self.last_set = ""
@@ -142,7 +142,7 @@ class StoreClient(Store):
         return self._ask(protocol.DELETE, key) == b"1"
 
     def num_keys(self) -> int:
-        """How many keys there are, of all rounds."""
+        """The number of keys, of all rounds."""
         return int(self._ask(protocol.COUNT, ""))
 
     deleteKey = delete_key  # noqa: N815  torch's PrefixStore, which is C++, calls the two by these names

@@ -19,7 +19,7 @@ SET, GET, ADD, CHECK, APPEND, MULTI_GET, COMPARE_SET, DELETE, COUNT = range(9)
 LAST_KIND: Final = COUNT
 
 MAX_REQUEST_BYTES: Final = 1 << 20
-"""Bytes of key plus value in one request. A caller that announces more is no member."""
+"""Bytes of key plus value in one request. A caller that announces more is not a member."""
 
 
 def as_list(items: Iterable[bytes]) -> bytes:
@@ -28,10 +28,10 @@ def as_list(items: Iterable[bytes]) -> bytes:
 
 
 def items_of(data: bytes) -> Iterator[bytes]:
-    """The items of a list.
+    """Decode the items of a list.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are not a valid list.
     """
     at = 0
     while at < len(data):

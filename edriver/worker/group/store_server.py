@@ -43,7 +43,7 @@ _MAX_UNSENT_BYTES = 1 << 26
 """Bytes of answers that a caller may leave unread: all values of the largest round, several times."""
 
 _MAX_LOGGED_ERRORS = 10
-"""How many errors that should not happen are logged."""
+"""The maximum number of unexpected errors to log."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +65,10 @@ class _Caller:
     gone: bool = False
 
     def requests(self) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """Take out what has arrived in full: kind, number, key, value.
+        """Remove and return a complete request: kind, number, key, value.
 
         Raises:
-            ValueError: this is no request.
+            ValueError: the bytes are not a request.
         """
         while len(self.received) >= protocol.REQUEST_FORMAT.size:
             kind, number, key_size, value_size = protocol.REQUEST_FORMAT.unpack_from(self.received)
@@ -100,15 +100,15 @@ class _Question:
 
 
 class StoreServer:
-    """Serves one dictionary from a thread of its own, until the process ends.
+    """Serves one dictionary from a separate thread, until the process ends.
 
-    Keys that a client was the first to set are deleted when it disconnects. Members stay connected for as long as their
-    round lives, and then its keys are no longer needed; a rank 0 that lives through thousands of rounds would hold them
-    all.
+    When a client disconnects, the keys that it was the first to set are deleted. Members stay connected as long as
+    their round lives, and after that its keys are no longer needed; otherwise a rank 0 that lives through thousands of
+    rounds would hold the keys of all of them.
 
     Attributes:
-        host: the address at which it listens,
-        port: and the port; or the path of its unix socket, and 0.
+        host: the address at which it listens, or the path of its unix socket.
+        port: the port at which it listens; 0 for a unix socket.
     """
 
     def __init__(
@@ -325,5 +325,5 @@ class StoreServer:
 
 
 def _max_unauthenticated() -> int:
-    """How many unauthenticated callers there may be: most descriptors are still left to this process."""
+    """The maximum number of unauthenticated callers, which leaves most descriptors to this process."""
     return max(1, min(_MAX_UNAUTHENTICATED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))

@@ -13,7 +13,7 @@ from edriver.common.join_config import MEMBER_NAME
 from edriver.wire.tls_files import AUTHORITY_FILE, MEMBER_FILE
 
 WOULD_BLOCK_ERRORS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What reading from a connection raises while there is no data."""
+"""The exceptions that reading from a connection raises while no data has arrived."""
 
 
 class StoreTransport:

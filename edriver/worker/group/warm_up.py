@@ -35,9 +35,7 @@ logger = logging.getLogger("edriver.worker")
 
 
 def warm_up() -> frozenset[str]:
-    """Build a group of this process alone, and check what edriver takes for granted of it.
-
-    What the script sees of it: nothing.
+    """Build a group of this process alone, and check edriver's assumptions about it. The script does not notice.
 
     Returns:
         The names of the checks (backend/checks.py) that have failed; each has been logged.
@@ -52,9 +50,9 @@ def warm_up() -> frozenset[str]:
 
 @functools.cache
 def take_first_step() -> None:
-    """Take a step with a tiny model, alone, once in a process. The script sees nothing of it.
+    """Take a step with a tiny model, alone, once in a process. The script does not notice.
 
-    What a script has made of torch may let it fail, which is said in a line: the script's own first step takes longer.
+    It may fail because of a script's changes to torch; a line says so, and the script's first step takes longer.
     """
     if dist.is_initialized():
         return

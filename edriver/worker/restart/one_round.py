@@ -88,7 +88,7 @@ class OneRound:
         self._server.start(environ["EDRIVER_READY"])
 
     def place(self) -> Assignment | None:
-        """Wait for a place in a round; None: there is none for this worker, which is to end."""
+        """Wait for a place in a round; returns None if there is no place for this worker, which then ends."""
         with self._changed:
             self._participant.enter()
             self._server.report(self._participant.wait(NO_VERSION, self._store_address, ""))
@@ -171,9 +171,9 @@ class OneRound:
         sys.exit(1)
 
     def program_failed(self, *, stopped: bool) -> None:
-        """A program that is no Python script has failed; its process is about to end as it did.
+        """Report that a program other than a Python script has failed, before its process ends in the same way.
 
-        It may have lost a peer: what ended that is the cause that people have to see.
+        It may have failed because it lost a peer, whose failure is then the cause to show.
         """
         if stopped:
             return
@@ -239,12 +239,12 @@ class OneRound:
 
 
 def served_store(address: str) -> tuple[Store, StoreAddress]:
-    """A store of torch's own, which listens at this address alone, at a port that was free.
+    """A torch TCPStore that listens at this address only, at a free port.
 
-    It exists before the worker reports that it is ready: should it become rank 0, the others know where to connect.
+    It exists before the worker reports that it is ready, so that the others can connect if it becomes rank 0.
 
     Raises:
-        OSError: the address is none of this host.
+        OSError: the address is not an address of this host.
     """
     listener = bound_at(address)
     listener.listen()

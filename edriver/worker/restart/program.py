@@ -57,7 +57,7 @@ def end_with(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own, if it was to
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has dumped its own core, if enabled
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -30,7 +30,7 @@ def run_script(words: Sequence[str]) -> None:
 
 
 def own_traceback(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback from the script's first frame on; as it is, where the script has none in it."""
+    """A traceback from the script's first frame on; unchanged if it has no frame of the script."""
     frame = traceback
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
         frame = frame.tb_next
@@ -38,5 +38,5 @@ def own_traceback(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _be_first_on_path(folder: str) -> None:
-    if not sys.flags.safe_path:  # then the interpreter adds no folder of its own
+    if not sys.flags.safe_path:  # with it, the interpreter does not add the script's folder
         sys.path[0] = folder

@@ -26,13 +26,13 @@ _AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 def lead_to_round(own: StoreAddress, size: int) -> None:
-    """Have the script's groups of all workers meet in the round's store. To be called before the script begins.
+    """Make the script's groups of all workers meet in the round's store. Call it before the script begins.
 
-    Groups of fewer workers, each at an address of its own, meet where the script says: their rank 0 serves the store.
+    Groups of fewer workers, each at a separate address, meet where the script says: their rank 0 serves the store.
 
     Args:
-        own: where the round's store listens.
-        size: how many workers the round has.
+        own: the address of the round's store.
+        size: the number of workers in the round.
     """
     modules = (c10d, dist, sys.modules["torch.distributed.rendezvous"])
     torchs = modules[-1].rendezvous

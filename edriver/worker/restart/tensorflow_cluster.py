@@ -47,19 +47,19 @@ class Store(Protocol):
 def member(
     place: Assignment, connect: Callable[[], Store], address: str, environ: MutableMapping[str, str]
 ) -> Iterator[None]:
-    """Around the script: it is a member of the round's TensorFlow cluster, where TensorFlow is installed.
+    """A context for the script in which it is a member of the round's TensorFlow cluster, if TensorFlow is installed.
 
-    TF_CONFIG is set when the script imports TensorFlow; at once where a standby has imported it before. Until then the
+    TF_CONFIG is set when the script imports TensorFlow, or at once if a standby has imported it before. Until then the
     port is kept free for TensorFlow's server.
 
     Args:
         place: the worker's place in the round.
         connect: connects to the round's store.
-        address: this host's, as the others know it.
-        environ: where TF_CONFIG is set.
+        address: this host's address, as the others know it.
+        environ: the environment in which TF_CONFIG is set.
 
     Raises:
-        OSError: the address is none of this host.
+        OSError: the address is not an address of this host.
         torch.distributed.DistError: the round's store cannot be reached.
     """
     if importlib.util.find_spec(PACKAGE) is None:

@@ -70,7 +70,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Wait until this worker's device has finished what the round has asked of it. Answered with Raised, or None."""
+    """Wait until this worker's device has finished the round's work. Answered with Raised, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class NewestCheckpoint:
-    """Answered with the steps of the newest whole checkpoint that is ahead of the state; None: it has no checkpoints.
+    """Answered with the steps of the newest complete checkpoint that is ahead of the state; None: no checkpoints.
 
     Attributes:
-        look: whether to look for it; otherwise the answer is 0, or None.
+        look: whether to look for a checkpoint; otherwise the answer is 0, or None.
     """
 
     look: bool

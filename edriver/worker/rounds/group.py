@@ -24,10 +24,10 @@ class Group(Protocol):
         """Join the round's group; raises PeerLostError if the others do not come."""
 
     def sever(self, round_id: RoundId) -> int:
-        """Break the round's connections, from any thread; returns how many there were."""
+        """Break the round's connections, from any thread; returns their number."""
 
     def settle(self) -> None:
-        """Wait until the device has finished what the round has asked of it; raises PeerLostError if it is severed."""
+        """Wait until the device has finished the round's work; raises PeerLostError if the round is severed."""
 
     def teardown(self) -> None:
         """Forget the group."""

@@ -89,7 +89,7 @@ class DaemonExecutor(concurrent.futures.ThreadPoolExecutor):
     """Threads that do not keep the process alive: a script that ends must not wait for its notification service."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
-        """Run a call in a thread of its own."""
+        """Run a call in a separate thread."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def work() -> None:
@@ -107,9 +107,9 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
 
     Args:
         socket_path: the unix socket to listen on.
-        run_id: the run that this worker belongs to,
-        worker_id: and its id: a stream that was meant for another is refused.
-        take: what to do with each notice, on the notification thread; returns an answer to report, or None.
+        run_id: the run that this worker belongs to.
+        worker_id: this worker's ID: a stream meant for another worker is refused.
+        take: handles each notice, on the notification thread; returns an answer to report, or None.
         orphaned: called ORPHAN_TIMEOUT seconds after the agent's stream has ended, unless this worker ends itself.
     """
 
@@ -174,7 +174,7 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
                 f"{attached.protocol}): install the agent's release in the worker's environment, or end the run and "
                 "start it anew"
             )
-            logger.error("%s", other)  # no one else can tell the user: its agent only sees that the stream has ended
+            logger.error("%s", other)  # the agent cannot tell the user: it only sees that the stream has ended
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, other)
         with self._lock:
             if self._attached:

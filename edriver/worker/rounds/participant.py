@@ -57,14 +57,14 @@ class Participant:
     Attributes:
         stage: see Stage.
         assignment: its place in the current round, or the last one.
-        boundaries: how many boundaries it has passed in this round.
-        news: how many notices have arrived; compared at a boundary with `news_seen`.
+        boundaries: the number of boundaries passed in this round.
+        news: the number of notices received; compared at a boundary with `news_seen`.
         abort_cause: why the round was aborted, or None.
-        committed: the version of the last commit or sync: what can be gone back to; NO_VERSION: nothing.
+        committed: the version of the last commit or sync, to which the state can go back; NO_VERSION before the first.
         must_leave: whether a boundary of this round has returned STOP or ABORT.
         looks_again: whether the driver has asked for the newest checkpoint since the last report on it.
-        driver_gone: whether the run has no driver any more.
-        writes_last: whether this worker writes a checkpoint then, before it exits.
+        driver_gone: whether the run has lost its driver for good.
+        writes_last: whether this worker then writes a checkpoint before it exits.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Participant:
 
     @property
     def uncommitted(self) -> int:
-        """How many boundaries have been passed since the last commit, in whichever rounds."""
+        """The number of boundaries passed since the last commit, in whichever rounds."""
         if not self._in_step:
             return 0 if self.committed == self._brought else self._carried
         if self.committed.round_id == self.round_id:

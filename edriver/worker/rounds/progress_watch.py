@@ -23,20 +23,20 @@ logger = logging.getLogger("edriver.worker")
 
 
 class ProgressWatch:
-    """Looks at the training thread. Its numbers are read beside that thread: each is right, or was a moment ago.
+    """Watches the training thread from other threads: each number is current, or was a moment ago.
 
     Attributes:
         state: the state of the script's `run` call; None outside of one.
-        checks: how often the script has looked for bad news between boundaries.
-        looks: at what the training thread does.
-        waits_for_verdict: whether it waits at a boundary for others, who may evaluate for an hour: no stall of its own.
+        checks: how often the script has checked for lost peers between boundaries.
+        looks: samples what the training thread does.
+        waits_for_verdict: whether it waits at a boundary for others, who may evaluate for an hour; not a stall.
 
     Args:
-        context: of this process.
+        context: the context of this process.
         participant: the worker's part in its rounds.
-        step_times: how long its steps take.
-        limits: seconds that each phase may last.
-        report: says something to the driver.
+        step_times: measures the worker's steps.
+        limits: the time limit of each phase, in seconds.
+        report: sends a report to the driver.
         waiting_is_seen: whether the training thread waits where its collectives do.
     """
 

@@ -29,14 +29,14 @@ S = TypeVar("S", bound=State)
 
 
 def end_process_group() -> None:
-    """End this worker, and what it has started and what has not taken leave of its process group."""
+    """End this worker and every process that it has started and that is still in its process group."""
     logger.error("the agent of this host is gone: this worker ends")
     os.killpg(os.getpgrp(), signal.SIGKILL)
-    os._exit(1)  # it is the first process of its namespace, which no signal of its own ends
+    os._exit(1)  # as the first process of its PID namespace it cannot be ended by a signal from inside
 
 
 class StandaloneRounds:
-    """The rounds of a script that no driver has started: one, of one worker, in which nothing happens."""
+    """The rounds of a script that runs without a driver: a single round with one worker, which nothing interrupts."""
 
     def __init__(self) -> None:
         from edriver.worker.group.round_group import RoundGroup
@@ -67,7 +67,7 @@ class StandaloneRounds:
 
 
 def rounds_of(process: WorkerContext) -> Rounds:
-    """The rounds of this process: of a worker if a driver has started it, else of a script on its own."""
+    """The rounds of this process: a worker's if a driver has started it, else those of a standalone script."""
     if process.rounds is None:
         process.rounds = _rounds_of(process)
     return process.rounds
@@ -103,7 +103,7 @@ def _take_first_step() -> None:
 
 
 def _warm_up(function: Callable[[S], object], state: S) -> None:
-    """Call what a script warms up with, in a round of this process alone. Nothing that it does to the state stays."""
+    """Call the script's warm-up function in a round of this process alone, then undo its changes to the state."""
     from edriver.worker.group.warm_up import group_alone
 
     with state.rehearsal(), group_alone(), context.current.place.alone():
@@ -121,35 +121,34 @@ def run(
 
 
 def run(function: Callable[..., Any] | None = None, /, *, warm_up: Callable[[Any], object] | None = None) -> Any:
-    """Make a training function elastic: it is called again, in the same process, in every round.
+    """Make a training function elastic: edriver calls it again, in the same process, in every round.
 
-    In each round the default process group of torch.distributed is there (Gloo), `rank()` and `size()` are the
-    round's, and the state is the same on all members; so build DistributedDataParallel and data loaders inside the
-    function. When members are lost, or hosts come and go, the call is left by an exception from a boundary
-    (`state.commit()`, `state.check_host_updates()`) or from a collective, and made again in the next round, from the
-    state's last commit or boundary. The first parameter is the State.
+    In each round the default process group of torch.distributed exists (Gloo), `rank()` and `size()` are those of the
+    round, and the state is the same on all members; so build DistributedDataParallel and data loaders inside the
+    function. When members are lost, or hosts come and go, a boundary (`state.commit()`, `state.check_host_updates()`)
+    or a collective raises an exception that ends the call; the next round calls the function again, from the state's
+    last commit or boundary. The first parameter is the State.
 
-    The wrapped function returns what the function returned, once all members are done; None where the driver lets a
-    late worker skip a `run` that is over. The process group stays for collectives after it, which are not elastic.
+    The wrapped function returns the function's result once all members are done, or None where the driver lets a
+    late worker skip a `run` that has ended. The process group stays for later collectives, which are not elastic.
 
-    Used as a decorator, it is written `@edriver.run` or `@edriver.run(warm_up=prepare)`.
+    As a decorator, write `@edriver.run` or `@edriver.run(warm_up=prepare)`.
 
     Args:
         function: the training function.
         warm_up: called with the state once per process, before this worker is ready for its first round, while the
-            others train on. It is for what takes long the first time only, such as compiling the model: take a step
-            with made-up data as the training function takes it. The default process group has this worker alone.
-            Afterwards the state, gradients and random number generators are as they were before.
+            others train on. Use it for work that only the first step pays for, such as compiling the model: take a
+            step with made-up data in the way that the training function does. The default process group consists of
+            this worker alone. Afterwards edriver restores the state, gradients and random number generators.
 
     Raises:
         TypeError: the function, or `warm_up`, is an async function or a generator function, or it has returned a
             coroutine or a generator without passing a boundary; or the first argument is not a State.
-        RuntimeError: this process was started by the worker, as a data loader's is.
-        CheckpointError: another run that lives owns the checkpoints, or none can be loaded that the run must continue
-            from.
-        SwallowedInterruptError: the function has caught what a boundary raised, and gone on.
+        RuntimeError: called in a child process of the worker, such as a data loader's.
+        CheckpointError: another live run owns the checkpoints, or the checkpoint to continue from cannot be loaded.
+        SwallowedInterruptError: the function caught the exception of a boundary and continued.
         SystemExit: with code 0, when this worker's host is leaving.
-        Exception: whatever a function raised that is not the loss of a peer; the process is expected to end of it.
+        Exception: any error of the function other than the loss of a peer; it should end the process.
     """
     if function is None:
         return functools.partial(_elastic, warm_up=warm_up)

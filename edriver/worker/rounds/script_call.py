@@ -19,13 +19,13 @@ class ScriptCall(Generic[R]):
     """A training function with its arguments.
 
     Attributes:
-        state: its state.
-        result: what it returned in this round.
+        state: the state passed to the function.
+        result: the function's result in this round.
 
     Args:
-        context: of this process.
+        context: the context of this process.
         synced: called when the state is synced in a round.
-        boundaries: answers how many boundaries have been passed in the round.
+        boundaries: returns the number of boundaries passed in the round.
     """
 
     def __init__(

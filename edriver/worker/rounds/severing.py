@@ -32,13 +32,13 @@ SWALLOWED_REPORT_DELAY = 5.0
 
 
 class Severing:
-    """Severs aborted rounds, each from a thread of its own.
+    """Severs aborted rounds, each from a separate thread.
 
     Args:
-        participant: says which round the training thread is in,
-        changed: and its lock.
+        participant: knows which round the training thread is in.
+        changed: the lock of `participant`.
         group: the process group.
-        report: says something to the driver.
+        report: sends a report to the driver.
     """
 
     def __init__(

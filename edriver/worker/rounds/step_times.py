@@ -86,7 +86,7 @@ class StepTimes:
         self._notes.append((self._clock(), round_id))
 
     def entered(self, phase: Phase) -> None:
-        """The training thread has entered a phase. Evaluating and saving, which scripts declare, are no stalls."""
+        """Record that the training thread has entered a phase. Declared evaluation and saving are not stalls."""
         self._notes.append((self._clock(), phase))
 
     def ended(self, reported: Mapping[str, float]) -> None:

@@ -241,7 +241,7 @@ class TrainingThread:
         self._report(pb.Report(failed=pb.Failed(traceback=traceback_text(error))))
 
     def _report(self, report: pb.Report) -> None:
-        """Report, with how far this worker is: the next sign of life may come too late to tell of it, or never."""
+        """Send a report with this worker's progress, because the next sign of life may come too late, or never."""
         report.progress.CopyFrom(self._watch.progress())
         self._server.report(report)
 

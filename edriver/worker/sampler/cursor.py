@@ -23,12 +23,12 @@ SKIP_ADVICE: Final = (
 
 
 class CursorState(NamedTuple):
-    """What a commit keeps and a sync sends: the same on all ranks.
+    """The position that a commit keeps and a sync sends; the same on all ranks.
 
     Attributes:
-        epoch: the epoch that is under way.
+        epoch: the current epoch.
         seed: the shuffle's seed.
-        offset: how many samples of the epoch's order are done, 0 to its length.
+        offset: the number of samples of the epoch's order that are done, 0 to its length.
     """
 
     epoch: int
@@ -41,14 +41,13 @@ class Cursor:
     """One rank's place in an epoch over `length` samples.
 
     Attributes:
-        length: how many samples the dataset has.
+        length: the number of samples in the dataset.
         seed: the shuffle's seed.
-        epoch: the epoch that is under way.
-        base: how many samples were done when this round was entered. It moves only in `enter`, `set_epoch`
-            and `load`.
-        recorded: n, how many samples this rank has recorded since.
+        epoch: the current epoch.
+        base: the number of samples done when this round was entered; only `enter`, `set_epoch` and `load` change it.
+        recorded: n, the number of samples that this rank has recorded since.
         rank: this worker's rank in the round.
-        size: how many workers the round has.
+        size: the number of workers in the round.
     """
 
     length: int
@@ -61,17 +60,17 @@ class Cursor:
 
     @property
     def remaining(self) -> int:
-        """R: how many samples the epoch had left when this round was entered."""
+        """R: the number of samples left in the epoch when this round was entered."""
         return self.length - self.base
 
     @property
     def share(self) -> int:
-        """How many samples this rank takes in this round, the same for every rank: ceil(R / W)."""
+        """The number of samples that each rank takes in this round: ceil(R / W)."""
         return -(-(self.length - self.base) // self.size)
 
     @property
     def offset(self) -> int:
-        """How many samples of the epoch's order are done at a boundary."""
+        """The number of samples of the epoch's order that are done at a boundary."""
         return min(self.length, self.base + self.size * self.recorded)
 
     def position(self, k: int) -> int:
@@ -102,10 +101,10 @@ class Cursor:
 
         Args:
             batch_idx: counted from 0 since the round was entered or the epoch was set.
-            batch_size: of the loader; for a short last batch its own length will do.
+            batch_size: the loader's batch size; for a short last batch also its length.
 
         Raises:
-            ValueError: this is not the batch that comes next.
+            ValueError: this is not the next batch.
         """
         left = self.share - self.recorded
         if left > 0 and batch_size > 0:

@@ -27,14 +27,14 @@ LOOK_AHEAD = 4096
 """So many of a rank's next samples are looked through for one that was recorded too early."""
 
 CHUNK_INDICES = 16384
-"""How many indices are worked out at a time: an epoch's indices are never all in memory."""
+"""The number of indices computed at a time: an epoch's indices are never all in memory."""
 
 
 class ElasticSampler(Sampler[int]):
-    """Gives each worker its share of an epoch, and remembers with three integers what is done.
+    """Gives each worker its share of an epoch, and records the progress in three integers.
 
-    Give it to the state (`TorchState(..., sampler=sampler)`), so that it is committed, synced and, at the
-    start of each round, re-split; call `set_epoch` at the start of every epoch and `record_batch` after
+    Pass it to the state (`TorchState(..., sampler=sampler)`), which commits it, syncs it and re-splits it at the
+    start of each round; call `set_epoch` at the start of every epoch and `record_batch` after
     every step, before the boundary:
 
         sampler.set_epoch(state.epoch)
@@ -43,14 +43,14 @@ class ElasticSampler(Sampler[int]):
             sampler.record_batch(batch_idx, batch_size)
             state.commit()
 
-    Every worker gets equally many samples: at the end of an epoch some are repeated to fill the last row.
-    An epoch that is done yields nothing. Iterating, or peeking at a batch, changes nothing; each iteration
-    starts where this round (or the epoch, within it) started.
+    Every worker gets the same number of samples: at the end of an epoch some are repeated to fill the last row.
+    A completed epoch yields nothing. Iterating, or peeking at a batch, does not change the sampler; each iteration
+    starts where this round (or an epoch that began within it) started.
 
     Args:
-        dataset: what is sampled; its length must stay the same and be the same on all workers.
+        dataset: the dataset to sample; its length must be constant and the same on all workers.
         shuffle: whether the order is a permutation drawn from (seed, epoch) instead of 0, 1, 2, ...
-        seed: the shuffle's seed, the same on all workers.
+        seed: the seed of the permutation; the same on all workers.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -58,7 +58,7 @@ class ElasticSampler(Sampler[int]):
         self.shuffle = shuffle
         self._length = len(dataset)
         self._cursor = Cursor(self._length, seed)
-        # None until it is split: a sampler is often made before this worker's first round, when it has no
+        # None until it is split: a sampler is often created before this worker's first round, when it has no
         # rank yet.
         self._split_for: RoundId | None = None
         self._iterated = False
@@ -68,7 +68,7 @@ class ElasticSampler(Sampler[int]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that is under way."""
+        """The current epoch."""
         return self._cursor.epoch
 
     @property
@@ -77,10 +77,10 @@ class ElasticSampler(Sampler[int]):
         return self._cursor.seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch with a new order; does nothing where that epoch is already under way.
+        """Start an epoch with a new order; does nothing if that epoch is the current one.
 
-        What a loader with drop_last left over of the epoch before is not owed. Of one that is left with more open, or
-        that was iterated and never recorded, a warning is logged, once.
+        The samples that a loader with drop_last left over count as skipped. If more of the previous epoch is open, or
+        if it was iterated but never recorded, a warning is logged once.
         """
         if epoch != self._cursor.epoch:
             self._say_what_is_left()
@@ -91,23 +91,23 @@ class ElasticSampler(Sampler[int]):
         """Count a batch as done.
 
         Args:
-            batch_idx: the batch's number as `enumerate(loader)` gives it.
-            batch_size: the loader's; a last batch that is shorter is recognised.
+            batch_idx: the number of the batch, as `enumerate(loader)` yields it.
+            batch_size: the loader's batch size; a shorter last batch is recognised.
 
         Raises:
-            ValueError: this is not the batch that comes next: batches are recorded once each, in order.
+            ValueError: this is not the next batch: record each batch once, in order.
         """
         self._placed().record_batch(batch_idx, batch_size)
         self._batch_size = batch_size
 
     def record_indices(self, indices: Iterable[int]) -> None:
-        """Count these samples as done.
+        """Count samples as done.
 
         Args:
-            indices: this rank's next indices into the dataset, in the order in which they were given out.
+            indices: this rank's next dataset indices, in the order in which the sampler yielded them.
 
         Raises:
-            ValueError: they are not this rank's next ones.
+            ValueError: they are not this rank's next indices.
         """
         given = [int(index) for index in indices]
         cursor = self._placed()
@@ -130,25 +130,25 @@ class ElasticSampler(Sampler[int]):
         return self._indices([cursor.position(k) for k in cursor.batch(batch_idx, batch_size)])
 
     def state_dict(self) -> dict[str, int]:
-        """What is done so far: epoch, seed and offset, the same on all ranks at a boundary."""
+        """The progress so far: epoch, seed and offset, the same on all ranks at a boundary."""
         return self._cursor.state()._asdict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to what `state_dict` returned, and split what remains among this round's workers.
+        """Load the result of `state_dict`, and split the remaining samples among this round's workers.
 
         Raises:
-            ValueError: the state is of a longer dataset.
-            KeyError: it is not an ElasticSampler's state.
+            ValueError: the state belongs to a longer dataset.
+            KeyError: it is not the state of an ElasticSampler.
         """
         self._cursor.load(CursorState(state_dict["epoch"], state_dict["seed"], state_dict["offset"]))
         self._split_for = None
 
     def samples_done(self) -> SamplesDone:
-        """The progress of the epoch, of all workers together, as far as this rank has recorded."""
+        """The epoch's progress over all workers, as far as this rank has recorded it."""
         return SamplesDone(self._cursor.epoch, self._cursor.offset, self._cursor.length)
 
     def reset(self) -> None:
-        """Split what remains among the current round's workers: called at the start of every round.
+        """Split the remaining samples among the current round's workers; called at the start of every round.
 
         Raises:
             ValueError: the dataset's length has changed.
@@ -164,7 +164,7 @@ class ElasticSampler(Sampler[int]):
         self._split_for = place.round_id
 
     def __len__(self) -> int:
-        """How many samples this rank takes in this round."""
+        """The number of samples that this rank takes in this round."""
         return self._placed().share
 
     def __iter__(self) -> Iterator[int]:
@@ -172,8 +172,7 @@ class ElasticSampler(Sampler[int]):
         cursor = self._placed()
         refuse_second_sharding()
         self._iterated = True
-        # All values are taken now: a loader that was abandoned may still draw from this iterator after a
-        # reset.
+        # All values are read now: an abandoned loader may still draw from this iterator after a reset.
         return _chunks(cursor.base, cursor.remaining, cursor.rank, cursor.size, cursor.share, self._shuffle())
 
     def _place(self) -> Assignment:

@@ -23,10 +23,10 @@ logger = logging.getLogger("edriver.worker")
 
 
 class ElasticStream:
-    """Shares a sequence of shards among the workers, and remembers which samples are done.
+    """Splits a sequence of shards among the workers, and records which samples are done.
 
-    Give it to the state (`TorchState(..., stream=stream)`), so that it is committed and synced; call `set_epoch` at the
-    start of every epoch, and a boundary after every step:
+    Pass it to the state (`TorchState(..., stream=stream)`), which commits and syncs it; call `set_epoch` at the
+    start of every epoch, and pass a boundary after every step:
 
         stream = edriver.ElasticStream(files, read)
         state = edriver.TorchState(model, optimizer, stream=stream, epoch=0)
@@ -36,19 +36,19 @@ class ElasticStream:
             step(batch)
             state.commit()
 
-    Each sample of an epoch is trained on once, by one of the workers: a batch counts as done from the boundary on that
-    follows it, and what was read ahead does not. All workers make equally many steps. The shards' lengths need not be
-    known.
+    One worker trains on each sample of an epoch, once: a batch counts as done from the boundary on that follows it;
+    samples that were only read ahead do not count. All workers make the same number of steps. The lengths of the
+    shards need not be known.
 
     Args:
-        shards: what there is to read, such as names of files; the same on all workers. They are opened in the workers,
+        shards: the shards to read, such as file names; the same on all workers. They are opened in the workers,
             or in the processes of their loaders.
-        read: given a shard, returns an iterable of its samples, the same ones in the same order each time. Where it has
-            `state_dict` and `load_state_dict` (with a state that JSON can hold), reading is taken up by them; else the
-            samples that are done are read and passed over.
-        shuffle: whether an epoch begins the shards in an order drawn from (seed, epoch). Within a shard nothing is
-            shuffled.
-        seed: the shuffle's seed, the same on all workers.
+        read: a function from a shard to an iterable of its samples, the same ones in the same order each time. If the
+            iterable has `state_dict` and `load_state_dict` (with a JSON-serializable state), reading resumes by them;
+            else the samples that are done are read again and skipped.
+        shuffle: whether an epoch starts the shards in an order drawn from (seed, epoch). The samples of a shard keep
+            their order.
+        seed: the seed of that order; the same on all workers.
 
     Raises:
         ValueError: there are no shards.
@@ -71,7 +71,7 @@ class ElasticStream:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is under way."""
+        """The current epoch."""
         return self._epoch
 
     @property
@@ -80,9 +80,9 @@ class ElasticStream:
         return self._seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch with all shards; does nothing where that epoch is already under way.
+        """Start an epoch with all shards; does nothing if that epoch is the current one.
 
-        Where the loader of the epoch before was not iterated to its end, a warning is logged, once.
+        If the loader of the previous epoch was not iterated to its end, a warning is logged once.
         """
         if epoch == self._epoch:
             return
@@ -107,22 +107,22 @@ class ElasticStream:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **options: Any,
     ) -> StreamLoader:
-        """Batches of this worker's samples; each iteration continues where the epoch is.
+        """Return a loader of this worker's batches; each iteration continues at the epoch's current position.
 
-        At the end of an epoch, fewer samples are left than all workers together have in a step. They are handed out in
-        one smaller batch, which is of the same size on all workers: where they cannot be split evenly, some are
-        repeated, fewer than there are workers.
+        When fewer samples are left than all workers together take in a step, each worker gets one last, smaller batch,
+        of the same size on all workers: if the samples cannot be split evenly, some are repeated, fewer than there are
+        workers.
 
         Args:
-            batch_size: samples in a batch of each worker; the same on all workers.
-            drop_last: leave out that last batch. How many samples that skips is logged at the end of the epoch.
-            collate_fn: makes a batch of a list of samples, where they are read; as DataLoader's.
-            options: of torch's DataLoader: num_workers, prefetch_factor, pin_memory, timeout, worker_init_fn,
-                multiprocessing_context. With persistent_workers=True its processes live as long as this loader: make it
-                outside of the function that edriver.run wraps, and they continue in the next round.
+            batch_size: the number of samples in a batch of each worker; the same on all workers.
+            drop_last: leave out that last batch. The number of samples skipped is logged at the end of the epoch.
+            collate_fn: makes a batch of a list of samples, in the process that reads them; as for DataLoader.
+            options: options of torch's DataLoader: num_workers, prefetch_factor, pin_memory, timeout, worker_init_fn,
+                multiprocessing_context. With persistent_workers=True the loader's processes live as long as the loader:
+                create it outside of the function that edriver.run wraps, and they continue in the next round.
 
         Raises:
-            ValueError: batch_size is not positive, or an option would have samples chosen in another way.
+            ValueError: batch_size is not positive, or an option would change which samples are chosen.
         """
         if batch_size < 1:
             raise ValueError(f"a batch has at least one sample, and batch_size is {batch_size}")
@@ -131,34 +131,34 @@ class ElasticStream:
         return StreamLoader(reading, lambda: self._begin(batch_size, drop_last), self._check, collate, options)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is done, as plain values: the same on all ranks at a boundary."""
+        """The progress as plain values; the same on all ranks at a boundary."""
         return {"epoch": self._epoch, "seed": self._seed, **self._done().state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to what `state_dict` returned.
+        """Load the result of `state_dict`.
 
         Raises:
-            ValueError: the state is of more or of fewer shards.
-            KeyError: it is not an ElasticStream's state.
+            ValueError: the state belongs to a stream with another number of shards.
+            KeyError: it is not the state of an ElasticStream.
         """
         self._progress = Progress.of_state(state_dict, len(self.shards))
         self._epoch, self._seed = state_dict["epoch"], state_dict["seed"]
         self._course = None
 
     def kept(self) -> tuple[int, int, Progress | Block, int]:
-        """What a boundary keeps: epoch, seed, and what never changes once it is made."""
+        """The values that a boundary keeps: epoch, seed, and two that never change once they are made."""
         if self._course is None:
             return self._epoch, self._seed, self._progress, 0
         return self._epoch, self._seed, self._course.block, self._course.steps
 
     def bring_back(self, kept: tuple[int, int, Progress | Block, int]) -> None:
-        """Go back to what `kept` answered."""
+        """Go back to what `kept` returned."""
         self._epoch, self._seed, done, steps = kept
         self._progress = done.after(steps) if isinstance(done, Block) else done
         self._course = None
 
     def reset(self) -> None:
-        """Share out what is left among the current round's workers: called at the start of every round.
+        """Split the remaining samples among the current round's workers; called at the start of every round.
 
         Raises:
             RuntimeError: this worker has no rank yet.
@@ -168,7 +168,7 @@ class ElasticStream:
         self._round = topology.current().round_id
 
     def __len__(self) -> int:
-        """Refuse: a stream is iterated by its loader.
+        """Refuse: iterate the stream's loader instead.
 
         Raises:
             TypeError: always.
@@ -176,7 +176,7 @@ class ElasticStream:
         self._refuse()
 
     def __iter__(self) -> NoReturn:
-        """Refuse: a stream is iterated by its loader.
+        """Refuse: iterate the stream's loader instead.
 
         Raises:
             TypeError: always.
@@ -193,7 +193,7 @@ class ElasticStream:
         return self._progress if self._course is None else self._course.progress()
 
     def _begin(self, batch_size: int, drop_last: bool) -> Course:
-        """A new course through what is left."""
+        """A new course through the remaining samples."""
         place = topology.current()
         if self._round is None:
             self._round = place.round_id
@@ -209,7 +209,7 @@ class ElasticStream:
         return self._course
 
     def _check(self, course: Course) -> None:
-        """Called before each batch but the first of an iteration.
+        """Check, before each batch of an iteration but the first, that the iteration is still valid.
 
         Raises:
             RuntimeError: the stream has begun another iteration, epoch or round since.

@@ -63,11 +63,11 @@ class Block:
     """Some steps of all workers.
 
     Args:
-        before: what was done when it began; not copied.
-        batches: of each worker, at least as many as there are steps.
+        before: the progress when the block began; not copied.
+        batches: the batches of each worker, at least one for each step.
 
     Attributes:
-        steps: how many there are.
+        steps: the number of steps.
     """
 
     def __init__(self, before: Progress, batches: Sequence[Sequence[Batch]]) -> None:

@@ -64,17 +64,17 @@ class Course:
 
     Args:
         progress: the progress of the epoch; not changed.
-        order: of the shards in this epoch.
-        rank: this worker's.
-        size: how many workers there are.
+        order: the order of the shards in this epoch.
+        rank: this worker's rank.
+        size: the number of workers.
         settings: see StreamSettings.
 
     Attributes:
-        block: what is being handed out.
-        steps: how many batches of the block have been handed out.
-        finished: whether nothing is left to hand out after the block.
-        dropped: how many samples are left then.
-        exhausted: whether all of it has been handed out.
+        block: the block whose batches are being yielded.
+        steps: the number of batches of the block that were yielded.
+        finished: whether the block is the last one.
+        dropped: the number of samples left after the last block.
+        exhausted: whether all batches were yielded.
     """
 
     def __init__(

@@ -160,11 +160,11 @@ class StreamLoader:
 
 
 class _Processes:
-    """A DataLoader whose processes live as long as this; each pass is an iteration of it.
+    """A DataLoader whose processes live as long as this object; each pass is an iteration of the DataLoader.
 
     Args:
-        dataset: answers requests.
-        options: of the DataLoader.
+        dataset: the dataset, which answers requests.
+        options: options of the DataLoader.
     """
 
     def __init__(self, dataset: ShardReading, options: dict[str, Any]) -> None:
@@ -185,10 +185,10 @@ class _Processes:
 
 
 class _Lanes:
-    """Which of a worker's shards are read by which of its processes. A shard stays where it is open.
+    """Assigns a worker's shards to its processes. An open shard stays with its process.
 
     Args:
-        count: how many processes there are.
+        count: the number of processes.
     """
 
     def __init__(self, count: int) -> None:
@@ -216,7 +216,7 @@ class _Lanes:
         return [[part for part in ranges if self._of_shard[part.shard] == lane] for lane in range(self._count)]
 
     def ahead(self, batch_size: int) -> int:
-        """How many samples each lane is to hold: at first one batch, so that training begins soon."""
+        """The number of samples for each lane to hold: at first one batch, so that training begins soon."""
         return -(-self._steps // self._count) * batch_size
 
     def note(self, held: Sequence[Sequence[Piece]]) -> None:

@@ -35,9 +35,9 @@ class Plan:
     """The shards of each worker.
 
     Args:
-        shards: that are left, in the epoch's order.
-        size: how many workers there are.
-        batch_size: samples in a worker's batch.
+        shards: the remaining shards, in the epoch's order.
+        size: the number of workers.
+        batch_size: the number of samples in a worker's batch.
     """
 
     def __init__(self, shards: Sequence[int], size: int, batch_size: int) -> None:
@@ -66,7 +66,7 @@ class Plan:
         return given
 
     def share(self, progress: Progress) -> bool:
-        """Have workers without a shard of unknown length join others in theirs; False: there is no such shard. (2)"""
+        """Assign workers without a shard of unknown length to those of others; False if no such shard exists. (2)"""
         unknown = dict.fromkeys(s for rank in range(len(self._queues)) for s in self._unknown(rank, progress))
         if not unknown:
             return False
@@ -128,7 +128,7 @@ class Plan:
 
 
 def samples_in(pieces: Iterable[Piece]) -> int:
-    """How many samples they have."""
+    """The number of samples in these pieces."""
     return sum(piece.stop - piece.start for piece in pieces)
 
 

@@ -57,16 +57,16 @@ class Reply(NamedTuple):
 
 
 class _OpenShard:
-    """A shard that is being read, and what of it is held.
+    """A shard that is being read, with the samples that are held in memory.
 
     Args:
         reader: iterates over the shard.
-        taken_up: where to begin.
+        taken_up: the position at which to begin.
 
     Attributes:
-        at: the number of the sample that is read next.
-        ended: whether there is none.
-        held: samples by their numbers.
+        at: the number of the sample to read next.
+        ended: whether the shard has been read to its end.
+        held: the samples held, by their numbers.
     """
 
     def __init__(self, reader: Any, taken_up: Reader | None) -> None:
@@ -186,7 +186,7 @@ class ShardReading(Dataset[Reply]):
         return held
 
     def _hold(self, run: Piece, readers: Mapping[int, Reader]) -> int:
-        """Hold samples that follow each other; returns how many of them there are."""
+        """Hold consecutive samples; returns their number."""
         self._opened(run.shard, run.start, readers).mark()
         for number in range(run.start, run.stop):
             if not self._opened(run.shard, number, readers).read_to(number):

@@ -20,18 +20,18 @@ class Piece(NamedTuple):
 
 
 class Range(NamedTuple):
-    """What a worker is to read of a shard.
+    """The part of a shard that a worker reads.
 
-    Several workers may share a shard: by chunks, which go round among them.
+    Several workers may share a shard: they take chunks of it in turn.
 
     Attributes:
         shard: the shard's number.
-        start: its first sample.
-        stop: where it ends; None: at the end of the shard, wherever that is.
-        anchor: where the first chunk starts.
-        chunk: samples in a chunk.
-        member: which chunks are this worker's: those whose number is `member` modulo `members`.
-        members: how many workers share the shard.
+        start: the first sample of the part.
+        stop: the end of the part; None: the end of the shard, wherever that is.
+        anchor: the start of the first chunk.
+        chunk: the number of samples in a chunk.
+        member: this worker takes the chunks whose number is `member` modulo `members`.
+        members: the number of workers that share the shard.
     """
 
     shard: int
@@ -43,7 +43,7 @@ class Range(NamedTuple):
     members: int = 1
 
     def runs(self) -> Iterator[Piece]:
-        """This worker's samples, in order, as far as they follow each other; without an end where there is no stop."""
+        """This worker's runs of consecutive samples, in order; the last one is open if there is no stop."""
         if self.members == 1 and self.stop is not None:
             yield Piece(self.shard, self.start, self.stop)
             return
@@ -58,15 +58,15 @@ class Range(NamedTuple):
 
 
 class Progress:
-    """How far an epoch has got.
+    """The progress of an epoch.
 
     Args:
-        shards: how many there are.
+        shards: the number of shards.
 
     Attributes:
-        lengths: of the shards that have been read to their end, in samples.
-        readers: where to take up reading a shard: the number of the next sample, and what the reader's own state_dict
-            said there, as JSON.
+        lengths: the lengths, in samples, of the shards that have been read to their end.
+        readers: where to resume reading a shard: the number of the next sample, and the reader's state_dict at that
+            point, as JSON.
     """
 
     def __init__(self, shards: int) -> None:
@@ -107,7 +107,7 @@ class Progress:
             )
 
     def left(self, shard: int) -> list[tuple[int, int | None]]:
-        """What of a shard is not done, as (start, stop) in order; the last stop is None where the end is unknown."""
+        """The parts of a shard that are not done, as (start, stop) in order; the last stop is None if unknown."""
         gaps: list[tuple[int, int | None]] = []
         at = 0
         for low, high in self._done.get(shard, ()):
@@ -131,7 +131,7 @@ class Progress:
         return [shard for shard in order if self.left(shard)]
 
     def samples_done(self) -> int:
-        """How many samples are done."""
+        """The number of samples done."""
         return sum(high - low for intervals in self._done.values() for low, high in intervals)
 
     def state(self) -> dict[str, Any]:

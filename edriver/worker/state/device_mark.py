@@ -41,9 +41,9 @@ class DeviceMark:
     """The last boundary's place in the device's work.
 
     Args:
-        record: puts an event behind all that the device has been asked for; None: there is no device to wait for.
-        clock: seconds, monotonic.
-        sleep: waits for so many seconds.
+        record: records an event behind all work submitted to the device; returns None without a device to wait for.
+        clock: a monotonic clock, in seconds.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DeviceMark:
             return self._event is None or self._event.query()
 
     def wait(self) -> bool:
-        """Wait for all that the device has been asked for; whether there is a device."""
+        """Wait for all work submitted to the device; returns whether there is a device."""
         event = self._record()
         if event is not None:
             event.synchronize()

@@ -32,14 +32,14 @@ def refuse_sharded(values: Iterable[object]) -> None:
 
 
 def refuse_uninitialized(name: str, value: object) -> None:
-    """Refuse a model with lazy modules that have not been called: there is nothing that could be kept of them yet.
+    """Refuse a model with lazy modules that have not been called, because they have no parameters to keep yet.
 
     Args:
-        name: of the state's attribute.
-        value: its value, a model or anything else.
+        name: the name of the state's attribute.
+        value: the attribute's value, a model or anything else.
 
     Raises:
-        TypeError: names the parameter or buffer, and what to do.
+        TypeError: the model has such a module; the message names the parameter or buffer, and the way out.
     """
     if not isinstance(value, torch.nn.Module):
         return

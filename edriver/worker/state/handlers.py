@@ -30,16 +30,16 @@ from edriver.worker.state.modes import ModelModes
 
 
 class StateHandler(abc.ABC):
-    """Looks after one value of a state.
+    """Saves, restores and syncs one value of a state.
 
     Args:
         value: the value.
 
     Attributes:
-        value: the same, or what within it is kept (of a wrapped model, the model).
+        value: the value, or the object inside it that is kept (for a wrapped model, the model).
 
     Raises:
-        TypeError: its state is not the same on all workers, so it cannot be kept.
+        TypeError: the value cannot be kept, because its state differs between workers.
     """
 
     def __init__(self, value: Any) -> None:
@@ -51,38 +51,38 @@ class StateHandler(abc.ABC):
 
     @abc.abstractmethod
     def load(self, tree: Any) -> None:
-        """Bring the value to a captured state, without keeping a reference to any part of it.
+        """Set the value to a captured state, without keeping a reference to any part of it.
 
         Raises:
-            ValueError: the state is of another kind of value; nothing has been changed.
+            ValueError: the state belongs to another kind of value; the value is unchanged.
         """
 
     def keep(self) -> Any:
-        """What of its state a boundary keeps: a tree of small values. What only optimizers change is not in it."""
+        """The part of the value's state that a boundary keeps: a tree of small values, without `lasting` tensors."""
         return self.capture()
 
     def bring_back(self, kept: Any) -> None:
-        """Go back to what `keep` answered at the last boundary, while no optimizer has begun a step."""
+        """Go back to what `keep` returned at the last boundary, while no optimizer has begun a step."""
         self.load(kept)
 
     def lasting(self) -> Iterable[torch.Tensor]:
         """The tensors that only optimizers change, so that a boundary need not copy them."""
         return ()
 
-    def reset(self) -> None:  # noqa: B027  most values do not depend on them
+    def reset(self) -> None:  # noqa: B027  most values do not depend on rank and size
         """Adapt to a round's rank and size."""
 
     def digest(self, tree: Any) -> object:
-        """What of a captured state is small and the same on all workers; None for nothing."""
+        """The part of a captured state that is small and the same on all workers, or None."""
         del tree
         return None
 
     def readable(self, tree: Any) -> Any:
-        """A captured state as a checkpoint shows it to scripts without edriver."""
+        """The form of a captured state in a checkpoint, for scripts that read it without edriver."""
         return tree
 
-    def clear_gradients(self) -> None:  # noqa: B027  most values have none
-        """Forget accumulated gradients."""
+    def clear_gradients(self) -> None:  # noqa: B027  most values have no gradients
+        """Discard accumulated gradients."""
 
 
 _STATEFUL_LOADER: Final = "torchdata.stateful_dataloader."
@@ -92,20 +92,20 @@ _registry: dict[type | str, type[StateHandler]] = {}
 
 
 def register_handler(cls: type | str, handler_cls: type[StateHandler]) -> None:
-    """Have values of a class, and of its subclasses without a handler of their own, handled so.
+    """Register the handler of a class, and of its subclasses that have no other handler.
 
     Args:
-        cls: the class, or its full name: of one in a library that need not be imported.
-        handler_cls: its handler.
+        cls: the class, or its full name, which avoids the import of its library.
+        handler_cls: the handler.
     """
     _registry[cls] = handler_cls
 
 
 def handler_for(value: object) -> StateHandler | None:
-    """A handler for a value; None for one that is plain data.
+    """Return a handler for a value, or None if the value is plain data.
 
     Raises:
-        TypeError: the value cannot be kept, and why.
+        TypeError: the value cannot be kept; the message says why.
     """
     if isinstance(value, DistributedSampler):
         raise TypeError(
@@ -132,22 +132,22 @@ def handler_for(value: object) -> StateHandler | None:
 
 
 class StateDictHandler(StateHandler):
-    """Anything that has state_dict and load_state_dict."""
+    """Handles any object with state_dict and load_state_dict."""
 
     def capture(self) -> Any:
         """The state_dict."""
         return self.value.state_dict()
 
     def load(self, tree: Any) -> None:
-        """Hand a copy to load_state_dict, which may keep it."""
+        """Pass a copy to load_state_dict, which may keep it."""
         self.value.load_state_dict(TakeOver().value(tree))
 
 
 class SamplerHandler(StateDictHandler):
-    """An ElasticSampler."""
+    """Handles an ElasticSampler."""
 
     def reset(self) -> None:
-        """Split what remains of the epoch anew."""
+        """Split the rest of the epoch anew."""
         self.value.reset()
 
     def digest(self, tree: Any) -> object:
@@ -156,24 +156,24 @@ class SamplerHandler(StateDictHandler):
 
 
 class StreamHandler(SamplerHandler):
-    """An ElasticStream: what is done of each shard."""
+    """Handles an ElasticStream: the progress in each shard."""
 
     def keep(self) -> Any:
-        """What the boundary's state can be computed from, without a copy."""
+        """The values from which the boundary's state can be computed, without a copy."""
         return Fixed(self.value.kept())
 
     def bring_back(self, kept: Any) -> None:
-        """Go back to it."""
+        """Go back to what `keep` returned."""
         self.value.bring_back(kept.contents)
 
 
 class ModuleHandler(StateHandler):
-    """A torch.nn.Module: parameters, persistent buffers and extra state are written in place.
+    """Handles a torch.nn.Module: writes parameters, persistent buffers and extra state in place.
 
-    Of a model wrapped in DistributedDataParallel the model itself is kept: the wrapper lives for one round.
+    For a model wrapped in DistributedDataParallel it keeps the model itself, since a wrapper lives for one round.
 
     Attributes:
-        modes: which of its modules train.
+        modes: which of its modules are in training mode.
     """
 
     def __init__(self, value: torch.nn.Module) -> None:
@@ -184,9 +184,7 @@ class ModuleHandler(StateHandler):
         self.modes = ModelModes(self.value)
 
     def capture(self) -> Any:
-        """The state_dict, the versions that modules have noted in it, which parameters do not learn, and which modules
-        evaluate.
-        """
+        """The state_dict with its modules' versions, the frozen parameters, and the modules in evaluation mode."""
         state = self.value.state_dict()
         return {
             "state": dict(state),
@@ -196,10 +194,10 @@ class ModuleHandler(StateHandler):
         }
 
     def keep(self) -> Any:
-        """Nothing: see `lasting`, and buffer_copies.py. State of a kind of its own can be kept by a commit only.
+        """Return nothing: see `lasting`, and buffer_copies.py.
 
         Raises:
-            NotSmallError: a module has such.
+            NotSmallError: a module has extra state, which only a commit can keep.
         """
         if self._has_extra_state:
             raise NotSmallError("one of its modules has get_extra_state")
@@ -213,17 +211,17 @@ class ModuleHandler(StateHandler):
         return parameters
 
     def load(self, tree: Any) -> None:
-        """Copy into the parameters and buffers that are there.
+        """Copy into the existing parameters and buffers.
 
         Raises:
-            ValueError: the model has other keys or shapes; names them.
+            ValueError: the model has other keys or shapes; the message names them.
         """
         self._check(tree["state"])
         frozen = tree["frozen"]
         for name, parameter in self.value.named_parameters():
             if parameter.requires_grad == (name in frozen):
                 parameter.requires_grad_(name not in frozen)
-        if (evaluating := tree.get("evaluating")) is not None:  # a checkpoint of an earlier release has none
+        if (evaluating := tree.get("evaluating")) is not None:  # checkpoints of earlier releases lack the key
             self.modes.take(evaluating)
         values = TakeOver()
         state = {key: v if isinstance(v, torch.Tensor) else values.value(v) for key, v in tree["state"].items()}
@@ -253,12 +251,12 @@ class ModuleHandler(StateHandler):
 
 
 class OptimizerHandler(StateHandler):
-    """A torch.optim.Optimizer: tensors are written in place where the optimizer has them, and bit for bit.
+    """Handles a torch.optim.Optimizer: writes existing tensors in place, bit for bit.
 
     (Optimizer.load_state_dict makes new tensors, and casts them to the parameters' type.)
 
     Attributes:
-        models: the state's models, by name, in which parameters are found whose groups were added later.
+        models: the state's models, by name, in which to find the parameters of groups that were added later.
     """
 
     def __init__(self, value: Optimizer) -> None:
@@ -271,21 +269,21 @@ class OptimizerHandler(StateHandler):
         self._fixed_counts: list[int] = []
 
     def capture(self) -> Any:
-        """The state_dict, and which parameters the groups have that were added since this handler was made."""
+        """The state_dict, and the parameters of groups that were added since this handler was made."""
         tree = self.value.state_dict()
         added = self.value.param_groups[self._first_groups :]
         return {**tree, "added": added_groups.names_of(added, self.models())} if added else tree
 
     def load(self, tree: Any) -> None:
-        """Bring per-parameter state and the groups' options back.
+        """Restore the per-parameter state and the groups' options.
 
-        Groups that were added since are dropped, and those that were added elsewhere are added here. Options that the
-        saved groups lack are kept: a scheduler that was made since may have put them there.
+        Groups that were added after the capture are removed, and groups that another worker added are added here.
+        Options that the saved groups lack are kept: a scheduler created since may have added them.
 
         Raises:
-            ValueError: the optimizer has fewer groups, or other numbers of parameters in them.
+            ValueError: the optimizer has fewer groups, or groups with other numbers of parameters.
         """
-        if type(self.value).load_state_dict is not Optimizer.load_state_dict:  # it keeps state in places of its own
+        if type(self.value).load_state_dict is not Optimizer.load_state_dict:  # a subclass may keep state elsewhere
             self.value.load_state_dict(TakeOver().value(tree))
             return
         live_groups, saved_groups = self.value.param_groups, tree["param_groups"]
@@ -302,9 +300,9 @@ class OptimizerHandler(StateHandler):
         self._load_state(tree["state"], params)
 
     def keep(self) -> Any:
-        """The groups' options: what schedulers change. In a box if none of them can be changed in place.
+        """The groups' options, which schedulers change; in a box if none of them can be changed in place.
 
-        Then it is the last box, as long as they are what they were: most boundaries change none.
+        While the options stay equal, as at most boundaries, this returns the same box again.
         """
         groups = self.value.param_groups
         values = [value for group in groups for value in group.values()]
@@ -322,7 +320,7 @@ class OptimizerHandler(StateHandler):
         return self._fixed
 
     def bring_back(self, kept: Any) -> None:
-        """Bring the groups' options back; groups that were added since are dropped."""
+        """Restore the groups' options; groups that were added since are removed."""
         options = kept.contents if isinstance(kept, Fixed) else kept
         del self.value.param_groups[len(options) :]
         for live, (_, of_group) in zip(self.value.param_groups, options, strict=True):
@@ -348,13 +346,13 @@ class OptimizerHandler(StateHandler):
         return None
 
     def lasting(self) -> Iterable[torch.Tensor]:
-        """The parameters; what is kept for each of them changes with them."""
+        """The parameters; their optimizer state changes only together with them."""
         return (param for group in self.value.param_groups for param in group["params"])
 
     def _load_state(self, saved_state: dict[Any, Any], params: dict[int, torch.Tensor]) -> None:
         state = self.value.state
         before = dict(state)
-        state.clear()  # and not a new object: others may refer to it
+        state.clear()  # not replaced by a new object: others may refer to it
         values = TakeOver()
         for index, saved in saved_state.items():
             key = params.get(index, index)
@@ -382,14 +380,14 @@ def _is_fixed(value: object) -> bool:
 
 
 class GradScalerHandler(StateDictHandler):
-    """A torch.amp.GradScaler, whose state_dict would wait for the device."""
+    """Handles a torch.amp.GradScaler, without its state_dict, which would wait for the device."""
 
     def keep(self) -> Any:
-        """The scale and what led to it, as the tensors that they are (None before the first use)."""
+        """The scale and the growth tracker, as tensors (None before the first use)."""
         return tuple(grad_scaler.scale_of(self.value)) if grad_scaler.is_known(self.value) else super().keep()
 
     def bring_back(self, kept: Any) -> None:
-        """Write them where they are."""
+        """Write the kept values in place."""
         if not grad_scaler.is_known(self.value):
             super().bring_back(kept)
             return
@@ -397,7 +395,7 @@ class GradScalerHandler(StateDictHandler):
         grad_scaler.set_scale(self.value, Scale(*map(values.value, kept, grad_scaler.scale_of(self.value))))
 
     def clear_gradients(self) -> None:
-        """Forget which optimizers' gradients an interrupted step has unscaled."""
+        """Discard the record of which optimizers' gradients an interrupted step has unscaled."""
         grad_scaler.forget_unscaled(self.value)
 
 
@@ -409,10 +407,10 @@ register_handler(ElasticStream, StreamHandler)
 
 
 def refuse_sharded_module(module: torch.nn.Module) -> None:
-    """Refuse a model of which each worker holds a part only: a lost worker's part would be lost.
+    """Refuse a model that is sharded over the workers: a lost worker's part would be lost.
 
     Raises:
-        TypeError: the model has FSDP modules or DTensors in it.
+        TypeError: the model contains FSDP modules or DTensors.
     """
     fsdp = _classes("torch.distributed.fsdp", "FullyShardedDataParallel", "FSDPModule")
     for name, part in module.named_modules():
@@ -425,10 +423,10 @@ def refuse_sharded_module(module: torch.nn.Module) -> None:
 
 
 def refuse_sharded_optimizer(optimizer: Optimizer) -> None:
-    """Refuse an optimizer of which each worker holds a part only.
+    """Refuse an optimizer that is sharded over the workers.
 
     Raises:
-        TypeError: it is a ZeroRedundancyOptimizer, or a parameter of it is a DTensor.
+        TypeError: it is a ZeroRedundancyOptimizer, or one of its parameters is a DTensor.
     """
     if isinstance(optimizer, _classes("torch.distributed.optim", "ZeroRedundancyOptimizer")):
         raise TypeError(f"ZeroRedundancyOptimizer shards the optimizer's state: {_SHARDED_ADVICE}")
@@ -443,7 +441,7 @@ _SHARDED_ADVICE = (
 
 
 def _classes(module: str, *names: str) -> tuple[type, ...]:
-    """Classes of a module of torch that costs much to import; none where it has not been imported yet."""
+    """Return classes of a torch module that is expensive to import; empty if it has not been imported yet."""
     loaded = sys.modules.get(module)
     return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
 

@@ -180,7 +180,7 @@ class Modes:
         return None if self._noted is None else tuple(self._noted)
 
     def take(self, sent: tuple[Any, ...] | None) -> None:
-        """Go to what `sent` answered elsewhere. A default device of the same kind stays, with its own number."""
+        """Apply what `sent` returned on another worker. A default device of the same kind keeps its number."""
         if sent is not None:
             theirs, own = _of_process().ProcessModes(*sent), _of_process().current()
             if _kind(own.device) == _kind(theirs.device):

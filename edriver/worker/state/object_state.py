@@ -30,20 +30,21 @@ class ObjectState(State):
         state = ObjectState(epoch=0, batch=0)
         state.epoch += 1
 
-    Saved values are copies (`copy.deepcopy`). They must also be picklable for a sync. All workers must hold
-    the same values at a boundary; what is a worker's own does not belong here. A boundary without a commit keeps
-    values up to 4 KB; while an attribute is larger, failures lead back to the last commit, which is logged once, and
-    commits are made now and then.
+    Saving copies the values (`copy.deepcopy`); syncing pickles them. All workers must hold the same values at a
+    boundary; keep values that differ between workers elsewhere. A boundary without a commit keeps values up to 4 KB;
+    while an attribute is larger, failures lead back to the last commit, which edriver logs once, and it makes commits
+    now and then.
 
     Args:
-        from_rank_0: names of attributes that may differ between ranks, such as a best loss that rank 0 alone computes:
-            they are not compared, and at the start of each round all workers take rank 0's. Numbers, texts, bools,
-            None, and lists and dicts of those.
+        from_rank_0: names of attributes that may differ between ranks, such as a best loss that only rank 0 computes:
+            edriver does not compare them, and at the start of each round all workers take rank 0's values. Allowed
+            are numbers, strings, bools, None, and lists and dicts of those.
         kwargs: the attributes.
 
     Raises:
         TypeError: a value cannot be kept (a lock, an open file, a generator object).
-        ValueError: a name starts with an underscore or is one of this class's own; or from_rank_0 names no attribute.
+        ValueError: a name starts with an underscore or is an attribute of this class; or from_rank_0 contains a name
+            that is not an attribute of the state.
     """
 
     if TYPE_CHECKING:  # the attributes are the script's, so no type checker can know them
@@ -56,7 +57,7 @@ class ObjectState(State):
         self._hold(kwargs, from_rank_0)
 
     def _hold(self, values: Mapping[str, Any], from_rank_0: Iterable[str] = ()) -> None:
-        """Begin as a state of these attributes, whatever they are called. Raises as the constructor does."""
+        """Initialize a state with these attributes, whatever their names. Raises what the constructor raises."""
         State.__init__(self)
         self._from_rank_0 = frozenset(from_rank_0)
         if unknown := sorted(self._from_rank_0 - values.keys()):
@@ -78,11 +79,11 @@ class ObjectState(State):
 
     @property
     def has_commit(self) -> bool:
-        """Whether there is anything that `restore` could go back to."""
+        """Whether the state has been saved, so that `restore` can go back to it."""
         return self._saved is not None
 
     def save(self) -> None:
-        """Copy the attributes aside.
+        """Save copies of the attributes.
 
         Raises:
             TypeError: an attribute cannot be copied.
@@ -93,7 +94,7 @@ class ObjectState(State):
         self._saved_modes = self.computes_in.noted
 
     def restore(self) -> None:
-        """Give the attributes the values that were saved last; without anything saved, stay."""
+        """Set the attributes to the values saved last; do nothing before the first save."""
         if self._saved is not None:
             self._load(_copied(self._saved))
             self._saved_random.bring_back()
@@ -101,7 +102,7 @@ class ObjectState(State):
             self.keep_small()
 
     def keep_small(self) -> None:
-        """Keep the attributes' values, where they are small, and the random number generators' states."""
+        """Copy small attribute values and the random number generators' states."""
         self._note_modes()
         self._kept = self._small_copies(self._live_part)
         self._random.keep()
@@ -121,7 +122,7 @@ class ObjectState(State):
         )
 
     def return_to_boundary(self) -> None:
-        """Give the attributes, and the random number generators, what they had at the last boundary."""
+        """Set the attributes and the random number generators back to the last boundary."""
         assert self._kept is not None, "the state is torn"
         parts = self._small_copies(self._kept.__getitem__)
         assert parts is not None, "what was small is small"
@@ -131,18 +132,18 @@ class ObjectState(State):
         self.keep_small()
 
     def sync(self) -> bool:
-        """Bring this round's receivers to the source's state.
+        """Send the source's state to this round's receivers.
 
-        It counts as a commit for receivers, and for workers without one. Until everything has arrived, a receiver's
-        state is what it was.
+        This counts as a commit for receivers, and for workers without one. A receiver's state does not change until
+        everything has arrived.
 
         Returns:
-            whether the result counts as committed here. A holder keeps the commit that it has, and copies nothing.
+            whether the result counts as committed here. A holder keeps its last commit, and copies nothing.
 
         Raises:
             ValueError: the source's state has other attributes than this one.
             RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
-            CheckpointError: another run that lives owns the checkpoints, or the one to begin from cannot be loaded.
+            CheckpointError: another live run owns the checkpoints, or the one to begin from cannot be loaded.
         """
         assignment = topology.current()
         self.own_checkpoints(assignment)
@@ -168,14 +169,14 @@ class ObjectState(State):
         return True
 
     def take_over(self, tree: dict[str, Any], random: dict[str, Any]) -> None:
-        """Bring the state to a checkpoint's, which then counts as committed.
+        """Load a checkpoint into the state; it then counts as committed.
 
         Args:
-            tree: of `_capture`'s form; its tensors become the last commit's.
+            tree: as `_capture` returns it; its tensors become those of the last commit.
             random: see RandomStates.kept.
 
         Raises:
-            ValueError: it is of another state.
+            ValueError: the checkpoint belongs to a state with other attributes.
         """
         self._load(tree)
         self._random.take(random)
@@ -190,7 +191,7 @@ class ObjectState(State):
             setattr(self, name, value)
 
     def _exchange(self, assignment: Assignment) -> dict[str, Any] | None:
-        from edriver.worker.sync.sync import sync_state  # torch, which a world of plain objects does without
+        from edriver.worker.sync.sync import sync_state  # imports torch, which a world of plain objects does not need
 
         sent = (self._capture(), self.computes_in.sent()) if assignment.rank == assignment.source else ()
         arrived = sync_state(sent, assignment)
@@ -219,7 +220,7 @@ class ObjectState(State):
         return digest_text({name: v for name, v in self._small(tree).items() if name not in self._from_rank_0})
 
     def _note_modes(self, commits: bool = False) -> None:
-        """Note the modes that the function computes in, at a boundary that ends a step."""
+        """At a boundary that ends a step, note the modes in which the function computes."""
         self.computes_in.passed(commits)
 
     def _refuse_unkept(self, name: str) -> None:
@@ -231,34 +232,34 @@ class ObjectState(State):
         return {name: getattr(self, name) for name in self._names}
 
     def _load(self, tree: dict[str, Any]) -> None:
-        """Take over a tree of `_capture`'s form, whose objects become the state's own."""
+        """Load a tree as `_capture` returns it; the state keeps its objects."""
         check_names(tree, self._names, "attribute")
         for name, value in tree.items():
             setattr(self, name, value)
 
     def _adopt(self, arrived: dict[str, Any]) -> None:
-        """Make a tree that has just been loaded the last commit."""
-        del arrived  # whose objects are now the state's
+        """Make a tree that was just loaded the last commit."""
+        del arrived  # the state now holds its objects
         self.save()
 
     def _small(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """What of a tree may take part in the digest."""
+        """The part of a tree that may take part in the digest."""
         return tree
 
     def _live_part(self, name: str) -> Any:
-        """What a boundary copies of an attribute: it refers to the live object. May raise NotSmallError."""
+        """The part of an attribute that a boundary copies; it refers to the live object. May raise NotSmallError."""
         return getattr(self, name)
 
     def _bring_back(self, parts: dict[str, Any]) -> None:
-        """Take over parts of `_live_part`'s form, whose objects become the state's own."""
+        """Load parts as `_live_part` returns them; the state keeps their objects."""
         self._load(parts)
 
     def _copy_special(self, value: Any) -> Any:
-        """Copy a part that small_copy.py knows nothing of, or answer NotImplemented."""
+        """Copy a part that small_copy.py does not support, or return NotImplemented."""
         return not_ours(value)
 
     def _small_copies(self, part_of: Callable[[str], Any]) -> dict[str, Any] | None:
-        """Copies of all attributes' parts; None where one is too large."""
+        """Return copies of all attributes' parts, or None if one is too large."""
         copies = SmallCopies(self._copy_special)
         result = {}
         for name in self._names:
@@ -280,15 +281,15 @@ class ObjectState(State):
 
 
 def holds_nothing(state: State) -> bool:
-    """Whether a state has no attributes: what is called with it meets the other workers, and does not train."""
+    """Whether a state has no attributes: a function called with it meets the other workers and does not train."""
     return type(state) is ObjectState and not state._names
 
 
 def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:
-    """Refuse a state that has other names than this worker's.
+    """Refuse a state whose attribute names differ from this worker's.
 
     Raises:
-        ValueError: names them.
+        ValueError: the names differ; the message lists the differences.
     """
     missing, unknown = sorted(set(own) - set(given)), sorted(set(given) - set(own))
     if missing or unknown:
@@ -299,7 +300,7 @@ def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:
 
 
 def _copied(values: dict[str, Any]) -> dict[str, Any]:
-    """Copies of all values; what two attributes share, their copies share too."""
+    """Copy all values; objects shared by two attributes are shared by the copies as well."""
     memo: dict[int, Any] = {}
     copies = {}
     for name, value in values.items():

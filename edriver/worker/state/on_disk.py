@@ -28,10 +28,10 @@ logger = logging.getLogger("edriver.worker")
 
 
 class Checkpointed(Protocol):
-    """What checkpoints need of a state.
+    """The part of a state that checkpoints use.
 
     Attributes:
-        steps_made: how many steps the live state has made, in whichever runs: kept, restored and synced with it.
+        steps_made: the number of steps that the live state has made, in all runs; kept, restored and synced with it.
     """
 
     steps_made: int
@@ -87,7 +87,7 @@ class StateOnDisk:
         self._checkpoints.own(round_id, wait=not self._trained)
 
     def count_step(self) -> bool:
-        """Count a step; whether this worker is to write a checkpoint of it."""
+        """Count a step; returns whether this worker should write a checkpoint of it."""
         state, place = self._state, _place()
         if place is None:
             return False

@@ -34,14 +34,13 @@ COMMIT_SHARE: Final = 0.01
 
 
 class BoundaryListener(Protocol):
-    """What a state needs from the run around it."""
+    """What a state needs from the run that it takes part in."""
 
     def boundary(self, committed: bool) -> None:
         """Count a boundary.
 
         Args:
-            committed: the state has just been saved, so this boundary's version is the one that `restore`
-                goes to.
+            committed: whether the state has just been saved, so that `restore` goes back to this boundary's version.
 
         Raises:
             HostsUpdatedInterrupt: all members stop at this boundary.
@@ -49,7 +48,7 @@ class BoundaryListener(Protocol):
         """
 
     def check(self) -> None:
-        """Look for bad news without counting a boundary.
+        """Check whether a member is lost, without counting a boundary.
 
         Raises:
             PeerLostError: a member of this round is lost.
@@ -57,36 +56,36 @@ class BoundaryListener(Protocol):
 
 
 class OnDisk(Protocol):
-    """What writes a state's checkpoints, and loads them."""
+    """Writes and loads a state's checkpoints."""
 
     def begin(self, round_id: RoundId) -> None:
-        """This worker is rank 0 of a round that begins: its run owns the checkpoints from now on.
+        """Take ownership of the checkpoints for the run, as rank 0 of a round that begins.
 
         Raises:
-            CheckpointError: another run that lives does.
+            CheckpointError: another live run owns them.
         """
 
     def count_step(self) -> bool:
-        """A boundary is about to be passed: count the step; returns whether a checkpoint is due here."""
+        """Count the step before a boundary is passed; returns whether a checkpoint is due here."""
 
     def write(self) -> None:
-        """Begin to write what has just been committed."""
+        """Start to write the last commit."""
 
     def write_last(self) -> None:
-        """The same, unless the newest checkpoint is of that step."""
+        """Start to write the last commit, unless the newest checkpoint already has its step."""
 
     def newest_steps(self) -> int:
-        """The steps of the newest whole checkpoint, if they are more than the state has made; else 0.
+        """The number of steps of the newest complete checkpoint, if it is ahead of the state; else 0.
 
         Raises:
-            CheckpointError: another run that lives owns the checkpoints.
+            CheckpointError: another live run owns the checkpoints.
         """
 
     def load(self) -> None:
-        """Take over the newest whole checkpoint.
+        """Load the newest complete checkpoint.
 
         Raises:
-            CheckpointError: none can be loaded.
+            CheckpointError: no checkpoint can be loaded.
         """
 
     def returned(self) -> None:
@@ -94,13 +93,13 @@ class OnDisk(Protocol):
 
 
 class State(abc.ABC):
-    """What `edriver.run` needs of a script's state, and what the script needs of the run.
+    """The base class of states: the interface between a script's state and `edriver.run`.
 
     Attributes:
-        last_hosts_update: timestamp and HostUpdateResult of the last news about hosts, None before any.
-        computes_in: the modes of its training function.
-        copied: how much it has copied, for observers,
-        reported: and what the script has reported last.
+        last_hosts_update: timestamp and HostUpdateResult of the last change of hosts, or None.
+        computes_in: the modes in which the training function computes.
+        copied: the amount of data that the state has copied, for observers.
+        reported: the values that the script reported last.
     """
 
     def __init__(self) -> None:
@@ -116,27 +115,27 @@ class State(abc.ABC):
         self._exposed = False  # whether a failure may lead back further than to the last boundary, as far as is known
 
     def bind(self, rounds: BoundaryListener | None) -> None:
-        """Tie the state to the run that is under way; with None, boundaries are local again."""
+        """Bind the state to the current run; with None, boundaries are local again."""
         self._rounds = rounds
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Have these called, in this order, at the start of every round but the first.
+        """Register functions to call, in this order, at the start of every round but the first.
 
-        This is where a script adapts what depends on the number of workers, such as the learning rate.
+        Use them to adapt what depends on the number of workers, such as the learning rate.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Adapt to a new round: called by `run` when rank and size are known, before `sync`."""
+        """Adapt to a new round; `run` calls this when rank and size are known, before `sync`."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Take note that hosts were added or removed; may be called from any thread.
+        """Record that hosts were added or removed; may be called from any thread.
 
         Args:
-            timestamp: when the driver saw it, in seconds since the Unix epoch.
+            timestamp: when the driver saw the change, in seconds since the Unix epoch.
             update_res: a HostUpdateResult: 1 removed, 2 added, 3 both.
         """
         self.last_hosts_update = (timestamp, update_res)
@@ -160,10 +159,10 @@ class State(abc.ABC):
             self._rounds.boundary(committed=True)
 
     def check_host_updates(self) -> None:
-        """Pass a boundary without saving; as long as the state is clean, a failure goes back to it all the same.
+        """Pass a boundary without saving; as long as the state is clean, a failure still leads back to this boundary.
 
-        Where a failure may lead back further, it saves now and then: that takes no more than COMMIT_SHARE of the time.
-        Where a checkpoint is due, it saves, too.
+        If a failure could lead back further, this call saves from time to time, within COMMIT_SHARE of the run time.
+        It also saves when a checkpoint is due.
         In the middle of a step (`half_done`) it only checks whether a member is lost.
 
         Raises:
@@ -183,17 +182,17 @@ class State(abc.ABC):
             self._commit(checkpoint=True)
 
     def report(self, **values: float) -> None:
-        """Report values to observers: `state.report(loss=loss.item())`. Those of rank 0 are shown.
+        """Report values to observers, as in `state.report(loss=loss.item())`. Observers see the values of rank 0.
 
-        It costs no message; the latest value of each name is read every second or two, as of the latest boundary.
-        Nothing is saved or synced.
+        A call sends no message: edriver reads the latest value of each name every second or two, as of the latest
+        boundary. Reported values are neither saved nor synced.
 
         Args:
             values: numbers by name; at most 100 names in all.
 
         Raises:
-            ValueError: there are more names, or a text is no number.
-            TypeError: a value is no number.
+            ValueError: there are more names, or a string is not a number.
+            TypeError: a value is not a number.
         """
         self.reported = with_reports(self.reported, values)
 
@@ -202,12 +201,12 @@ class State(abc.ABC):
         return None
 
     def half_done(self) -> bool:
-        """Whether a step has begun whose result is not in the state yet: accumulated gradients, for one."""
+        """Whether a step has begun whose result is not in the state yet, such as accumulated gradients."""
         return False
 
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Take back what is done to the state in between; commits save nothing meanwhile, and reports are dropped."""
+        """Undo, at its end, all changes to the state; meanwhile commits save nothing and reports are dropped."""
         self.computes_in.begin()
         self.save()
         reported, self._rehearses = self.reported, True
@@ -221,31 +220,32 @@ class State(abc.ABC):
         self.clear_gradients()
 
     def newest_checkpoint(self, look: bool) -> int | None:
-        """The steps of the newest whole checkpoint on disk that is ahead of this state; 0: none is.
+        """The number of steps of the newest complete checkpoint on disk.
 
         Args:
-            look: whether to look for it; otherwise the answer is 0.
+            look: whether to look for a checkpoint.
 
         Returns:
-            None if the state has no checkpoints.
+            The number of steps; 0 if no checkpoint is ahead of this state or `look` is False; None if the state has
+            no checkpoints.
 
         Raises:
-            CheckpointError: another run that lives owns them.
+            CheckpointError: another live run owns the checkpoints.
         """
         if self._disk is None:
             return None
         return self._disk.newest_steps() if look else 0
 
     def own_checkpoints(self, assignment: Assignment) -> None:
-        """As rank 0 of a round that begins, have the run own the checkpoints on disk; may raise a CheckpointError."""
+        """As rank 0 of a round that begins, take ownership of the checkpoints on disk; may raise a CheckpointError."""
         if self._disk is not None and assignment.rank == 0:
             self._disk.begin(assignment.round_id)
 
     def load_checkpoint(self) -> None:
-        """Take over the newest whole checkpoint on disk.
+        """Load the newest complete checkpoint from disk.
 
         Raises:
-            CheckpointError: none can be loaded.
+            CheckpointError: no checkpoint can be loaded.
         """
         if self._disk is not None:
             self._disk.load()
@@ -256,9 +256,9 @@ class State(abc.ABC):
             self._disk.returned()
 
     def write_last_checkpoint(self) -> None:
-        """Write the state as it is to disk, if it has checkpoints and the newest one there is older.
+        """Write the current state to disk, if the state has checkpoints and the newest one is older.
 
-        Returns when the writing has begun: the process does not end before it is done.
+        Returns when writing has begun; the process does not end before it is complete.
         """
         if self._disk is not None:
             self.save()
@@ -271,7 +271,7 @@ class State(abc.ABC):
         if self._rehearses:
             return
         if self._rounds is not None and self.wait_for_device():
-            self._rounds.check()  # or what has been computed may be what an abort has left
+            self._rounds.check()  # else the results could be those of an aborted collective
         began = time.perf_counter()
         with phase(Phase.COMMIT):
             self.save()
@@ -282,29 +282,29 @@ class State(abc.ABC):
         self._schedule.made(seconds)
 
     def check_peers(self) -> None:
-        """Without counting a boundary, look whether a member of the round is lost.
+        """Check whether a member of the round is lost, without counting a boundary.
 
         Raises:
-            PeerLostError: one is.
+            PeerLostError: a member is lost.
         """
         if self._rounds is not None:
             self._rounds.check()
 
-    def first_boundary(self) -> None:  # noqa: B027  most states have nothing that a function could spoil
-        """A round's first boundary has been passed: look what the training function has made of the state.
+    def first_boundary(self) -> None:  # noqa: B027  for most states there is nothing to check
+        """After a round's first boundary, check what the training function has done to the state.
 
         Raises:
-            TypeError: something in it cannot be kept any more.
+            TypeError: the state now has a value that cannot be kept.
         """
 
-    def keep_small(self) -> None:  # noqa: B027  a state may know of no boundaries, only of commits
-        """Keep what is small, at a boundary that counts."""
+    def keep_small(self) -> None:  # noqa: B027  a state may support commits only
+        """Copy the small values of the state, at a boundary that counts."""
 
-    def peer_lost(self) -> None:  # noqa: B027  for most states nothing that a loss does is in doubt
-        """A peer is lost, and its round's collectives are about to be aborted. Called on the notification thread."""
+    def peer_lost(self) -> None:  # noqa: B027  for most states a loss leaves nothing in doubt
+        """Called on the notification thread when a peer is lost, before the round's collectives are aborted."""
 
     def wait_for_device(self) -> bool:
-        """Wait until all that a commit is to copy has been computed; whether it could have been anything else."""
+        """Wait until the values that a commit copies are computed; returns whether there was a device to wait for."""
         return False
 
     @property
@@ -314,7 +314,7 @@ class State(abc.ABC):
 
     @property
     def why_torn(self) -> str:
-        """Why it cannot, and what to do about it, as text for people."""
+        """Why `return_to_boundary` is impossible, and what to do about it, as text for people."""
         return "this kind of state keeps nothing at a boundary: call commit() now and then"
 
     def return_to_boundary(self) -> None:  # noqa: B027  see `clean`
@@ -323,22 +323,23 @@ class State(abc.ABC):
     @property
     @abc.abstractmethod
     def has_commit(self) -> bool:
-        """Whether there is anything that `restore` could go back to."""
+        """Whether the state has been saved, so that `restore` can go back to it."""
 
     @abc.abstractmethod
     def save(self) -> None:
-        """Copy the state aside. Scripts call `commit`, which also marks a step as complete."""
+        """Save a copy of the state. Scripts call `commit`, which also marks a step as complete."""
 
     @abc.abstractmethod
     def restore(self) -> None:
-        """Go back to what was saved last; without anything saved, stay."""
+        """Go back to the last save; do nothing before the first one."""
 
     @abc.abstractmethod
     def sync(self) -> bool | None:
-        """Bring this round's receivers to the source's state.
+        """Send the source's state to this round's receivers.
 
         Returns:
-            False if the last commit is still an older one: a holder's may be. Otherwise the result counts as committed.
+            False if the last commit is still an older one, as a holder's may be; otherwise the result counts as
+            committed.
         """
 
     @abc.abstractmethod
@@ -347,24 +348,24 @@ class State(abc.ABC):
 
     @abc.abstractmethod
     def digest(self, committed: bool) -> str:
-        """The small part of the state as text: two workers with the same version have the same.
+        """The small part of the state as text; equal on any two workers whose state has the same version.
 
         Args:
-            committed: of what was saved last ("" where nothing was) instead of the last boundary.
+            committed: describe the last save ("" before the first) instead of the last boundary.
 
         Returns:
             At most MAX_DIGEST_LENGTH ASCII characters.
         """
 
     def clear_gradients(self) -> None:  # noqa: B027  a state without a model has none
-        """Forget what an interrupted step has accumulated."""
+        """Discard the gradients that an interrupted step has accumulated."""
 
 
 class CommitSchedule:
-    """Spaces commits out so that they take no more than COMMIT_SHARE of the time, however long each of them takes.
+    """Spaces commits so that they take at most COMMIT_SHARE of the run time, however long each of them takes.
 
     Args:
-        clock: seconds that only grow.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -372,9 +373,9 @@ class CommitSchedule:
         self._due_at = 0.0
 
     def made(self, seconds: float) -> None:
-        """A commit has been made, in this many seconds."""
+        """Record a commit that took this many seconds."""
         self._due_at = self._clock() + seconds / COMMIT_SHARE
 
     def due(self) -> bool:
-        """Whether another one may be made."""
+        """Whether another commit may be made now."""
         return self._clock() >= self._due_at

@@ -44,11 +44,11 @@ class StepWatch:
     """Watches optimizers and their parameters.
 
     Args:
-        before_step: called when an optimizer is about to begin a step. What it raises keeps the step from beginning.
-        collectives: how many collectives this process has begun.
+        before_step: called when an optimizer is about to begin a step; an exception prevents the step.
+        collectives: returns the number of collectives that this process has begun.
 
     Attributes:
-        begun: how many steps have begun.
+        begun: the number of steps that have begun.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class StepWatch:
 
     @property
     def pending(self) -> bool:
-        """Whether an optimizer has gradients that wait for its step. A step that GradScaler skips is none: its batch
-        counts with the next.
+        """Whether an optimizer has gradients that wait for its step. A step that GradScaler skips does not count: its
+        batch counts with the next one.
         """
         if self._waiting and self._stepped:
             self.expose("an optimizer steps while another one's gradients wait for its own step")

@@ -58,7 +58,7 @@ register_generators()
 
 
 def _recorded() -> Event | None:
-    # What is captured into a graph is not carried out: there is nothing to wait for.
+    # While a graph is captured, nothing is executed: there is nothing to wait for.
     if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
         return None
     event: Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -71,30 +71,31 @@ class TorchState(ObjectState):
 
         state = TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, epoch=0)
 
-    Restoring and syncing write into the tensors that are there, so references to a parameter, to an
-    optimizer's state or to an attribute's tensor stay valid. After a restore all gradients are None. A
-    model may be wrapped in DistributedDataParallel inside the training function, also as `state.model =
-    DistributedDataParallel(state.model)`: the wrapper is taken off again at the start of the next round.
+    Restoring and syncing write into the existing tensors, so references to a parameter, to an
+    optimizer's state or to an attribute's tensor stay valid. After a restore all gradients are None. The
+    training function may wrap a model in DistributedDataParallel, also as `state.model =
+    DistributedDataParallel(state.model)`: edriver removes the wrapper at the start of the next round.
 
     Args:
         model: the model. May be set later.
-        optimizer: its optimizer. May be set later.
-        checkpoint: where checkpoints are written, and loaded from once no worker holds the state: a folder, or a URL
-            that fsspec knows; None: nowhere. It belongs to one run at a time. Loading runs code that is in a
-            checkpoint (pickle): keep strangers from writing there. Of a local folder, only checkpoints are loaded that
-            no other account than root can have written.
-        every: how often one is written: a time, or a number of steps.
-        keep: how many are kept.
+        optimizer: the model's optimizer. May be set later.
+        checkpoint: the folder, or a URL that fsspec supports, to which checkpoints are written, and from which the
+            newest one is loaded once no worker holds the state; None: no checkpoints. It belongs to one run at a time.
+            Loading executes code from a checkpoint (pickle): let nobody else write there. From a local folder, edriver
+            loads only checkpoints that no account but this one and root can have written.
+        every: the interval between two checkpoints: a timedelta, or a number of steps.
+        keep: the number of checkpoints to keep.
         from_rank_0: see ObjectState.
-        objects: everything else, by name: schedulers, samplers, more models, plain data.
+        objects: all other values, by name: schedulers, samplers, more models, plain data.
 
     Attributes:
         steps_made: with checkpoints, the number of boundaries that training has passed, in all runs.
 
     Raises:
         TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler, a lock, lazy
-            modules that have not been called), and why.
-        ValueError: a name starts with an underscore or is one of this class's own; `every` or `keep` is not positive.
+            modules that have not been called); the message says why.
+        ValueError: a name starts with an underscore or is an attribute of this class; `every` or `keep` is not
+            positive.
     """
 
     _handlers: dict[str, StateHandler]
@@ -160,7 +161,7 @@ class TorchState(ObjectState):
             super()._refuse_unkept(name)
 
     def _side(self) -> SideCopies:
-        """What copies tensors that do not lie in host memory."""
+        """The copier of tensors that are not in host memory."""
         return SideStream()
 
     def samples_done(self) -> SamplesDone | None:
@@ -174,7 +175,7 @@ class TorchState(ObjectState):
         return self._steps.pending
 
     def keep_small(self) -> None:
-        """Keep what is small: attributes, buffers, the optimizers' options, the random number generators' states."""
+        """Copy the small values: attributes, buffers, optimizer options, states of random number generators."""
         if self._steps.adapt() or self._outdated:
             self._watch_tensors()
         self._large = []
@@ -197,7 +198,7 @@ class TorchState(ObjectState):
         self.computes_in.watch({name: handler.modes for name, handler in models.items()})
 
     def first_boundary(self) -> None:
-        """Look again for what is sharded, for parameters that nothing of the state trains, and for unequal steps."""
+        """Check again for sharded values, for parameters that no optimizer of the state trains, and unequal steps."""
         values: dict[str, object] = {name: handler.value for name, handler in self._handlers.items()}
         refuse_sharded(values.values())
         say_untrained(values)
@@ -206,8 +207,8 @@ class TorchState(ObjectState):
         self._watch_modes()
 
     def _step_begins(self) -> None:
-        # A step with what an abort has left of the gradients would cost the last boundary. So the host, which runs
-        # ahead on CUDA, waits for them.
+        # A step with the partial gradients that an abort leaves would spoil the last boundary. So the host, which
+        # runs ahead of the device on CUDA, waits for the gradients.
         if topology.current().size > 1 and self._mark.wait():
             self.check_peers()
         if self._places.assigned_before_step():
@@ -219,7 +220,7 @@ class TorchState(ObjectState):
         self._mark.judge()
 
     def wait_for_device(self) -> bool:
-        """Wait for the device, on CUDA: the copies of a commit must be of what it has computed."""
+        """On CUDA, wait for the device, so that a commit copies completed results."""
         return self._mark.wait()
 
     @property
@@ -246,13 +247,13 @@ class TorchState(ObjectState):
         return _OVERWRITTEN if self._mark.reached else _DEVICE_BEHIND
 
     def return_to_boundary(self) -> None:
-        """Go back to the last boundary, without having copied what only optimizers change; gradients become None."""
+        """Go back to the last boundary, without restoring what only optimizers change; gradients become None."""
         self.clear_gradients()
         self._buffer_copies.bring_back()
         super().return_to_boundary()
 
     def save(self) -> None:
-        """Copy everything aside; what lies on a GPU into host memory (side_stream.py).
+        """Save a copy of the whole state in host memory, also of tensors on a GPU (side_stream.py).
 
         Raises:
             TypeError: an attribute cannot be copied.
@@ -264,19 +265,19 @@ class TorchState(ObjectState):
         self._saved_modes = self.computes_in.noted
 
     def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
-        """The last commit: its tree, the states of the random number generators, and its tensors, lent."""
+        """The last commit: its tree, the random number generators' states, and a loan of its tensors."""
         assert self._saved is not None, "it has just been committed"
         return self._saved, self._saved_random, self._buffers.lend()
 
     def _adopt(self, arrived: dict[str, Any]) -> None:
-        # It shares nothing with what is live, and its memory has been paid for.
+        # It shares nothing with the live state, and its memory is allocated already.
         self._saved = self._buffers.adopted(arrived)
         self.copied.received_bytes = self._buffers.nbytes
         self._saved_random.keep()
         self._saved_modes = self.computes_in.noted
 
     def restore(self) -> None:
-        """Go back to what was saved last; in any case, set all gradients to None."""
+        """Go back to the last save, if there is one; always set all gradients to None."""
         self.clear_gradients()
         if self._saved is not None:
             self._load(self._saved)
@@ -285,7 +286,7 @@ class TorchState(ObjectState):
             self.keep_small()
 
     def reset(self) -> None:
-        """Split samplers anew, and take last round's DistributedDataParallel wrappers off."""
+        """Split samplers anew, and remove the last round's DistributedDataParallel wrappers."""
         for name, handler in self._handlers.items():
             handler.reset()
             if getattr(self, name) is not handler.value:
@@ -299,12 +300,12 @@ class TorchState(ObjectState):
         self._steps.clear()
 
     def _capture(self) -> dict[str, Any]:
-        """For each name, whether its value has a handler, and its captured state or the value itself."""
+        """Map each name to whether its value has a handler, and to the captured state or the value itself."""
         parts = ((name, self._handlers.get(name)) for name in self._names)
         return {name: (False, getattr(self, name)) if h is None else (True, h.capture()) for name, h in parts}
 
     def _load(self, tree: dict[str, Any]) -> None:
-        """Take over a tree of `_capture`'s form, without keeping a reference to any part of it."""
+        """Load a tree as `_capture` returns it, without keeping a reference to any part of it."""
         self._buffers.hold()  # a commit of what is about to be overwritten may be under way
         check_names(tree, self._names, "attribute")
         values = TakeOver()
@@ -337,7 +338,7 @@ class TorchState(ObjectState):
         return value
 
     def _watch_tensors(self) -> None:
-        """Find anew what boundaries look at: modules may have been changed."""
+        """Collect again the tensors that boundaries check: the script may have changed modules."""
         self._outdated = False
         handlers = self._handlers.values()
         self._lasting = list({id(t): t for handler in handlers for t in handler.lasting()}.values())
@@ -350,10 +351,10 @@ class TorchState(ObjectState):
 
 
 class _Lasting:
-    """Tells which tensors of a captured state only optimizers change: parameters, and what is kept for them.
+    """Finds the tensors of a captured state that only optimizers change: parameters and their optimizer state.
 
     Args:
-        handlers: of the state's values, by name.
+        handlers: the handlers of the state's values, by name.
     """
 
     def __init__(self, handlers: dict[str, StateHandler]) -> None:
@@ -390,7 +391,7 @@ def _load_handled(handler: StateHandler | None, name: str, live: object, part: A
 
 
 def _small_part(handler: StateHandler | None, handled: bool, part: Any) -> Iterator[Any]:
-    """What of an attribute takes part in the digest, if anything does."""
+    """Yield the part of an attribute that takes part in the digest, if any."""
     if not handled:
         yield part
     elif handler is not None and (digest := handler.digest(part)) is not None:
@@ -402,10 +403,10 @@ def _models(handlers: dict[str, StateHandler]) -> dict[str, torch.nn.Module]:
 
 
 def _refuse_hidden(objects: Mapping[str, Any]) -> None:
-    """Refuse models and optimizers inside a container: as plain data they would be replaced by copies.
+    """Refuse models and optimizers inside a container: treated as plain data, copies would replace them.
 
     Raises:
-        TypeError: there is one.
+        TypeError: a container holds a model or an optimizer.
     """
     for name, value in objects.items():
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     @dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
     class TypedState(State):
-        """See below. This is what type checkers see: no attributes but those that are declared."""
+        """The class as type checkers see it: with the declared attributes only. See below."""
 
         from_rank_0: ClassVar[tuple[str, ...]]
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     class TypedState(TorchState):
-        """A TorchState whose attributes are declared, as those of a dataclass are:
+        """A TorchState whose attributes are declared, like those of a dataclass:
 
             class Training(edriver.TypedState):
                 model: Net
@@ -38,15 +38,15 @@ else:
 
             state = Training(model=model, optimizer=optimizer)
 
-        A type checker then knows `state.model`, and finds `state.epcoh += 1` and `state.comit()`. Defaults that can be
-        changed are given by `dataclasses.field(default_factory=list)`. All attributes are given by name.
+        A type checker then knows `state.model`, and finds `state.epcoh += 1` and `state.comit()`. Declare mutable
+        defaults as `dataclasses.field(default_factory=list)`. Pass all attributes by name.
 
         Attributes:
-            from_rank_0: names of attributes for which all workers take rank 0's value; see ObjectState.
+            from_rank_0: names of the attributes whose value all workers take from rank 0; see ObjectState.
 
         Raises:
             TypeError: an attribute is not declared, or one without a default is missing; see also TorchState.
-            ValueError: a declared name starts with an underscore or is one of this class's own.
+            ValueError: a declared name starts with an underscore or is an attribute of this class.
         """
 
         from_rank_0: ClassVar[tuple[str, ...]] = ()
@@ -56,7 +56,7 @@ else:
             dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(cls)
             for field in dataclasses.fields(cls):
                 if field.name in vars(cls):
-                    delattr(cls, field.name)  # a default is each instance's own
+                    delattr(cls, field.name)  # each instance gets a default object of its own
 
         def __init__(self, **values: Any) -> None:
             declared = {field.name: field for field in dataclasses.fields(self)} if type(self) is not TypedState else {}

@@ -90,5 +90,5 @@ def _cut(runs: Iterable[torch.Tensor], length: int) -> Iterator[list[torch.Tenso
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements as bytes, in host memory: its own where they lie there in order."""
+    """A tensor's elements as bytes in host memory, without a copy if the tensor is contiguous there."""
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)

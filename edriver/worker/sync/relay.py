@@ -27,10 +27,10 @@ PIECE_BYTES = 4 * 2**20
 """Bytes that are sent at a time. Each piece costs its two ranks some thread switches, independently of its length."""
 
 WINDOW_PIECES = 8
-"""How many pieces may be on their way from one rank to the next without an answer.
+"""The number of pieces that one rank may send to the next without an acknowledgement.
 
-32 MiB in all. Where processors are busy, too few make the ranks wait for each other's turns: with 4 MiB in all a sync
-took twice as long.
+32 MiB in all. On busy processors, fewer pieces make the ranks wait for each other: with 4 MiB in all a sync took twice
+as long.
 """
 
 

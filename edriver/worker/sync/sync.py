@@ -109,10 +109,10 @@ class Record(NamedTuple):
 
     @staticmethod
     def read(text: bytes) -> Record:
-        """The record of a text.
+        """Decode a record.
 
         Raises:
-            PeerLostError: it is none.
+            PeerLostError: the text is not a record.
         """
         if len(text) == _RECORD_FORMAT.size:
             record = Record(*_RECORD_FORMAT.unpack(text))
@@ -122,17 +122,17 @@ class Record(NamedTuple):
 
 
 class TensorOutline(NamedTuple):
-    """What is known of a tensor beside its elements.
+    """The metadata of a tensor.
 
     Attributes:
-        start: where its elements start in the stream.
-        dtype: of its elements.
-        shape: of the tensor.
-        device_type: where it belongs.
-        requires_grad: as torch has it.
+        start: the position of its elements in the stream.
+        dtype: the type of its elements.
+        shape: its shape.
+        device_type: the type of the device that it belongs to.
+        requires_grad: as in torch.
         is_parameter: whether it is a torch.nn.Parameter.
-        inside: whether an object has it, and not the tree itself: it gets memory of its own, for the object may look at
-            that, or keep it.
+        inside: whether an object holds it, rather than the tree itself: it then gets separate memory, which the object
+            may inspect or keep.
     """
 
     start: int
@@ -287,7 +287,7 @@ def _send(tree: Any, downstream: Downstream, key: str) -> None:
     file = io.BytesIO()
     pickler = _TreePickler(file, _occurrences_in(tree))
     pickler.dump(tree)
-    # As plain tuples: 5,000 objects of a class of ours take four times as long.
+    # As plain tuples: 5,000 instances of a class take four times as long.
     text = bytearray(pickle.dumps([tuple(outline) for outline in pickler.outlines]) + file.getbuffer())
     text.extend(bytes(-len(text) % ALIGNMENT_BYTES))  # as it travels
     layout = pickler.layout

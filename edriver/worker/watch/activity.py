@@ -22,7 +22,7 @@ MAX_PLACE_LENGTH: Final = 200
 """Characters of a place in the script."""
 
 _OUR_LOADERS: Final = ("/worker/sampler/", "/integrations/datasets.py")
-"""Files of ours in which data is read."""
+"""Files of edriver in which data is read."""
 
 _LIBRARIES: Final = (*(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")), "<")
 _PACKAGES: Final = ("site-packages", "dist-packages")
@@ -66,7 +66,7 @@ def may_wait(frame: FrameType) -> bool:
 
 
 def place_of(frame: FrameType) -> str:
-    """The innermost line of the user's script: FILE:LINE (FUNCTION); empty: there is none."""
+    """The innermost line of the user's script, as FILE:LINE (FUNCTION); empty if the stack has no such line."""
     for at in callers(frame):
         code = at.f_code
         if _is_script(code.co_filename):

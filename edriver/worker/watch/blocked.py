@@ -58,8 +58,8 @@ class BlockedWatch:
             progress: changes whenever the worker has made progress.
 
         Returns:
-            seconds for which the thread has stood still in a collective, once they are BLOCKED_REPORT_DELAY; 0, when a
-            thread that was reported continues; None: there is nothing new.
+            the seconds for which the thread has been blocked in a collective, once they reach BLOCKED_REPORT_DELAY; 0
+            when a reported thread continues; None without news.
         """
         before, self._progress = self._progress, progress
         still = progress == before and self._still()

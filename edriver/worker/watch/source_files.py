@@ -48,7 +48,7 @@ class SourceFiles:
         return list(self._read(self._folder / file, 0, ()))
 
     def look(self, report: Callable[[list[pb.SourceFile]], None]) -> None:
-        """Report what is new, if more modules were loaded: in a thread of its own, because a file system may hang."""
+        """If more modules were loaded, report their files, in a separate thread because a file system may hang."""
         if len(sys.modules) == self._modules or (self._looking is not None and self._looking.is_alive()):
             return
         self._looking = threading.Thread(target=lambda: report(self.new()), name="edriver-source-files", daemon=True)
@@ -66,7 +66,7 @@ class SourceFiles:
         return list(self._read(path, level, (getattr(module, "__file__", None) for module in modules)))
 
     def _path_of(self, script: ModuleType) -> Path | None:
-        """The script's file; None: it has none, or is edriver's own, which has not begun with the script yet."""
+        """The script's file; None if it has no file, or if edriver's own main module has not started it yet."""
         file = getattr(script, "__file__", None)
         if not isinstance(file, str):
             return None

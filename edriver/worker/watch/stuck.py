@@ -90,7 +90,7 @@ _OUR_WAITING_FILES: Final = ("/worker/sync/relay.py", "/horovod/collectives/hand
 
 
 def in_collective(ident: int) -> bool:
-    """Whether a thread's innermost Python frame is one of torch's that wait for peers, or one of ours."""
+    """Whether a thread's innermost Python frame is a frame of torch, or of edriver, that waits for peers."""
     frame = frames().get(ident)
     return frame is not None and file_waits_for_peers(frame.f_code.co_filename)
 

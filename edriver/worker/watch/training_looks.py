@@ -32,8 +32,8 @@ LOOK_INTERVAL: Final = 0.05
 """Seconds between two looks."""
 
 MAX_LOOK_INTERVAL: Final = 1.0
-"""After so many seconds without a look the process was stopped, or native code kept the interpreter's lock: time of its
-own, whatever it does now."""
+"""After so many seconds without a look the process was stopped, or native code held the interpreter's lock: the time
+counts as its own, whatever it does now."""
 
 UNKNOWN_STEP: Final = 10.0
 """Seconds without a boundary that are long where it is not known how long a step usually takes."""

@@ -14,12 +14,12 @@ from edriver.model.settings import Settings
 
 
 class Budget:
-    """Limits how many rounds may end for one kind of cause.
+    """Limits the number of rounds that may end for one kind of cause.
 
     Args:
         end: the kind of cause.
-        limit: maximum number within the window; None: no limit.
-        window: how long a round counts, in seconds.
+        limit: the maximum number within the window; None: no limit.
+        window: the time for which a round counts, in seconds.
 
     Attributes:
         total: number of these rounds so far.

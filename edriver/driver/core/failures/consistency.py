@@ -126,17 +126,17 @@ class UnprovenConnectionWatch:
 class ErrorWatch:
     """Detects an error that the script raises at the same place in several rounds, without a step between.
 
-    That is a bug, or a sample that cannot be read, or a disk that is full: it hits every worker that reaches that
-    place, and each new round costs the worker that does. One worker alone is no proof: its device may be broken.
-    Rounds that end in another way in between prove nothing: two bugs may take turns, one of them of the smaller round
-    that the other one leaves.
+    That is a bug, an unreadable sample, or a full disk: it hits every worker that reaches that place, and each new
+    round loses such a worker. A single worker proves nothing, because its device may be broken. Rounds that end in
+    another way in between do not disprove it: two bugs may alternate, one of which occurs in the smaller round that
+    the other one leaves.
     """
 
     def __init__(self) -> None:
         """No error has been raised yet."""
         self._judged = NO_ROUND
         self._furthest = 0
-        self._starts: dict[RoundId, int] = {}  # of the latest rounds: how many steps their state had made
+        self._starts: dict[RoundId, int] = {}  # of the latest rounds: the steps that their state had made
         self.clear()
 
     def clear(self) -> None:
@@ -175,7 +175,7 @@ class ErrorWatch:
         start = self._starts[plan.round_id] = self._steps(plan.version, plan.checkpoint)
         if len(self._starts) > MAX_KNOWN_STARTS:
             del self._starts[min(self._starts)]
-        # Steps that are made again after a restart from disk are no gain.
+        # Steps that are repeated after a restart from disk do not count as progress.
         reached = max(start, self._steps(version, checkpoint))
         if reached > self._furthest or ended.long_lived:
             self.clear()
@@ -188,7 +188,7 @@ class ErrorWatch:
                 self._recent_errors.setdefault(error, []).append(places)
 
     def _steps(self, version: Version, checkpoint: int) -> int:
-        """How many steps a state has made that is loaded from this checkpoint, or else is of this version."""
+        """The number of steps made by a state loaded from this checkpoint, or else of this version."""
         if checkpoint or version == NO_VERSION:
             return checkpoint
         return self._starts.get(version.round_id, self._furthest) + version.boundaries

@@ -12,7 +12,7 @@ from edriver.model.events import WorkerExited
 from edriver.model.records import Worker
 
 FAILURES_KEPT: Final = 32
-"""How many failures the final report can name; the first ones, where the cause is."""
+"""The maximum number of failures in the final report: the first ones, which show the cause."""
 
 
 @dataclass(slots=True, eq=False)

@@ -31,7 +31,7 @@ MAX_PLACES = 100
 """Places that are remembered, the latest."""
 
 MIN_FACTOR = 3
-"""How many times as long as its limit work may take there at least, whatever the limit of an evaluation is."""
+"""The least multiple of its limit that work may take there, whatever the limit of an evaluation is."""
 
 
 class Verdict(enum.Enum):
@@ -65,12 +65,12 @@ class _Stalls:
 
 @dataclass(slots=True)
 class LongWork:
-    """Judges stalls by where they happen: in which function of the script's own.
+    """Judges stalls by the function of the script in which they happen.
 
     Attributes:
-        limit: seconds that an evaluation may take; infinite: there is no limit.
-        places: by file and function.
-        waited: how long a member of a round has been there, by worker_id and round.
+        limit: the time limit of an evaluation, in seconds; may be infinite.
+        places: the known places, by file and function.
+        waited: how long a member of a round has been at a place, by worker_id and round.
     """
 
     limit: float

@@ -36,16 +36,16 @@ single member may be an accident."""
 
 
 class NewSizes:
-    """Knows how many workers there may be: with how many the script has trained, and with how many it cannot.
+    """Knows the allowed numbers of workers: those with which the script has trained, and those with which it cannot.
 
-    It judges a round once that has ended and that none of its members is in any more: by then their errors are known.
+    It judges a round after the round has ended and all members have left it, when their errors are known.
 
     Args:
         settings: the operator's limits.
-        roster: who is there.
+        roster: the hosts and workers.
 
     Attributes:
-        limit: --max-np, or what the operator has asked for since.
+        limit: --max-np, or the operator's later value.
     """
 
     def __init__(self, settings: Settings, roster: Roster) -> None:
@@ -91,12 +91,12 @@ class NewSizes:
         return min(self.limit, max(self._trained)) if self._refused else self.limit
 
     def allowed(self, count: int) -> int:
-        """How many of this many workers that are ready a round may have."""
+        """The number of workers that a round may have, out of this many that are ready."""
         count = min(count, self.max_workers)
         return self._way_back(count) if count in self._refused else count
 
     def fallback_of(self, size: int) -> int:
-        """With how many workers the run goes on if the script fails with so many, which are new to it; 0: with none."""
+        """The number of workers to continue with if the script fails with this new number; 0: no such number."""
         return 0 if size in self._trained else self._way_back(size)
 
     def is_to_blame(self, current: Round | None, cause: Cause, now: float) -> bool:
@@ -146,7 +146,7 @@ class NewSizes:
         return Cause(CauseKind.SIZE_REFUSED, detail=RefusedSize(size, ended.plan.fallback_size, error))
 
     def explained(self, end: Cause, last: Round | None, failures: Mapping[int, Failure]) -> Cause:
-        """The cause of the run's end, with the resize if the script has failed since, and there is no way back."""
+        """The cause of the run's end, with the resize if the script has failed since and cannot return to a size."""
         if last is None or not self._last_trained or len(last.plan.seats) in self._trained:
             return end
         failed = self._failed(last, failures)

@@ -49,7 +49,7 @@ MIN_FAILURES: Final = 4
 """Failures below which no host is quarantined: fewer may be chance."""
 
 MIN_FAILURE_RATIO: Final = 3
-"""How many times more often than those of other hosts the slots of a host must have failed."""
+"""The factor by which a host's slots must have failed more often than those of other hosts."""
 
 MIN_ANNOUNCED_COOLDOWN: Final = 1.0
 """Cooldowns shorter than this, in seconds, are not announced."""
@@ -68,12 +68,12 @@ def _cooling(record: HostRecord, now: float) -> bool:
 
 
 class Quarantine:
-    """Which slots and hosts may not be used now, and what observers see of it.
+    """Decides which slots and hosts must not be used now, and what observers see of that.
 
     Args:
         settings: the operator's limits.
         roster: the hosts, and the workers on them.
-        draw: a random number from 0 up to 1 at each call, for the jitter.
+        draw: returns a random number from 0 up to 1, for the jitter.
     """
 
     def __init__(self, settings: Settings, roster: Roster, draw: Callable[[], float]) -> None:
@@ -204,7 +204,7 @@ class Quarantine:
                     yield Cause(CauseKind.QUARANTINE_WAIVED, host=record.name, detail=least)
 
     def _staying(self, host: str) -> int:
-        """How many workers of a host have a slot there."""
+        """The number of a host's workers that have a slot there."""
         return sum(worker.worker_id in self._roster.placed for worker in self._roster.on(host))
 
     def deadlines(self, now: float) -> Iterator[float]:

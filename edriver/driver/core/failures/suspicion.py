@@ -39,7 +39,7 @@ SIMULTANEITY_WINDOW: Final = 2.0
 after them alone: who made it may be silent as well."""
 
 MAX_NAMED_WORKERS: Final = 4
-"""How many suspected workers are named in a reason."""
+"""The maximum number of suspected workers named in a reason."""
 
 
 IDLE_KINDS: Final = frozenset({CauseKind.STALLED, CauseKind.STUCK})

@@ -37,7 +37,7 @@ class UnevenWatch:
         self._reported = False
 
     def look(self, current: Round, now: float) -> Finding | None:
-        """Look at a round at this time. None: there is nothing to report."""
+        """Check a round at this time; returns None if there is nothing to report."""
         found = current.uneven()
         if found is None or (not self._reported and now < found.since + REPORT_DELAY):
             self._reported = False

@@ -33,7 +33,7 @@ def rights(plan: Plan) -> list[Manifest]:
 
 
 def rules(plan: Plan) -> list[Manifest]:
-    """What the driver may do: see the pods, change the number of its own agents, and say that its run has ended."""
+    """The driver's permissions: list the pods, change the number of its agents, and record that its run has ended."""
 
     def rule(group: str, resource: str, name: str, *verbs: str) -> Manifest:
         return {"apiGroups": [group], "resources": [resource], "resourceNames": [name], "verbs": list(verbs)}
@@ -80,9 +80,9 @@ def secrets(plan: Plan, driver: bytes, agent: bytes) -> list[Manifest]:
 
 
 def disruption_budget(plan: Plan) -> list[Manifest]:
-    """How many agents an eviction must leave: as many as can train, but never all of them, or no node could be drained.
+    """The number of agents that an eviction must leave: enough to train, but not all, or no node could be drained.
 
-    A number, because the disruption controller knows no scale of a Job, of which it could take a part.
+    A number, because a Job has no scale of which the disruption controller could compute a percentage.
     """
     least = min(plan.min_hosts, plan.hosts - 1)
     if not least:

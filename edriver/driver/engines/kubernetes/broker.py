@@ -36,7 +36,7 @@ from edriver.text.phrases import count_text
 _log = logging.getLogger("edriver.driver")
 
 POD_VARIABLE: Final = "POD_NAME"
-"""Where the driver finds the name of its own pod."""
+"""The variable with the name of the driver's pod."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
 """Seconds until a size that was refused is asked for again: the first time, and at the longest."""

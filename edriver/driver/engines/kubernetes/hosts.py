@@ -60,7 +60,7 @@ class KubernetesHosts:
         """`--kubernetes KIND/NAME`, and `--discovery kubernetes=KIND/NAME` beside --hosts-dial-in.
 
         Raises:
-            DiscoveryError: it is no such name, or no hosts dial in.
+            DiscoveryError: it is not such a name, or no hosts dial in.
         """
         if context.dialled_in is None:
             raise DiscoveryError("its hosts dial in: give --kubernetes KIND/NAME instead")

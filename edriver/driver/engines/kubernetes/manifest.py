@@ -29,10 +29,10 @@ def manifest(plan: Plan, driver: bytes, agent: bytes, *, watch_nodes: bool = Fal
 
 
 def write_kustomize_base(plan: Plan, folder: Path, driver: bytes, agent: bytes, *, watch_nodes: bool = False) -> None:
-    """Write a base for kustomize: the same objects, with the credentials in files of their own, for this user alone.
+    """Write a base for kustomize: the same objects, with the credentials in separate files for this user alone.
 
     Raises:
-        OSError: it cannot be written, or a file is there already.
+        OSError: a file cannot be written, or exists already.
     """
     names = dict(zip(plan.secrets, (DRIVER_FILE, AGENT_FILE), strict=True))
     kustomization = {

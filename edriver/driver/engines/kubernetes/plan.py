@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def hosts(self) -> int:
-        """How many agents' pods the run starts with."""
+        """The number of agents' pods with which the run starts."""
         return -(-self.np // self.slots)
 
     @property

@@ -82,7 +82,7 @@ def _template(
         "automountServiceAccountToken": component == "driver",  # an agent has no business with the API server
         "restartPolicy": restart_policy,
         "terminationGracePeriodSeconds": TERMINATION_GRACE,
-        "enableServiceLinks": False,  # variables of other people's services are none of a script's
+        "enableServiceLinks": False,  # a script does not need variables of unrelated services
         "shareProcessNamespace": True,  # the pause container reaps what workers leave, as PID 1
         "securityContext": _pod_security(plan.user),
         "containers": [container],
@@ -115,12 +115,12 @@ def _port(name: str, number: int) -> Manifest:
 
 def _environment(plan: Plan, *fields: str) -> list[Manifest]:
     paths = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
-    home = [] if plan.user is None else [{"name": "HOME", "value": "/tmp"}]  # noqa: S108  it may have none
+    home = [] if plan.user is None else [{"name": "HOME", "value": "/tmp"}]  # noqa: S108  the user may have no home
     return [*({"name": name, "valueFrom": {"fieldRef": {"fieldPath": paths[name]}}} for name in fields), *home]
 
 
 def _literal(word: str) -> str:
-    """A word of which the kubelet expands nothing."""
+    """Escape a word so that the kubelet expands nothing in it."""
     return word.replace("$(", "$$(")
 
 

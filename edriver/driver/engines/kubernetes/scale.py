@@ -34,7 +34,7 @@ class Scale:
         self._custom = client.CustomObjectsApi(api)
 
     async def read(self) -> int:
-        """How many pods are asked for.
+        """The requested number of pods.
 
         Raises:
             ApiException: the API server refuses; others of api.TROUBLE: it cannot be reached.

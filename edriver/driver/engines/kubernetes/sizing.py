@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 
 def wanted_size(size: int, most: int, least: int, used: Iterable[int]) -> int:
-    """How many pods to ask for.
+    """The number of pods to request.
 
     Args:
-        size: how many are asked for now.
-        most: how many the run can use.
-        least: with how few it can train.
+        size: the number requested now.
+        most: the maximum number that the run can use.
+        least: the minimum number that it needs to train.
         used: the indexes of the pods that it uses.
     """
     if size < most:
@@ -25,5 +25,5 @@ def wanted_size(size: int, most: int, least: int, used: Iterable[int]) -> int:
 
 
 def hosts_for(slots: int, slots_per_host: int) -> int:
-    """How many hosts have so many slots."""
+    """The number of hosts that have this many slots."""
     return -(-slots // slots_per_host)

@@ -23,7 +23,7 @@ class Target:
     Attributes:
         kind: one of KINDS.
         name: its name.
-        job: the agents' job within a JobSet; empty: it is none.
+        job: the agents' job within a JobSet; empty for other kinds.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Target:
         """Read `KIND/NAME`, or `jobset/NAME/JOB`.
 
         Raises:
-            ValueError: it is none; the message says what to write.
+            ValueError: the text is neither; the message says what to write.
         """
         kind, *names = text.split("/")
         if kind not in KINDS or not names or not all(_NAME.fullmatch(name) for name in names) or len(names) > 2:
@@ -73,6 +73,6 @@ class Target:
         return "/".join(filter(None, (self.kind, self.name, self.job)))
 
     def index(self, pod: str) -> int | None:
-        """A pod's index, by its name; None: it has none. When there are fewer pods, those with the highest end."""
+        """A pod's index, from its name; None if it has no index. A scale-down ends those with the highest index."""
         found = _INDEX[self.kind].fullmatch(pod)
         return int(found[1]) if found else None

@@ -18,7 +18,7 @@ from edriver.system.child import Child
 from edriver.text.phrases import exit_text
 
 RAYS_OWN_VARIABLES: Final = frozenset({"OMP_NUM_THREADS"})
-"""What Ray sets for its worker as a whole, where each of edriver's has its own."""
+"""The variables that Ray sets for its worker process, and that edriver sets for each of its workers."""
 
 
 class AgentActor:

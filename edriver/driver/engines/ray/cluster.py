@@ -51,7 +51,7 @@ class RayCluster:
         """The nodes on which workers can be placed, as hosts; slots that the run's agents hold count.
 
         Raises:
-            UnusableSourceError: there is no such cluster.
+            UnusableSourceError: the cluster does not exist.
             DiscoveryError: Ray does not answer.
         """
         if self._asking is None:

@@ -33,18 +33,18 @@ class RayError(Exception):
 
 
 class UnreachableError(RayError):
-    """There is no such cluster."""
+    """The cluster does not exist."""
 
 
 class RayConnection:
-    """The connection to one cluster: made by the first call, and made again by the next one once it is lost.
+    """The connection to one cluster: the first call opens it, and after a loss the next call opens it again.
 
     Args:
-        address: where the cluster is.
-        ended: called with an agent's id and why it has ended.
+        address: the address of the cluster.
+        ended: called with an agent's ID and the reason why it has ended.
 
     Attributes:
-        number: how many times it has been made.
+        number: the number of times that it was opened.
     """
 
     def __init__(self, address: str, ended: Callable[[int, str], None]) -> None:
@@ -65,10 +65,10 @@ class RayConnection:
         return self._bridge is not None
 
     async def call(self, name: str, **arguments: Any) -> Any:
-        """Ask the bridge for something; returns its answer.
+        """Send a request to the bridge; returns its answer.
 
         Raises:
-            UnreachableError: there is no such cluster.
+            UnreachableError: the cluster does not exist.
             RayError: Ray refuses, or the connection was lost.
         """
         bridge = self._bridge or await self._opened()
@@ -165,8 +165,8 @@ class _Bridge:
         """Wait until it is connected to the cluster.
 
         Raises:
-            UnreachableError: there is no such cluster.
-            RayError: it has failed otherwise.
+            UnreachableError: the cluster does not exist.
+            RayError: the connection failed otherwise.
         """
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=MAX_LINE_BYTES)
         message: dict[str, Any] = await anext(aiter(self), {})

@@ -90,7 +90,7 @@ def default_resources(nodes: Iterable[Node]) -> dict[str, float]:
 
 
 def fitting(there: Mapping[str, float], resources: Mapping[str, float]) -> int:
-    """How many workers fit into what is there."""
+    """The number of workers that fit into the available resources."""
     share = _SMALLEST_SHARE / 2  # 0.3 / 0.1 is less than 3
     return min(MAX_HOST_SLOTS, *(math.floor((there.get(name, 0) + share) / need) for name, need in resources.items()))
 
@@ -113,8 +113,8 @@ def needed_of(hosts: HostSet, wanted: int, kept: Mapping[str, int]) -> HostSet:
 
     Args:
         hosts: the hosts.
-        wanted: how many slots the run can use in all.
-        kept: hosts that it goes on to use, and the slots that it has taken there.
+        wanted: the total number of slots that the run can use.
+        kept: the hosts that it continues to use, with the slots that it has taken there.
     """
     taken = {host.name: min(host.slots, kept[host.name]) for host in hosts if host.name in kept}
     left = wanted - sum(taken.values())

@@ -38,7 +38,7 @@ class Allocation:
         clock: seconds, monotonic.
 
     Raises:
-        DiscoveryError: this is no allocation.
+        DiscoveryError: the process does not run in an allocation.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Allocation:
         """The source of a run: `--discovery slurm`.
 
         Raises:
-            DiscoveryError: this is no allocation.
+            DiscoveryError: the process does not run in an allocation.
         """
         return cls(os.environ, context.default_slots, run_command, time.monotonic)
 

@@ -20,13 +20,13 @@ _GPUS: Final = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
 def slots_by_node(
     environment: Mapping[str, str], names: list[str], default_slots: int, gpus: Mapping[str, int]
 ) -> dict[str, int]:
-    """How many workers each node of the allocation takes: one a GPU, else one a task, else the default.
+    """The number of workers on each node of the allocation: one per GPU, else one per task, else the default.
 
     Args:
         environment: the environment of the allocation's script or shell.
         names: the nodes, in the order of SLURM_JOB_NODELIST.
-        default_slots: for nodes of which the allocation says neither.
-        gpus: how many GPUs each node has; empty: as many as that of the script, if any.
+        default_slots: the number for nodes without GPUs and tasks in the allocation.
+        gpus: the number of GPUs of each node; empty: each has as many as the script's node, if any.
     """
     if on_first := gpus_on_node(environment):
         return {name: gpus.get(name, 0) for name in names} if gpus else dict.fromkeys(names, on_first)
@@ -38,17 +38,17 @@ def slots_by_node(
 
 
 def gpus_on_node(environment: Mapping[str, str]) -> int:
-    """How many GPUs the allocation has on the node of its script."""
+    """The number of GPUs that the allocation has on the node of its script."""
     count = environment.get("SLURM_GPUS_ON_NODE", "")
     return int(count) if count.isdecimal() else 0
 
 
 def gpus_of(text: str, job: str) -> list[tuple[str, int]]:
-    """The nodes of a job, in Slurm's short form, and how many GPUs it has on each of them.
+    """The nodes of a job, in Slurm's short form, and the number of its GPUs on each of them.
 
     Args:
-        text: what `scontrol show job --details` prints, which is all jobs of an array if asked for one of them.
-        job: its number.
+        text: the output of `scontrol show job --details`, which for a job of an array lists all jobs of the array.
+        job: the number of the job.
     """
     found = (record for record in text.split("\n\n") if record.lstrip().startswith(f"JobId={job} "))
     parts = _GRES_OF_NODES.findall(next(found, ""))
@@ -66,7 +66,7 @@ def counts_of(text: str) -> list[int]:
 
 
 def nodes_of(text: str, job: str) -> str:
-    """The nodes of a job, of what `squeue --noheader --format=%A|%N` prints; empty: it has none.
+    """The nodes of a job, from the output of `squeue --noheader --format=%A|%N`; empty if it has no nodes.
 
     The number of a job array, by which squeue lists all of the array's jobs, is also that of one of them.
     """

@@ -14,7 +14,7 @@ LAST_PAUSE: Final = 300.0
 it has doubled each time, the last."""
 
 STEADY: Final = 60.0
-"""Seconds after which a job that runs is none that fails at once."""
+"""Seconds after which a running job does not count as one that fails at once."""
 
 JOIN_TIMEOUT: Final = 120.0
 """Seconds that a job may run before its agent has dialled in: its node may boot first, or wait for a file system."""

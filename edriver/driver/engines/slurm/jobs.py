@@ -36,7 +36,7 @@ class Job:
         job_id: its number.
         state: its state, as squeue's %T.
         reason: why it waits, as squeue's %r.
-        node: its node; empty: it has none.
+        node: its node; empty without one.
     """
 
     job_id: str
@@ -52,11 +52,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """The changes to make.
 
     Attributes:
-        submit: how many jobs to submit.
-        cancel: the ids of the jobs to cancel.
+        submit: the number of jobs to submit.
+        cancel: the IDs of the jobs to cancel.
     """
 
     submit: int = 0
@@ -78,20 +78,20 @@ def plan(
     *,
     requeued: bool = False,
 ) -> Plan:
-    """What makes the jobs as many as the run can use.
+    """Decide how to adapt the number of jobs to what the run can use.
 
-    Jobs whose host the run does not use and will not use are cancelled, and others submitted in their place, where the
-    run can use them. Of too many, those that wait are cancelled, the latest first; never one whose host is used.
+    Jobs whose host the run does not use and will not use are cancelled, and replaced if the run can use other jobs. If
+    there are too many jobs, waiting ones are cancelled, the latest first; never one whose host is used.
 
-    A host that is used counts even where Slurm has no such job: the agent of a node that Slurm has given up may live.
+    A used host counts even if Slurm has no job for it: the agent on a node that Slurm has given up may be alive.
 
     Args:
         jobs: the run's jobs.
-        slots: how many slots the run can use.
-        slots_per_job: how many each job has.
+        slots: the number of slots that the run can use.
+        slots_per_job: the number of slots of each job.
         hosts: the hosts that the run knows.
-        unused: the hosts of which no slot is used, nor will be.
-        requeued: whether Slurm may queue a job again that it has ended: it says so once the job has left its node.
+        unused: the hosts of which no slot is or will be used.
+        requeued: whether Slurm may requeue a job that it has ended; Slurm says so once the job has left its node.
     """
     waiting = [job for job in jobs if job.state in WAITING_STATES]
     running = [job for job in jobs if job.state in RUNNING_STATES]

@@ -29,7 +29,7 @@ class NodeGpus:
         self._asking = asyncio.Lock()  # the agents of all nodes are started at once
 
     async def find(self) -> Mapping[str, int]:
-        """The GPUs by node; empty: there are none, or each node has as many as SLURM_GPUS_ON_NODE says.
+        """The GPUs by node; empty if no node has GPUs, or each has as many as SLURM_GPUS_ON_NODE says.
 
         Raises:
             SlurmError: slurmctld does not answer.

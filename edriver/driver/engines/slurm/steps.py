@@ -40,12 +40,12 @@ that has all that the job has of its node."""
 
 
 def step_command(host: str, name: str, gpus: int = 0) -> list[str]:
-    """What starts a step with the agent of a host.
+    """The command that starts a step with the agent of a host.
 
     Args:
         host: the node.
         name: the step's name.
-        gpus: how many GPUs the job has there; 0: none, or Slurm knows by itself how many a step has.
+        gpus: the number of the job's GPUs there; 0: no GPUs, or Slurm itself knows the step's number.
     """
     shape = ("--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0", "--cpu-bind=none", "--mpi=none")
     # Other steps use the node, too; the loss of a node or a worker's exit code is for the driver to judge.
@@ -94,11 +94,11 @@ class StepLauncher:
         return cls(context.run_id, os.environ)
 
     async def start(self, host: str, bootstrap: Bootstrap) -> None:
-        """Start one.
+        """Start an agent.
 
         Raises:
-            AgentLaunchError: there is no srun here, or slurmctld does not answer.
-            OSError: it cannot be started.
+            AgentLaunchError: srun is not installed, or slurmctld does not answer.
+            OSError: srun cannot be started.
         """
         name = f"edriver-{self._run_id}-{bootstrap.agent_id}"
         join_config = await bootstrap.join_config()

@@ -18,13 +18,13 @@ NOTICE: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What all jobs of a run have in common.
+    """The common settings of all jobs of a run.
 
     Attributes:
         run_id: the run.
-        partition: in which partition the jobs are.
-        arguments: more arguments for sbatch, which win over edriver's own.
-        slots: how many workers a job takes.
+        partition: the partition of the jobs.
+        arguments: more arguments for sbatch, which override edriver's.
+        slots: the number of workers of a job.
         driver: returns HOST:PORT at which the agents reach the driver.
         credentials: the file with their credentials, on a file system that the nodes share.
     """

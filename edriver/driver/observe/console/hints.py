@@ -19,9 +19,9 @@ class _Hint:
     """A kind of failure, and what to do about it.
 
     Attributes:
-        pattern: what is found in the exception, or in the last lines of output.
+        pattern: a pattern to find in the exception, or in the last lines of output.
         text: the sentence.
-        signal: a signal that means the same; None: there is none.
+        signal: a signal that means the same, or None.
         elastic: the only mode in which it is true: elastic (True) or restart (False); None: both.
     """
 
@@ -73,7 +73,7 @@ _HINTS: Final = (
         re.compile(
             r"PytorchStreamReader failed|UnpicklingError: (pickle data was truncated|invalid load key)|BadZipFile"
             r"|SafetensorError|EOFError: Ran out of input"
-            # torch.load's own frames are the innermost ones, and it is no error of another kind
+            # the innermost frames are torch.load's, and the error is not of another kind
             r'|torch/(serialization|_weights_only_unpickler)\.py", line \d+, in \w+(?!(?s:.*)\n *File ")'
             r"(?!(?s:.*)(Unsupported|Attempting to deserialize|FileNotFound|PermissionError|IsADirectory))",
             re.MULTILINE,
@@ -89,11 +89,11 @@ _OWN_ERRORS: Final = (cause_pb2.CAUSE_KIND_RAISED, cause_pb2.CAUSE_KIND_EXITED)
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What is known of a run besides its failures.
+    """The context of a run's failures.
 
     Attributes:
         elastic: whether it is in elastic mode.
-        last_stop: the last round in which a script was stopped wherever it was, and why; empty: there was none.
+        last_stop: the last round in which a script was stopped at an arbitrary point, and why; empty: no such round.
     """
 
     elastic: bool = True

@@ -30,10 +30,10 @@ class OmittedLines:
         self._total += count
 
     def due(self, *, last: bool = False) -> str:
-        """How many lines were omitted since the last report, and in all, as text; empty: nothing is due now.
+        """Report, as text, the lines omitted since the last report and in all; empty if no report is due.
 
         Args:
-            last: report what is left, however recent the last report was.
+            last: report the rest, however recent the last report was.
         """
         now = self._clock()
         soon = self._reported_at is not None and now - self._reported_at < REPORT_INTERVAL

@@ -123,7 +123,7 @@ class OutputStream:
                 self._changed.notify_all()
 
     def _write(self, data: bytes) -> bool:
-        """Write all of it, however long it takes; returns whether the stream still has a reader."""
+        """Write the complete text, however long it takes; returns whether the stream still has a reader."""
         left = memoryview(data)
         while left:
             try:

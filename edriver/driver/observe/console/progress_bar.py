@@ -32,9 +32,9 @@ class Bar:
         """One line, without its end, narrower than the terminal.
 
         Args:
-            progress: how far training is.
-            size: how many workers train.
-            trouble: why no step is made; empty: steps are being made.
+            progress: the progress of training.
+            size: the number of workers that train.
+            trouble: why no step is made; empty while steps are made.
         """
         width = max(1, self._console.width - 1)  # in the last column, some terminals go on to the next line
         grid = Table.grid(padding=(0, 1), expand=True)
@@ -53,7 +53,7 @@ class Bar:
 
 
 def bar_of_stderr() -> Bar | None:
-    """A bar for standard error; None: that is no terminal that can redraw a line."""
+    """A bar for standard error; None if that is not a terminal that can redraw a line."""
     console = Console(stderr=True)
     return Bar(console) if console.is_terminal and not console.is_dumb_terminal else None
 

@@ -28,17 +28,17 @@ _WAITING: Final = pace_pb2.WORKER_ACTIVITY_WAITING
 
 @dataclass(slots=True)
 class MemberStanding:
-    """What is known of a member of the round.
+    """The known state of a member of the round.
 
     Attributes:
-        worker_id: the worker,
-        rank: its rank,
-        host: its host,
-        slot: and its slot there.
-        heard: when it last said something, in seconds since the epoch.
-        standing: what it does since its last boundary, long ago; None: it has said nothing of the kind.
+        worker_id: its worker ID.
+        rank: its rank.
+        host: its host.
+        slot: its slot there.
+        heard: when its last report arrived, in seconds since the epoch.
+        standing: its activity since its last boundary, if that was long ago; None: not reported.
         stopped: whether its process is stopped.
-        boundaries: how many of the round's it had passed when it was heard last.
+        boundaries: the number of the round's boundaries that it had passed at its last report.
     """
 
     worker_id: int

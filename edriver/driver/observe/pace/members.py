@@ -60,7 +60,7 @@ class PaceMonitor:
     # ---- what happens ----------------------------------------------------------------------------------------
 
     def assigned(self, plan: RoundPlan) -> Iterator[status_pb2.Event]:
-        """A round begins; stragglers of the one before are none any more."""
+        """Begin a round; the stragglers of the previous one no longer count."""
         yield from self._judge({}, self._clock())
         self._round_id = plan.round_id
         self._members = {
@@ -75,7 +75,7 @@ class PaceMonitor:
         self._members = {}
 
     def left(self, worker_id: int) -> None:
-        """A member does not train any more: nobody waits for it."""
+        """Remove a member that no longer trains, so that no one waits for it."""
         if worker_id in self._members:
             self._members[worker_id].trains = False
 

@@ -24,7 +24,7 @@ MAX_HALF_SECONDS: Final = 600.0
 """Seconds of half a window, at most."""
 
 SAMPLES_PER_HALF: Final = 15
-"""How many of a member's reports are remembered of half a window."""
+"""The number of a member's reports remembered per half window."""
 
 SLOW_RATIO: Final = 1.25
 """A straggler's own part of a step is at least so many times that of the others,"""
@@ -39,19 +39,19 @@ MAX_RATIO: Final = 1000.0
 """A ratio that is higher says nothing more."""
 
 RECOVERED_RATIO: Final = 1.1
-"""Below it a straggler is none any more."""
+"""Below it a worker no longer counts as a straggler."""
 
 
 class StepReport(NamedTuple):
-    """What a member has reported of a round so far, each in seconds but the boundaries.
+    """A member's report on a round so far. Times are in seconds.
 
     Attributes:
         time: when it was reported.
-        boundaries: how many it has passed.
-        watched: time of steps,
-        waiting: and what of that was waiting; None: that cannot be seen,
-        loading: in a data loader,
-        delayed: for want of a processor.
+        boundaries: the number of boundaries passed.
+        watched: the total time of steps.
+        waiting: the part of it spent waiting for others; None if that cannot be measured.
+        loading: the part of it spent in a data loader.
+        delayed: the part of it delayed by lack of a processor.
     """
 
     time: float
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
     @property
     def own(self) -> float | None:
-        """Its own part; None: not known."""
+        """The member's own part of the time; None if unknown."""
         return None if self.waiting is None else max(0.0, self.seconds - self.waiting)
 
 
@@ -122,9 +122,9 @@ class Verdict:
     """A straggler.
 
     Attributes:
-        ratio: its own part of a step over the median of the others',
-        excess: and what it is beyond it, in seconds.
-        reason: what most of that is.
+        ratio: its own part of a step, divided by the median of the others'.
+        excess: its own part of a step beyond that median, in seconds.
+        reason: the main cause of the excess.
     """
 
     ratio: float

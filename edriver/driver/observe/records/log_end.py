@@ -17,12 +17,12 @@ lines about the progress."""
 
 
 class LogEnd(NamedTuple):
-    """Where an event log ends.
+    """The end of an event log.
 
     Attributes:
-        seq: the number of its last event; 0: there is none.
-        time: of that event, in seconds since the epoch.
-        steps: how far training had come by the last line after that event; 0: no line says.
+        seq: the number of its last event; 0 without events.
+        time: the time of that event, in seconds since the epoch.
+        steps: the steps according to the last line after that event; 0 if no line has them.
     """
 
     seq: int = 0

@@ -31,21 +31,21 @@ _log = logging.getLogger("edriver.driver")
 
 
 class RecordFile:
-    """Appends to one file, which stays open: a process that has run out of descriptors can still write to it.
+    """Appends to one file, which stays open, so that a process without free descriptors can still write to it.
 
-    What cannot be written is kept and written later, in order. If more arrives than is kept, the file itself shows
-    where it is missing.
+    Pieces that cannot be written are kept and written later, in order. If more arrive than are kept, the file itself
+    shows where they are missing.
 
     Args:
-        path: where. One that was moved away or removed is made anew.
-        name: what it is, for log lines about a fault.
-        largest: maximum size in bytes; None: no limit.
-        opening: what an empty file gets in place of the first character.
-        gap: makes the piece that reports how many pieces are missing; None: the file has none.
+        path: the path of the file. If it was moved or removed, it is created again.
+        name: a description of the file, for log lines about a fault.
+        largest: the maximum size in bytes; None: no limit.
+        opening: the text that an empty file gets in place of the first character.
+        gap: makes the piece that reports the number of missing pieces; None: the file has no such piece.
         kept: see MAX_BACKLOG_BYTES.
 
     Attributes:
-        fault: why nothing is written now; empty: all is.
+        fault: why writing fails now; empty if it does not.
     """
 
     def __init__(

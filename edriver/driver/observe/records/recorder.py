@@ -54,8 +54,8 @@ def progress_is_due(age: float, last: float) -> bool:
     So a run of a month has some 44,000 of them, and one of a minute sixty.
 
     Args:
-        age: the run's, in seconds,
-        last: and what it was at the last such line; below 0: there was none.
+        age: the age of the run, in seconds.
+        last: its age at the last such line; negative before the first.
     """
     shortest, longest = PROGRESS_INTERVALS
     return last < 0 or age - last >= min(max(PROGRESS_AGE_FRACTION * age, shortest), longest)
@@ -117,7 +117,7 @@ class EventLogWriter:
             self._file.append([progress_line(at, progress)])
 
     def usage(self, sample: resources_pb2.UsageSample) -> None:
-        """See RecordWriter; it has a file of its own."""
+        """See RecordWriter; writes to a separate file."""
 
     def flush(self) -> bool:
         """See RecordWriter."""
@@ -153,7 +153,7 @@ class TraceWriter:
         """See RecordWriter; does nothing."""
 
     def usage(self, sample: resources_pb2.UsageSample) -> None:
-        """See RecordWriter; it has a file of its own."""
+        """See RecordWriter; writes to a separate file."""
 
     def flush(self) -> bool:
         """See RecordWriter."""

@@ -28,7 +28,7 @@ ROUNDS_TRACK, RECOVERY_TRACK, REMARKS_TRACK = (RUN_PROCESS, 1), (RUN_PROCESS, 2)
 """The run's process and its threads."""
 
 ABORT_PHASE: Final = "abort"
-"""From the end of a round until a member is out of it: the first phase of a recovery that a member has."""
+"""The first phase of a member's recovery: from the end of a round until the member has left it."""
 
 TRAINING_SLICE: Final = "training"
 

@@ -14,7 +14,7 @@ from edriver.system.sockets import duplicate
 from edriver.worker.backend.gloo.sever import GlooDevice
 
 MAX_NAMED_CALLERS: Final = 8
-"""How many callers a message names."""
+"""The maximum number of callers that a message names."""
 
 _UID_FIELD: Final = 7  # of a line of /proc/net/tcp, proc_pid_net(5)
 

@@ -30,7 +30,7 @@ class Backend(Protocol):
         """This process's rank in the group."""
 
     def size(self) -> int:
-        """How many ranks the group has."""
+        """The number of ranks in the group."""
 
     def alltoall_base(
         self, into: torch.Tensor, out_of: torch.Tensor, into_sizes: list[int], out_of_sizes: list[int], /
@@ -39,12 +39,12 @@ class Backend(Protocol):
 
 
 class _Made:
-    """What is called for each group.
+    """The hooks for new groups.
 
     Attributes:
-        devices: called before each group of more than one rank is made: the devices that it is to have; None: torch's.
+        devices: called before a group of more than one rank is created; returns its devices, or None for torch's.
         then: called with each new group.
-        count: how many have been made since the constructor was wrapped.
+        count: the number of groups created since the constructor was wrapped.
     """
 
     devices: Callable[[], Collection[GuardedDevice] | None] | None = None
@@ -69,7 +69,7 @@ def when_made(
 
 
 def made() -> int:
-    """How many groups have been made since `when_made` was called first."""
+    """The number of groups created since the first call of `when_made`."""
     return _Made.count
 
 

@@ -41,9 +41,9 @@ class GlooConnection(NamedTuple):
     """One end of a connection of this process.
 
     Attributes:
-        descriptor: it.
-        near: its address,
-        far: and that of the other end.
+        descriptor: the descriptor of its socket.
+        near: the address of this end.
+        far: the address of the other end.
     """
 
     descriptor: Descriptor

@@ -86,7 +86,7 @@ def await_queue(listener: socket.socket) -> bool:
 
 
 def _silent(device: GlooDevice) -> list[Descriptor]:
-    """Connections that the device has accepted and that have not named a pair, so that they are no member's."""
+    """Accepted connections of the device that have not named a pair, so that they do not belong to a member."""
     listener = duplicate(device.listener.fd, device.listener.inode)
     if listener is None:
         return []

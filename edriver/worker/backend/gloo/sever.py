@@ -112,14 +112,14 @@ def gloo_devices() -> dict[int, GlooDevice]:
 
 
 def sever_gloo(devices: Collection[GlooDevice]) -> int:
-    """Shut down the devices' connections, so that what waits on them raises; answers how many were waited on.
+    """Shut down the devices' connections, so that operations waiting on them raise; returns how many had a waiter.
 
-    Listening sockets are left alone: Gloo calls std::terminate when accept() fails.
+    Listening sockets stay open: Gloo calls std::terminate when accept() fails.
 
-    Two things stay stuck, because Gloo does not notify them of the error (signalException in pair.cc passes over the
-    queue of unfinished writes), whether the connection was severed or the peer died: a send of which only a part fitted
-    into the socket's buffer; and a receive from any source. Nothing that is done to the sockets afterwards wakes them:
-    the pair is closed, and its descriptor with it. What else would be forgotten: see `survive_resets`.
+    Two kinds of operation stay stuck, because Gloo does not notify them of the error (signalException in pair.cc skips
+    the queue of unfinished writes), whether the connection was severed or the peer died: a send of which only a part
+    fitted into the socket's buffer, and a receive from any source. Later actions on the sockets cannot wake them: the
+    pair is closed, and its descriptor with it. For another such case see `survive_resets`.
     """
     connections = [connection for device in devices for connection in device.connections]
     return sum(_shut_down(connection) and connection.armed for connection in connections)
@@ -153,8 +153,8 @@ def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
     its connection closed. Once per device is enough, even before the wait begins: Gloo keeps the connection until then.
 
     Args:
-        device: whose waiting pairs to release.
-        pairs: how many numbers to try, from 0: the size of the round.
+        device: the device whose waiting pairs are released.
+        pairs: the number of pair numbers to try, from 0: the size of the round.
     """
     listener = duplicate(device.listener.fd, device.listener.inode)
     if listener is None:
