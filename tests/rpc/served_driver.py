@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from edriver.common.release import PROTOCOL
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.rpc.agent_service import AgentServer
 from edriver.driver.rpc.agents.received import Inbound, Received
 from edriver.driver.rpc.agents.registry import AgentRegistry
@@ -94,7 +94,9 @@ class Driver:
     ) -> Stream:
         stream = self.stub().Connect()
         shown = secret_of(agent_id) if secret is None else secret
-        hello = agent_pb2.Hello(run_id=run_id, host=host, agent_id=agent_id, pid=7, protocol=PROTOCOL, secret=shown)
+        hello = agent_pb2.Hello(
+            run_id=run_id, host=host, agent_id=agent_id, pid=7, version=VERSION, protocol=PROTOCOL, secret=shown
+        )
         await stream.write(ConnectRequest(hello=hello, ack=ack))
         return stream
 
@@ -102,7 +104,9 @@ class Driver:
         """A host dials in by itself, and is let in as agent 1."""
         stream = self.stub().Connect()
         await stream.write(
-            ConnectRequest(hello=agent_pb2.Hello(run_id="run", host=host, pid=7, protocol=PROTOCOL, slots=1))
+            ConnectRequest(
+                hello=agent_pb2.Hello(run_id="run", host=host, pid=7, version=VERSION, protocol=PROTOCOL, slots=1)
+            )
         )
         await self.dial_in_hosts.arrived.wait()
         self.registry.expect(host, 1)

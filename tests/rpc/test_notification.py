@@ -19,7 +19,7 @@ from edriver.worker.rounds.participant import Participant
 AGENT = """
 import queue, sys
 import grpc
-from edriver.common.release import PROTOCOL
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.v1 import notification_pb2 as pb, notification_pb2_grpc
 
 notices = queue.Queue()

@@ -259,7 +259,9 @@ def test_bytes_that_are_no_message_end_the_connection_only(caplog: pytest.LogCap
     async def work(made: Driver) -> None:
         healthy = await connect(made)
         made.registry.expect("b", 2)
-        hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7, protocol=PROTOCOL, secret=secret_of(2))
+        hello = agent_pb2.Hello(
+            run_id="run", host="b", agent_id=2, pid=7, version=VERSION, protocol=PROTOCOL, secret=secret_of(2)
+        )
         raw: grpc.aio.StreamStreamCall[bytes, bytes] = made.channel.stream_stream("/edriver.v1.AgentService/Connect")()
         await raw.write(ConnectRequest(hello=hello).SerializeToString())
         assert isinstance(await raw.read(), bytes)

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from edriver.client import Address, AsyncClient, RunError
 from edriver.common.join_config import SERVER_NAME
-from edriver.common.release import PROTOCOL
+from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
@@ -91,7 +91,9 @@ def certificate_of(endpoint: TcpEndpoint) -> str:
 
 async def welcome(stream: Stream) -> agent_pb2.Welcome:
     """Say the Hello of agent 1 on host a; the answer."""
-    hello = agent_pb2.Hello(run_id="run", host="a", agent_id=1, pid=7, protocol=PROTOCOL, secret=SECRET)
+    hello = agent_pb2.Hello(
+        run_id="run", host="a", agent_id=1, pid=7, version=VERSION, protocol=PROTOCOL, secret=SECRET
+    )
     await stream.write(ConnectRequest(hello=hello))
     first = await stream.read()
     assert isinstance(first, ConnectResponse)
