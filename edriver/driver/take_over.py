@@ -45,7 +45,7 @@ def replay(
 
     Raises:
         JournalError: the journal cannot be read, or this driver would have ordered something else.
-        ValueError: the snapshot in it is none.
+        ValueError: its snapshot is not valid.
     """
     if (snapshot := journal.snapshot()) is not None:
         clock, wall_clock, state = snapshot
