@@ -76,11 +76,10 @@ class Parts:
         self._now += STEP
         core, history, announcements, registry, draws = self.state
         step = core.step(event, self._now)
-        host_of = {worker.worker_id: worker.host for worker in core.roster.workers.values()} if step else {}
         for action in step:
             if isinstance(action, actions.StartAgent):
                 registry.expect(action.host, action.agent_id)
-            for host, message in orders_of(action, host_of, self._now, draws.secret):
+            for host, message in orders_of(action, core.roster.workers, self._now, draws.secret):
                 registry.send(host, message)
         history.take(event, step, None, announcements.lines(None, step))
         return step

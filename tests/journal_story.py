@@ -50,12 +50,11 @@ class Driver:
         self.now = 100.0 + now
         loss = self.announcements.loss(event, self.core.roster)
         step = self.core.step(event, now)
-        host_of = {worker.worker_id: worker.host for worker in self.core.roster.workers.values()}
         self.ordered.clear()
         for action in step:
             if (order := order_text(action, self.draws.count)) is not None:
                 self.ordered.append(order)
-            messages = [*orders_of(action, host_of, self.now, self.draws.secret)]
+            messages = [*orders_of(action, self.core.roster.workers, self.now, self.draws.secret)]
             if isinstance(action, actions.StartAgent):
                 self.registry.expect(action.host, action.agent_id)
             for host, message in messages:

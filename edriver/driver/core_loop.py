@@ -50,7 +50,7 @@ class Decision(NamedTuple):
         loss: what it means to observers; None: nothing.
         step: what the core does about it.
         messages: of each action in it, the orders to agents, with their hosts.
-        orders: the same as the journal remembers them.
+        orders: the same as the journal remembers them; empty without a journal.
     """
 
     entry: Entry
@@ -165,14 +165,13 @@ class CoreLoop:
         _log.debug("event %s", event)
         loss = self._announcements.loss(event, self._membership.roster)
         step = self._membership.step(event, entry.clock)
-        workers = self._membership.roster.workers.values() if step else ()
-        host_of = {worker.worker_id: worker.host for worker in workers}
+        workers = self._membership.roster.workers
         messages, orders = [], []
         for action in step:
             _log.debug("action %s", action)
-            if (order := order_text(action, self._draws.count)) is not None:
+            if self._journal is not None and (order := order_text(action, self._draws.count)) is not None:
                 orders.append(order)
-            messages.append([*orders_of(action, host_of, entry.wall_clock, self._draws.secret)])
+            messages.append([*orders_of(action, workers, entry.wall_clock, self._draws.secret)])
         return Decision(entry, loss, step, messages, orders)
 
     async def _take(self, entry: Entry) -> actions.FinishRun | None:

@@ -123,11 +123,10 @@ class Run:
 
     def give(self, event: events.Event) -> None:
         """The core takes an event in; all that it orders can be sent."""
-        host_of = {worker.worker_id: worker.host for worker in self.core.roster.workers.values()}
         for action in self.core.step(event, self.now):
             if isinstance(action, RoundPlan):
                 self.plan = action
-            for _, message in orders_of(action, host_of, self.now, lambda: b"secret"):
+            for _, message in orders_of(action, self.core.roster.workers, self.now, lambda: b"secret"):
                 message.SerializeToString()
         check_indexes(self.core)
 

@@ -91,9 +91,11 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
     match action:
         case actions.Explain():
             return None
-        case actions.StartAgent(host, agent_id) | actions.StopAgent(host, agent_id):
-            return host, agent_id
-        case actions.AbandonAgent(host, agent_id):
+        case (
+            actions.StartAgent(host, agent_id)
+            | actions.StopAgent(host, agent_id)
+            | actions.AbandonAgent(host, agent_id)
+        ):
             return host, agent_id
         case actions.StartWorker(worker_id, host, slot):
             return worker_id, host, slot

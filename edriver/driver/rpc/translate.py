@@ -11,6 +11,7 @@ from edriver.model import actions, events
 from edriver.model.cause import CauseKind
 from edriver.model.mode import CheckpointWay
 from edriver.model.plan import RoundPlan
+from edriver.model.records import Worker
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
 from edriver.wire.conversion import (
     RANK_FIELDS,
@@ -157,13 +158,13 @@ Notified = (
 
 
 def orders_of(
-    action: actions.Action, host_of: Mapping[int, str], now: float, draw_secret: Callable[[], bytes]
+    action: actions.Action, workers: Mapping[int, Worker], now: float, draw_secret: Callable[[], bytes]
 ) -> Iterator[tuple[str, agent_pb2.ConnectResponse]]:
     """The messages that an action comes to, each with the host it goes to.
 
     Args:
         action: the core's action; one that concerns no worker (StartAgent, Explain, ...) yields nothing.
-        host_of: the hosts of the workers, by worker_id; a worker that is not in it has ended and gets no message.
+        workers: those that have not ended, by worker_id; others get no message.
         now: the wall clock, in seconds since the epoch.
         draw_secret: draws the secret of a round, which is the same for all of its hosts and appears nowhere else.
     """
@@ -178,11 +179,11 @@ def orders_of(
             for host, message in assignments_by_host(action, draw_secret()):
                 yield host, agent_pb2.ConnectResponse(assign_round=message)
         case _ if isinstance(action, Notified):
-            workers, notice = notice_of(action, now)
+            addressed, notice = notice_of(action, now)
             by_host: dict[str, list[int]] = {}
-            for worker_id in workers:
-                if worker_id in host_of:
-                    by_host.setdefault(host_of[worker_id], []).append(worker_id)
+            for worker_id in addressed:
+                if (worker := workers.get(worker_id)) is not None:
+                    by_host.setdefault(worker.host, []).append(worker_id)
             for host, on_host in by_host.items():
                 deliver = agent_pb2.DeliverNotice(worker_ids=on_host, notice=notice)
                 yield host, agent_pb2.ConnectResponse(deliver_notice=deliver)
