@@ -111,7 +111,7 @@ class HostWorkers:
             case "assign_round":
                 self._assign(message.assign_round)
             case kind:
-                logger.warning("the driver sends a message that this agent does not know: %s", kind)
+                logger.warning("ignored a message from the driver that this agent does not know: %s", kind)
 
     def stop_all(self, grace: float) -> None:
         """Stop all of them, and start none any more; the grace is in seconds."""

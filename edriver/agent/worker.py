@@ -197,7 +197,7 @@ class Worker:
         """Have it end at its next boundary, or from where it hangs; after so many seconds by SIGKILL."""
         self.stopped = True
         self.link.deliver(notification_pb2.Notice(driver_gone=notification_pb2.DriverGone(checkpoint=checkpoint)))
-        cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_BOUNDARY_MISSED, text="the run has no driver any more")
+        cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_BOUNDARY_MISSED, text="the run no longer has a driver")
         abort = notification_pb2.Abort(round_id=self.round_id, cause=cause)
         self._freeing = self._loop.call_later(BOUNDARY_TIMEOUT, self.link.deliver, notification_pb2.Notice(abort=abort))
         self._kill_in(bound)
@@ -299,7 +299,8 @@ class Worker:
             self._send(agent_pb2.ConnectRequest(exit_overdue=agent_pb2.ExitOverdue(worker_id=self.worker_id)))
             return
         logger.warning(
-            "worker %d: its command went on for %g s after the script had ended well, and is stopped (--exit-timeout)",
+            "worker %d: its command kept running for %g s after the script had succeeded, and is stopped "
+            "(--exit-timeout)",
             self.worker_id,
             self._worker_settings.exit_timeout,
         )

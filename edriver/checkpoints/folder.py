@@ -314,7 +314,7 @@ class CheckpointFolder:
                 return Found(name, number, None, "its manifest is not a regular file")
             manifest = Manifest.of(text)
         except FileNotFoundError:
-            return Found(name, number, None, "it has no manifest: it is still being written, or never was to the end")
+            return Found(name, number, None, "it has no manifest: it is still being written, or was never completed")
         except ManifestError as error:
             return Found(name, number, None, str(error))
         lengths = {

@@ -27,7 +27,7 @@ def hint_of(command: Sequence[str]) -> str | None:
     word = command[0]
     if os.sep not in word and shutil.which(word) is None:
         near = difflib.get_close_matches(word, [*SUBCOMMANDS, "run", "help"], 1)
-        return f"there is no command {word!r}: did you mean `edriver {near[0]}`?" if near else None
+        return f"unknown command {word!r}: did you mean `edriver {near[0]}`?" if near else None
     at = next((at for at, each in enumerate(command) if each in _NP_FLAGS), None)
     if at is None:
         return None

@@ -197,7 +197,9 @@ class _ProbedHost:
             return f"no answer within {ANSWER_TIMEOUT:g} s, or not in JSON: `ssh {self.name} true` should print nothing"
         if code in (126, 127):
             path = sys.executable
-            return f"it has no Python that runs at {path}: edriver's has to be at the same path on all hosts ({last})"
+            return (
+                f"no Python can be run there at {path}: edriver's Python must be at the same path on all hosts ({last})"
+            )
         return f"Python there {exit_text(code)}: {last}"
 
 

@@ -160,7 +160,7 @@ class PageServer:
         """Refuse requests that do not know the path, or that came under another name."""
         response: web.StreamResponse
         if not is_ours(request.headers.get("Host", "")):
-            response = web.Response(status=421, text="this server goes by its address, or localhost\n")
+            response = web.Response(status=421, text="use this server's address, or localhost\n")
         elif request.method not in ("GET", "HEAD") and not self._is_steering(request):
             response = web.Response(status=405, text="this URL is read-only\n", headers={"Allow": "GET, HEAD"})
         elif not any(hmac.compare_digest(_first_part(request.path), secret) for secret in self._secrets):

@@ -288,7 +288,7 @@ class CoreLoop:
         assert self._journal is not None
         self._journal.discard()
         self._journal = None
-        text = f"{error}: the run goes on, and ends if this driver does"
+        text = f"{error}: the run continues, but ends if this driver does"
         self.warn(Cause(CauseKind.UNWRITTEN, detail=ReportedText(text)))
 
     def memory_killed(self, kill: agent_pb2.MemoryKill) -> None:
@@ -362,4 +362,4 @@ class CoreLoop:
 
 
 def _unwritable(journal: Journal, error: CodecError) -> JournalError:
-    return JournalError(f"the journal {journal.name} has no form for what the driver knows, please report it: {error}")
+    return JournalError(f"the journal {journal.name} cannot store the driver's state, please report it: {error}")

@@ -26,7 +26,7 @@ from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.system.record_folder import EVENTS_FILE
 
-NEVER_STARTED: Final = "its agent had not connected when the driver before this one ended"
+NEVER_STARTED: Final = "its agent had not connected when the previous driver ended"
 
 
 def replay(
@@ -107,7 +107,7 @@ async def await_port_of_run(address: str, port: int, bound: float, clock: Callab
         return stopped.result() if stopped.done() else None
     if stopped.done():
         number = stopped.result()
-        words = f"{number.name}: the run goes on, and waits for another driver until --driver-timeout"
+        words = f"{number.name}: the run continues, and waits for another driver until --driver-timeout"
         raise PortTakenError(128 + number, words)
     raise PortTakenError(1, f"failed: another process has had port {port} for {bound:g} s (--driver-timeout)")
 

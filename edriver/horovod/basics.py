@@ -141,9 +141,9 @@ def require_group() -> None:
     """
     if is_late():
         raise RuntimeError(
-            "this worker was started when the run was under way, and the others have left this part of the script "
-            "behind: they would never take part in this collective. Call collectives inside the function that "
-            "hvd.elastic.run wraps, and let the state carry over what a late worker needs"
+            "this worker was started during the run, when the others had already passed this part of the script: they "
+            "would never take part in this collective. Call collectives inside the function that hvd.elastic.run "
+            "wraps, and put what a late worker needs into the state"
         )
     if not dist.is_initialized():
         raise RuntimeError("there is no process group: it was destroyed, or hvd.shutdown() was called")
@@ -247,8 +247,8 @@ def rocm_built() -> bool:
 def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
     """Not supported. Raises NotImplementedError."""
     raise NotImplementedError(
-        f"hvd.start_timeline({file_path!r}, {mark_cycles}) is not supported: record with torch.profiler, and see "
-        "`edriver report` for what the run did"
+        f"hvd.start_timeline({file_path!r}, {mark_cycles}) is not supported: record with torch.profiler, and use "
+        "`edriver report` to see what the run did"
     )
 
 

@@ -167,7 +167,9 @@ def enter_round(cpu: bool) -> None:
     """
     place = topology.current()
     if not dist.is_initialized():
-        raise RuntimeError("there is no round here: make an ElasticAccelerator inside the function of edriver.run")
+        raise RuntimeError(
+            "there is no round here: create an ElasticAccelerator inside the function that edriver.run wraps"
+        )
     leave_round()
     cpu = cpu or not torch.cuda.is_available()
     # By itself it would use "cpu:0", and move the model there from "cpu" in every round.

@@ -87,7 +87,7 @@ class ElasticTrainer(RoundTrainer):
             raise ValueError("hyperparameter_search cannot be used with ElasticTrainer: use restart mode and Trainer")
         if not isinstance(self.train_dataset, Sized):
             raise ValueError(
-                "train_dataset has no length, so there is no way to go on in the middle of it: use a dataset with "
+                "train_dataset has no length, so training cannot resume in the middle of it: use a dataset with "
                 "__len__ and __getitem__, or Trainer in restart mode (edriver --mode restart)"
             )
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed

@@ -37,7 +37,7 @@ def message_of(kind: type[Kind], parsed: object) -> Kind:
     try:
         return kind(**_arguments(_conversions(kind.DESCRIPTOR), parsed))
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"it is no {kind.DESCRIPTOR.name}: {error}") from None
+        raise ValueError(f"it is not a valid {kind.DESCRIPTOR.name}: {error}") from None
 
 
 def _arguments(conversions: dict[str, Convert | None], parsed: Any) -> dict[str, Any]:

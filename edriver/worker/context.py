@@ -46,7 +46,7 @@ class Place:
             return SINGLE_WORKER
         if (pid := owner()) is not None:
             raise RuntimeError(
-                f"this process has no rank: the worker that has started it (process {pid}) has one, and can pass it on"
+                f"this process has no rank: the worker that started it (process {pid}) has one, and can pass it on"
             )
         raise RuntimeError(
             "this worker has no rank yet: ranks are assigned when a round begins, so ask for them inside the function "

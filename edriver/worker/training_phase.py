@@ -28,7 +28,7 @@ def phase(name: str) -> Iterator[None]:
     try:
         chosen = Phase(name)
     except ValueError:
-        raise ValueError(f"there is no phase {name!r}: it is one of {', '.join(Phase)}") from None
+        raise ValueError(f"unknown phase {name!r}: choose one of {', '.join(Phase)}") from None
     current = context.current.phase
     before = current.change(chosen)
     try:

@@ -101,7 +101,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         pytest.param(["drain", "nowhere"], "this run has no host 'nowhere'; it has localhost", id="host"),
         pytest.param(["drain", "localhost:7"], "host localhost has 1 slot, counted from 0", id="slot"),
         pytest.param(["drain", "localhost"], "this leaves 0 slots; the run needs 1 (--min-np", id="the-last"),
-        pytest.param(["drain", "localhost:x"], "'localhost:x' is no HOST or HOST:SLOT", id="no-slot"),
+        pytest.param(["drain", "localhost:x"], "'localhost:x' is neither HOST nor HOST:SLOT", id="no-slot"),
     ],
 )
 def test_drains_that_are_refused(waiting: Run, words: list[str], sentence: str) -> None:
@@ -115,7 +115,7 @@ def test_drains_that_are_refused(waiting: Run, words: list[str], sentence: str) 
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     refused = edriver("drain", "localhost", "--run", "nosuchrun", environ={"TMPDIR": str(tmp_path)})
     assert refused.returncode == 1
-    assert re.search("no run of yours is on this machine|there is no run 'nosuchrun' of yours here", refused.stderr)
+    assert re.search("you have no run on this machine|you have no run 'nosuchrun' here", refused.stderr)
 
 
 def test_a_run_that_has_ended_is_not_denied(tmp_path: Path) -> None:

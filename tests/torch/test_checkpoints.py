@@ -220,11 +220,11 @@ def test_one_that_another_account_has_written_is_not_unpickled(
     assert state.steps_made == 1
     assert re.search(
         rf"checkpoint-000002 cannot be loaded: .*checkpoint-000002 belongs to user ID {OTHER_ACCOUNT}, "
-        r"and .*the one before it is taken",
+        r"and .*using the one before it",
         caplog.text,
     )
     shutil.rmtree(tmp_path / "c" / "checkpoint-000001")
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .*make a copy of your own \(cp -r\)"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*make your own copy \(cp -r\)"):
         new_state(tmp_path / "c").load_checkpoint()
 
 
@@ -268,13 +268,13 @@ def test_what_it_writes_can_be_loaded_whatever_the_umask(tmp_path: Path) -> None
 
 
 def test_where_none_can_be_loaded_the_error_says_why(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no whole one is there"):
+    with pytest.raises(CheckpointError, match="there is no whole one"):
         new_state(tmp_path).load_checkpoint()
 
 
 def test_one_of_another_state_is_refused(tmp_path: Path) -> None:
     train(new_state(tmp_path), 1)
-    with pytest.raises(CheckpointError, match=r"is of another state: .*'epoch'.*another folder"):
+    with pytest.raises(CheckpointError, match=r"belongs to another state: .*'epoch'.*another folder"):
         new_state(tmp_path, epoch=1).load_checkpoint()
     model = torch.nn.Linear(2, 2)
     other = new_state(tmp_path)
@@ -573,7 +573,10 @@ def test_a_checkpoint_that_brings_other_hyperparameters_names_them_in_a_line(
     edited.scheduler.step_size = 5
     edited.load_checkpoint()
     (line,) = said(caplog)
-    assert "the checkpoint of step 3 has other values than the script has set, and replaces them: " in line
+    assert (
+        "the checkpoint of step 3 has values that differ from those that the script has set, and replaces them: "
+        in line
+    )
     assert "optimizer group 0 weight_decay 0.01 (the script: 0.5)" in line
     assert "optimizer group 1 lr 0.2 (the script: 0.7)" in line
     assert "scheduler step_size 2 (the script: 5)" in line
@@ -626,5 +629,6 @@ def test_a_function_that_has_nothing_left_to_do_after_a_load_says_so(
     complete.function_returned()
     (line,) = said(caplog)
     assert (
-        "nothing was left to do: the training function returned without a step, from the checkpoint of step 2" in line
+        "there was nothing left to do: the training function returned without a step, from the checkpoint of step 2"
+        in line
     )

@@ -112,7 +112,7 @@ def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        pytest.param(lambda path: path.unlink(), "there is no journal", id="missing"),
+        pytest.param(lambda path: path.unlink(), "does not exist: a run without records", id="missing"),
         pytest.param(lambda path: path.write_bytes(b"x" * 5000), "cannot be read: file is not a database", id="noise"),
         pytest.param(lambda path: path.write_bytes(b""), "is not the journal of a run", id="empty"),
         pytest.param(

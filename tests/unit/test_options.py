@@ -283,7 +283,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 --resize-pause -1 sh", "--resize-pause is -1: it must not be negative", id="pause"),
         pytest.param("-np 1 --slurm -H a sh", "--slurm and -H both define where", id="slurm-and-hosts"),
         pytest.param("-np 1 --slurm-partition p --broker b sh", "both define where", id="slurm-and-broker"),
-        pytest.param("-np 1 --slurm sh", "--slurm: there is no Slurm allocation here", id="no-allocation"),
+        pytest.param("-np 1 --slurm sh", "--slurm: this is not a Slurm allocation", id="no-allocation"),
         pytest.param("-np 1 --slurm-args x sh", "give --slurm-partition, too", id="no-partition"),
         pytest.param('-np 1 --slurm-partition p --slurm-args "\'" sh', "--slurm-args: No closing", id="quotes"),
         pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only ", id="broker"),
@@ -315,7 +315,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         ),
         pytest.param("--slots-per-host 2 --ray auto sh", "-np is missing: give a number", id="auto-of-a-cluster"),
         pytest.param(
-            "-np auto --hosts-dial-in --credentials c sh", "how many slots these hosts have", id="auto-of-dial-in"
+            "-np auto --hosts-dial-in --credentials c sh", "the number of slots of these hosts is", id="auto-of-dial-in"
         ),
         pytest.param(
             "-np 1 --slots-per-host gpu --discovery list=a sh", "--slots-per-host gpu: only hosts of -H", id="gpu"

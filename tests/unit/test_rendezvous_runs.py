@@ -156,7 +156,7 @@ def test_the_file_of_a_later_edriver_is_refused(host: Host) -> None:
     host.journal.close()
     with closing(sqlite3.connect(host.file)) as database:
         database.execute(f"PRAGMA user_version = {journals.FORMAT + 1}")
-    with pytest.raises(CorruptJournalError, match="has format 2, and this edriver knows 1"):
+    with pytest.raises(CorruptJournalError, match="has format 2, and this edriver reads 1"):
         host.restart()
 
 
@@ -185,7 +185,7 @@ def test_a_folder_that_is_replaced_while_it_is_opened_is_refused(
         return open_locked(tmp_path / "foreign" / path.name)
 
     monkeypatch.setattr(journals, "open_locked", swapped)
-    with OwnFolder(tmp_path / "own") as own, pytest.raises(NotOwnError, match="was replaced by another folder"):
+    with OwnFolder(tmp_path / "own") as own, pytest.raises(NotOwnError, match="was replaced with another folder"):
         Journal(own, tmp_path / "own")
 
 

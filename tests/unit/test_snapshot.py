@@ -214,7 +214,7 @@ def test_a_state_that_is_none_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [None, [], {}, {"types": []}, {"types": {"Item": 7}}, {"types": {"Item": [7]}}])
 def test_a_snapshot_that_is_none_is_refused(wrong: Any) -> None:
-    with pytest.raises(CodecError, match="it is no state"):
+    with pytest.raises(CodecError, match="it is not a state"):
         CODEC.load(Whole(), wrong, "whole")
 
 

@@ -144,7 +144,7 @@ def test_modules_are_found_where_the_command_runs(tmp_path: Path) -> None:
         pytest.param("import torch\n", False, Mode.RESTART, "train does not use edriver", id="plain"),
         pytest.param("import edriver\nedriver.run\n", False, Mode.ELASTIC, "inner.py uses edriver", id="run"),
         pytest.param("import edriver\nedriver.run\n", True, Mode.ELASTIC, "inner.py uses edriver", id="editable"),
-        pytest.param(None, False, Mode.ELASTIC, "no source of what train imports was found here", id="not-found"),
+        pytest.param(None, False, Mode.ELASTIC, "the source of what train imports was not found here", id="not-found"),
     ],
 )
 def test_a_console_script_is_read_where_its_package_is_installed(

@@ -254,7 +254,7 @@ class EtcdJournal(Journal):
             with self._reading("its orders"):
                 orders = json.loads(value)
                 if not (isinstance(orders, list) and all(isinstance(order, str) for order in orders)):
-                    raise ValueError("they are no list of texts")
+                    raise ValueError("they are not a list of strings")
                 self._next_orders = int(key.rpartition(b"/")[2]) + 1
             yield from orders
 

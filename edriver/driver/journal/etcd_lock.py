@@ -135,5 +135,5 @@ class EtcdLock:
             other = self.holder
         except EtcdError:
             other = ""
-        now = f"{other} has it now" if other else "no other has it yet"
+        now = f"{other} has it now" if other else "no other driver has it yet"
         return JournalLostError(f"its lease in etcd has expired, after a silence of more than {LEASE:g} s; {now}")

@@ -129,9 +129,9 @@ def failure(host: str, code: int, stderr_lines: Sequence[str], version: str) -> 
         return f"ssh {exit_text(code)}"
     if code in (126, 127):
         path = sys.executable
-        return f"it has no Python that runs at {path}: edriver's has to be at the same path on all hosts ({last})"
+        return f"no Python can be run there at {path}: edriver's Python must be at the same path on all hosts ({last})"
     if "No module named edriver" in text or "No module named 'edriver" in text:
-        return f"Python at {sys.executable} has no edriver there: pip install edriver=={version} on that host"
+        return f"Python at {sys.executable} has no edriver installed there: pip install edriver=={version} on that host"
     # /bin/sh reports a signal as 128 + its number.
     how = exit_text(128 - code) if code > 128 else exit_text(code)
     return f"its agent {how}" + (f": {last}" if last else "")

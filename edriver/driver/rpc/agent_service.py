@@ -120,7 +120,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 identity = self._registry.identity(batch.agent_id)
                 if identity is None:
                     await context.abort(
-                        grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} is not of this run"
+                        grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} does not belong to this run"
                     )
                     break
                 if not identity.is_proven_by(batch.secret):

@@ -29,7 +29,7 @@ def checked_tensors(kind: str, tensors: Sequence[Any], members: Any) -> None:
 
 def no_rows(tensors: Sequence[torch.Tensor]) -> str:
     """Why these tensors cannot be split by rows; empty: they can."""
-    return "a tensor without a dimension has no rows" if any(not tensor.dim() for tensor in tensors) else ""
+    return "a tensor without dimensions has no rows" if any(not tensor.dim() for tensor in tensors) else ""
 
 
 def _type(value: Any) -> str:

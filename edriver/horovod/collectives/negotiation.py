@@ -185,12 +185,12 @@ def compare(calls: Sequence[Call | None], ranks: Sequence[int]) -> None:
         more = f" (and so did ranks {', '.join(map(str, [*wrong][1:]))}, or something else)" if len(wrong) > 1 else ""
         raise MismatchError(
             f"the members did not call the same collective: rank {first} called {expected}, "
-            f"rank {rank} called {call}{more}. All of them have to make the same calls in the same order"
+            f"rank {rank} called {call}{more}. All of them must make the same calls in the same order"
         )
     if len(made) < len(calls) and expected.reductions is None:
         joined = [rank for rank in ranks if rank not in made]
         raise MismatchError(
-            f"rank {first} called {expected}, and rank {joined[0]} has called join: those that have joined take part "
+            f"rank {first} called {expected}, and rank {joined[0]} has called join: ranks that have joined take part "
             "in reductions only"
         )
 

@@ -54,7 +54,7 @@ class CommitStateCallback(ElasticCallback):
         """
         if self.model.optimizer is not self.state.optimizer:
             raise RuntimeError(
-                "the model has another optimizer than the state, so what it learns would not be kept: call "
+                "the model has another optimizer than the state, so what the model learns would not be kept: call "
                 "model.compile outside of the function that elastic.run wraps, before KerasState"
             )
         average_before_scaling(self.model.optimizer)

@@ -159,8 +159,8 @@ class Journal:
             raise self._damaged("its header")
         if version != FORMAT:
             raise CorruptJournalError(
-                f"{self._path} has format {version}, and this edriver knows {FORMAT}: use the edriver that wrote it, "
-                "or remove the file, and all runs begin with a new rendezvous"
+                f"{self._path} has format {version}, and this edriver reads {FORMAT}: use the edriver that wrote it, "
+                "or remove the file, after which all runs begin with a new rendezvous"
             )
         (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
@@ -174,7 +174,7 @@ class Journal:
 
     def _damaged(self, where: str) -> CorruptJournalError:
         return CorruptJournalError(
-            f"{self._path} is damaged ({where}): remove it, and all runs begin with a new rendezvous"
+            f"{self._path} is damaged ({where}): remove it, after which all runs begin with a new rendezvous"
         )
 
     @contextlib.contextmanager

@@ -192,8 +192,8 @@ class _Aside:
                 result[key] = self.of(value)
             except Exception as error:
                 raise TypeError(
-                    f"the state's attribute {key!r} cannot be copied ({type(error).__name__}: {error}); keep "
-                    "out of the state what is not data: files, locks, connections, loaders"
+                    f"the state's attribute {key!r} cannot be copied ({type(error).__name__}: {error}); keep what is "
+                    "not data out of the state: files, locks, connections, loaders"
                 ) from error
         return result
 

@@ -102,7 +102,7 @@ class ConnectionGuard:
             while not stopped.wait(self._interval):
                 self._look(store)
         except RuntimeError as error:  # what a store raises; the group's own connection to it meets the same
-            logger.debug("connections are named no more: %s", error)
+            logger.debug("connections are no longer named: %s", error)
 
     def _look(self, store: StoreClient) -> None:
         for inode, device in gloo_devices().items():

@@ -63,7 +63,7 @@ def take_first_step() -> None:
     except Exception as error:  # noqa: BLE001  nothing that comes of it may cost the run
         text = " ".join(str(error).split())
         logger.warning(
-            "edriver's own first step, with which a worker gets ready, failed (%s: %.200s); this worker's first step "
+            "edriver's warm-up step, which prepares a worker, failed (%s: %.200s); this worker's first step "
             "in a round may take some 100 ms longer",
             type(error).__name__,
             text,

@@ -28,7 +28,7 @@ def take_first_step() -> None:
         with torch.random.fork_rng(devices=[]):
             tiny_step()
     except Exception as error:  # noqa: BLE001  nothing that comes of it may cost the run
-        logger.debug("no first step was taken: %s", error)  # a script that has no use for Gloo may still run
+        logger.debug("no warm-up step was taken: %s", error)  # a script that has no use for Gloo may still run
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

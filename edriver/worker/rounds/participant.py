@@ -146,7 +146,7 @@ class Participant:
         if self.stage is Stage.WAITING:
             self.stage = Stage.LEAVING
         elif self.stage is Stage.DONE:
-            self.abort_cause = "the run has no driver any more"
+            self.abort_cause = "the run no longer has a driver"
 
     def _take_hosts_updated(self, notice: pb.HostsUpdated) -> pb.Report | None:
         if not self._is_ours(notice.round_id) or notice.number <= self._number:

@@ -227,9 +227,10 @@ class TrainingThread:
         rank = participant.assignment.rank if participant.assignment else "?"
         kind = "HostsUpdatedInterrupt" if participant.abort_cause is None else "PeerLostError"
         error = SwallowedInterruptError(
-            f"worker {self._worker_id} (rank {rank}) went on in a round that is over: the script caught {kind}, raised "
-            f"by the boundary at {self._raised_at}, and {what}. Let it pass, for it leads to the next round; around a "
-            "boundary, catch neither Exception nor RuntimeError"
+            f"worker {self._worker_id} (rank {rank}) continued in a round that is over: the script caught {kind}, "
+            "raised "
+            f"by the boundary at {self._raised_at}, and {what}. Do not catch it, because it leads to the next round: "
+            "around a boundary, catch neither Exception nor RuntimeError"
         )
         try:
             raise error

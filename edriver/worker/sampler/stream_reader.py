@@ -195,7 +195,7 @@ class ShardReading(Dataset[Reply]):
 
     def _refuse_shorter(self, shard: int) -> NoReturn:
         raise ValueError(
-            f"shard {shard} ({self._shards[shard]!r}) ends at sample {self._open[shard].at}, and had more when it was "
+            f"shard {shard} ({self._shards[shard]!r}) ends at sample {self._open[shard].at}, but had more when it was "
             "read before: each time that a shard is read, on whichever worker, it must have the same samples in the "
             "same order"
         )

@@ -136,14 +136,15 @@ class StateOnDisk:
             self._state.take_over(tree, random)
         except ValueError as error:
             raise CheckpointError(
-                f"the checkpoint of step {manifest.steps} in {self._location} is of another state: {error}. "
-                "Give checkpoint= another folder to begin anew"
+                f"the checkpoint of step {manifest.steps} in {self._location} belongs to another state: {error}. "
+                "To start from the beginning, give checkpoint= another folder"
             ) from error
         self._loaded = self._state.steps_made
         if differing:
             logger.warning(
-                "edriver: the checkpoint of step %d has other values than the script has set, and replaces them: %s. "
-                "To train on with the script's, set them in the function that edriver.run calls",
+                "edriver: the checkpoint of step %d has values that differ from those that the script has set, and "
+                "replaces them: %s. To continue with the script's values, set them in the function that edriver.run "
+                "calls",
                 manifest.steps,
                 "; ".join(differing),
             )
@@ -152,8 +153,10 @@ class StateOnDisk:
         """The training function has returned: say so if it had nothing to do after a load."""
         if self._loaded is not None and self._state.steps_made == self._loaded:
             logger.warning(
-                "edriver: nothing was left to do: the training function returned without a step, from the checkpoint "
-                "of step %d in %s. Have it train for longer, or give checkpoint= another folder to begin anew",
+                "edriver: there was nothing left to do: the training function returned without a step, from the "
+                "checkpoint "
+                "of step %d in %s. Have it train for longer, or give checkpoint= another folder to start from the "
+                "beginning",
                 self._loaded,
                 self._location,
             )
@@ -182,9 +185,9 @@ class CheckpointSchedule:
     def __init__(self, every: timedelta | int, clock: Callable[[], float]) -> None:
         given: object = every
         if isinstance(given, bool) or not isinstance(given, timedelta | int):
-            raise TypeError(f"every= takes a number of steps or a datetime.timedelta, and was given {every!r}")
+            raise TypeError(f"every= takes a number of steps or a datetime.timedelta, but got {every!r}")
         if (every.total_seconds() if isinstance(every, timedelta) else every) <= 0:
-            raise ValueError(f"every= takes a positive number of steps or a positive time, and was given {every!r}")
+            raise ValueError(f"every= takes a positive number of steps or a positive time, but got {every!r}")
         self._every = every
         self._clock = clock
         self._stretch: float | None = None

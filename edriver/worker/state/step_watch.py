@@ -129,7 +129,7 @@ class StepWatch:
         self._late = True
         if topology.current().rank == 0:
             logger.warning(
-                "%s: a failure there leads back to the last commit; besides the script's own, commits are made now and "
+                "%s: a failure there leads back to the last commit; edriver adds commits to the script's own now and "
                 "then",
                 reason,
             )

@@ -118,7 +118,7 @@ class Record(NamedTuple):
             record = Record(*_RECORD_FORMAT.unpack(text))
             if record.end <= record.length:
                 return record
-        raise PeerLostError("the source's record of the sync is none")
+        raise PeerLostError("the source's record of the sync is not one")
 
 
 class TensorOutline(NamedTuple):
@@ -259,7 +259,7 @@ class _PlainUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a state of tensors and plain values")
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong in a state of tensors and plain values")
 
 
 class _TreeUnpickler(_PlainUnpickler):
@@ -315,7 +315,7 @@ def _unpacked(stream: torch.Tensor, record: Record) -> Any:
     """
     text = ctypes.string_at(stream.data_ptr() + record.end, record.length - record.end)
     if not hmac.compare_digest(hashlib.sha256(text).digest(), record.digest):
-        raise PeerLostError("what arrived in the sync is not what the source has sent")
+        raise PeerLostError("the data that arrived in the sync differs from what the source sent")
     file = io.BytesIO(text)
     outlines = [TensorOutline(*fields) for fields in _PlainUnpickler(file).load()]
     return _TreeUnpickler(file, _placed(stream, outlines), record.classes).load()

@@ -45,7 +45,7 @@ class EndWatch:
         at = frames()
         stacks = (f"thread {name}:\n{format_stack(at[ident])}" for ident, name in names.items() if ident in at)
         listed, text = ", ".join(names.values()), "\n".join(stacks)
-        return f"the script has ended, and this process waits for its thread {listed}, which is no daemon\n{text}"
+        return f"the script has ended, and this process waits for its thread {listed}, which is not a daemon\n{text}"
 
     def _script_has_ended(self) -> bool:
         """Whether the main thread does nothing but wait for the others."""

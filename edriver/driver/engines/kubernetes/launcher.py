@@ -27,7 +27,7 @@ class KubernetesLauncher:
             AgentLaunchError: its hosts do not dial in, or come from elsewhere.
         """
         if context.admit is None or not isinstance(context.source, KubernetesHosts):
-            raise AgentLaunchError("it goes with the hosts of --kubernetes KIND/NAME")
+            raise AgentLaunchError("it works only with the hosts of --kubernetes KIND/NAME")
         made = cls(context.admit)
         context.source.watch_ends(made.ended)
         return made

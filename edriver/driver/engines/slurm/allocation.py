@@ -23,7 +23,7 @@ ASK_INTERVAL: Final = 5.0
 silence of their agents."""
 
 NO_ALLOCATION: Final = (
-    "there is no Slurm allocation here (SLURM_JOB_ID is not set): run edriver in a script for sbatch, or in a shell of "
+    "this is not a Slurm allocation (SLURM_JOB_ID is not set): run edriver in a script for sbatch, or in a shell of "
     "salloc"
 )
 

@@ -83,7 +83,7 @@ class Admission:
         except OutOfBoundsError as error:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
         if first is None or first.WhichOneof("kind") != "hello":
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "a control stream begins with Hello")
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "a control stream must begin with Hello")
         hello = first.hello
         arriving = bool(hello.host) and not hello.agent_id
         if arriving:
@@ -139,10 +139,10 @@ class Admission:
         peer = self._registry.peer(hello.agent_id)
         if peer is None:
             raise _unknown(
-                f"agent {hello.agent_id} was given up, or never was of this run: it ends its workers and itself"
+                f"agent {hello.agent_id} was given up, or never belonged to this run: it ends its workers and itself"
             )
         if peer.host != hello.host:
-            raise _unknown(f"agent {hello.agent_id} is the one of host {peer.host}, not of {hello.host!r}")
+            raise _unknown(f"agent {hello.agent_id} belongs to host {peer.host}, not to {hello.host!r}")
         if hello.protocol != PROTOCOL:
             fault = AgentFault(AgentFaultKind.OTHER_RELEASE, hello.version)
             if not peer.connected and peer.identity.is_proven_by(hello.secret):  # else it comes from another process

@@ -153,14 +153,14 @@ class AgentMessages:
         own = [line for line in batch.lines if identity.may_have_written(line)]
         if len(own) == len(batch.lines):
             return batch
-        self._faults.leave_out(identity, f"the agent of host {identity.host} passes off lines as another worker's")
+        self._faults.leave_out(identity, f"the agent of host {identity.host} sends lines in another worker's name")
         return agent_pb2.ForwardOutputRequest(lines=own, dropped=batch.dropped)
 
     def _is_its_own(self, identity: AgentIdentity, worker_id: int) -> bool:
         """Whether a worker is one that the agent was ordered to start. Messages about others are dropped."""
         if worker_id in identity.workers:
             return True
-        text = f"the agent of host {identity.host} speaks of worker {worker_id}, which is none of its own"
+        text = f"the agent of host {identity.host} reports on worker {worker_id}, which it does not own"
         self._faults.leave_out(identity, text)
         return False
 
