@@ -77,7 +77,7 @@ def target_of(drivers: Sequence[str]) -> str:
         ValueError: there is none.
     """
     if not drivers:
-        raise ValueError("the join config names no address of the driver")
+        raise ValueError("the join config contains none of the driver's addresses")
     if drivers[0].startswith("unix:"):
         return drivers[0]
     found: dict[str, list[str]] = {"ipv4": [], "ipv6": []}
