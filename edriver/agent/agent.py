@@ -32,7 +32,7 @@ from edriver.wire.conversion import span_seconds
 logger = logging.getLogger("edriver.agent")
 
 DIAL_IN_TIMEOUT = 600.0
-"""Seconds that an agent that dials in by itself waits for the driver to listen, and to admit its host."""
+"""Seconds that an agent that dials in on its own waits for the driver to listen, and to admit its host."""
 
 DRAIN_TIMEOUT = 20.0
 """Seconds that an agent which has got SIGTERM gives the driver to drain its workers: Kubernetes and Slurm kill it 30 s
@@ -116,7 +116,7 @@ class Agent:
         """Serve the driver until it sends Shutdown, SIGTERM arrives, or the driver is lost.
 
         Returns:
-            the agent's exit code: 0 after Shutdown, or that for leaving a run that goes on; 143 after SIGTERM, 1 if the
+            the agent's exit code: 0 after Shutdown, or that for leaving a run in progress; 143 after SIGTERM, 1 if the
             driver was lost or something of what was killed is still there.
         """
         self._workers.open()

@@ -1,4 +1,4 @@
-"""`edriver agent`: an agent that anything may start (a pod, a batch job), and that dials in by itself."""
+"""`edriver agent`: an agent that anything may start (a pod, a batch job), and that dials in on its own."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ from edriver.wire.conversion import span_seconds, timestamp
 logger = logging.getLogger("edriver.agent")
 
 LAST_REPORT_TIMEOUT = 0.5
-"""Most seconds for which the exit of a worker that ended by itself is held back: until its stream has ended, too, a few
-milliseconds later, for the report that says why may still be in it. A worker that a signal ended had no last words, and
-the others wait for the news."""
+"""Most seconds for which the exit of a worker that ended on its own is held back: until its stream has ended, too, a
+few milliseconds later, for the report that says why may still be in it. A worker that a signal ended had no last words,
+and the others wait for the news."""
 
 NOT_STARTED_CODE = 126
 """The exit code of a worker that could not be started, as a shell would give it."""
@@ -120,7 +120,7 @@ class HostWorkers:
             worker.stop(grace)
 
     def part_with_run(self, bound: float) -> None:
-        """The run has no driver any more: have all of them end in good order, and start none any more.
+        """The run no longer has a driver: have all of them end gracefully, and start none any more.
 
         Args:
             bound: seconds after which they are killed.

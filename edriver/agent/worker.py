@@ -49,7 +49,7 @@ TERMINATION_GRACE = 5.0
 
 
 BOUNDARY_TIMEOUT = 10.0
-"""Seconds that a worker has to reach a boundary once its run has no driver any more. Where others can no longer be
+"""Seconds that a worker has to reach a boundary once its run no longer has a driver. Where others can no longer be
 reached, it hangs in a collective: then its round is aborted, so that it goes back to its last boundary."""
 
 
@@ -245,7 +245,7 @@ class Worker:
             self.link.show_life()
 
     def _look_for_standstill(self) -> None:
-        """Report when a script in restart mode stands still, and (0 seconds) when it goes on."""
+        """Report when a script in restart mode stands still, and (0 seconds) when it continues."""
         if self._standstill is None or self.link.ending:
             return
         if (seconds := self._standstill.look()) is not None:

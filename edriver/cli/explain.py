@@ -42,7 +42,7 @@ FLAG_ORIGIN, DEFAULT_ORIGIN, FIXED_ORIGIN = "flag", "default", "fixed"
 """Origins, beside those that say what a value was derived from."""
 
 OMITTED_FLAGS: Final = frozenset({"help", "version", "print_completion", "explain", "command"})
-"""What the parser takes that is no setting; the command is shown by itself."""
+"""What the parser takes that is not a setting; the command is shown by itself."""
 
 TABLE_WIDTH: Final = 100
 _NAME_WIDTH, _VALUE_WIDTH = 38, 31
@@ -268,7 +268,7 @@ def _text(value: Any) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Three columns within WIDTH; a value that is too long for its own goes on below."""
+    """Three columns within WIDTH; a value that is too long for its own continues below."""
     for name, value, origin in rows:
         left = f"  {name}"
         if len(left) >= _NAME_WIDTH:

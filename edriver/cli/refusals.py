@@ -1,4 +1,4 @@
-"""Words of the command line that are no flags of edriver: whose they are, and what to use instead."""
+"""Words of the command line that are not flags of edriver: whose they are, and what to use instead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from edriver.cli import horovodrun_flags, torchrun_flags
 
 
 def refusal_of(word: str) -> str:
-    """Why a word of the command line is no flag, and what to use instead."""
+    """Why a word of the command line is not a flag, and what to use instead."""
     flag = word.partition("=")[0]
     with_dashes = flag[:2] + flag[2:].replace("_", "-")
     if instead := torchrun_flags.INSTEAD.get(with_dashes):

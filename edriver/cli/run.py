@@ -1,4 +1,4 @@
-"""`edriver -np ...`: start a run or, if there is one of its name whose driver is gone, go on with that."""
+"""`edriver -np ...`: start a run or, if there is one of its name whose driver is gone, continue with that."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _shown(flags: argparse.Namespace) -> tuple[Address | str | None, KnownRuns | None]:
-    """What the page shows first, a run that goes on, the id of another, or the list of runs; and which runs it lists.
+    """What the page shows first, a run in progress, the id of another, or the list of runs; and which runs it lists.
 
     Raises:
         RunError: the run that is meant is nowhere.

@@ -128,7 +128,7 @@ def _rows(samples: Iterable[ProgressRow], name: str, names: Sequence[str]) -> It
 
 
 def _number(value: float) -> object:
-    """As protobuf's JSON has what is no number."""
+    """As protobuf's JSON has what is not a number."""
     if math.isnan(value):
         return "NaN"
     return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def runs(arguments: Sequence[str]) -> str:
-    """Read the records, and query the drivers of runs that are going on.
+    """Read the records, and query the drivers of runs in progress.
 
     Raises:
         RunError: the records cannot be read.

@@ -38,7 +38,7 @@ _UNENDED: Final = {
     True: "none yet: it is running",
     False: "lost: its driver recorded no end, and is not running on this machine",
 }
-"""The text for the end of a run whose records have none, by whether it is going on."""
+"""The text for the end of a run whose records have none, by whether it is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RecordedRun:
         run: the content of its run.json.
         failure: of what it failed, in words; empty: it has not.
         unreadable: the lines of its event log that are not events, which are left out.
-        lives: for a run without an end: whether it is going on; None: not known.
+        lives: for a run without an end: whether it is in progress; None: not known.
         unreadable_usage: lines that are left out of what its hosts used.
     """
 
@@ -67,7 +67,7 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
 
     Args:
         records: where they are.
-        lives: whether the run is going on; None: not known.
+        lives: whether the run is in progress; None: not known.
 
     Raises:
         RecordError: they have no event.

@@ -192,7 +192,7 @@ class Session:
         head: what another driver of it has to know.
         output: where everything is printed.
         records: the folder for its records; None: it has none.
-        journal: what another driver could take it over from; None: there is none.
+        journal: what another driver could take it over from; None if there is none.
         clock: seconds, monotonic.
         run_clock: seconds since the epoch, for all that is written of the run; None: as the machine's clock says now.
 

@@ -34,7 +34,7 @@ _PIPS_SHEBANG: Final = re.compile(r"'''exec' (\".+?\"|\S+) ")
 """The second line of a console script whose interpreter's path is too long for the first one, which names /bin/sh."""
 
 _SCRIPT_METADATA: Final = b"# /// script"
-"""Begins the dependencies of a script that `uv run` gives an environment of its own."""
+"""Begins the dependencies of a script that `uv run` gives its own environment."""
 
 _HEAD_BYTES: Final = 1024
 """How much of a file is read for its first lines."""
@@ -138,7 +138,7 @@ def program_in_restart_mode(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def other_launcher(command: Sequence[str]) -> str:
-    """The program in a command that starts a script's processes itself; empty: there is none."""
+    """The program in a command that starts a script's processes itself; empty if there is none."""
     return next((name for word in command if (name := Path(word).name) in _OTHER_LAUNCHERS), "")
 
 

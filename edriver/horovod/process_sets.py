@@ -1,6 +1,6 @@
 """Process sets: some of the ranks, which call collectives among themselves.
 
-A set outlives rounds, its group does not: `elastic.run` makes the groups anew at the start of each round. A set that
+A set outlives rounds, its group does not: `elastic.run` makes the groups again at the start of each round. A set that
 names a rank which the round does not have is void in it.
 """
 
@@ -304,7 +304,7 @@ def stop_all() -> None:
 
 
 def forget_all() -> None:
-    """Forget all sets but the global one, which begins anew: hvd.shutdown."""
+    """Forget all sets but the global one, which starts again: hvd.shutdown."""
     for one in all_sets():
         one.forget()
         if one is not global_process_set:

@@ -9,7 +9,7 @@
 
 Accelerate keeps a process's place among the others in objects that are shared by the whole process (`PartialState`,
 `AcceleratorState`, `GradientState`) and are filled once. A new round has another group, rank and size: they are emptied
-and filled anew.
+and filled again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads messages that edriver.text.event_lines has written, from what a JSON parser made of them.
 
-protobuf's own json_format finds out anew for each field of each message how it is written. Here that is done once for a
-field, which is several times as fast: a week of 1,000 workers has 10,000 samples, and 200,000 members of rounds.
+protobuf's own json_format finds out again for each field of each message how it is written. Here that is done once for
+a field, which is several times as fast: a week of 1,000 workers has 10,000 samples, and 200,000 members of rounds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What holds for a worker's process as a whole: one object, made once, which stands in `current`.
 
 What a script calls without an object of edriver's (`edriver.rank()`, `edriver.phase`, a sampler that it makes) looks
-there; the parts of the rounds are given it. A test puts a context of its own in its place. A forked child inherits its
-parent's: a data loader's process answers as the worker does. A process that was started anew has an empty one.
+there; the parts of the rounds are given it. A test puts its own context in its place. A forked child inherits its
+parent's: a data loader's process answers as the worker does. A process that was started again has an empty one.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def phase(name: str) -> Iterator[None]:
     """Declare the phase of the enclosed code, so that `--stall-timeout PHASE=SECONDS` applies to it.
 
     Args:
-        name: "eval" or "save"; also "init", "step" or "commit", which edriver declares by itself.
+        name: "eval" or "save"; also "init", "step" or "commit", which edriver declares on its own.
 
     Raises:
         ValueError: there is no phase of this name.

@@ -1,4 +1,4 @@
-"""The journal of a run in etcd, so that a driver on another machine can take the run over by itself.
+"""The journal of a run in etcd, so that a driver on another machine can take the run over on its own.
 
 All keys lie under `/edriver/NAME/`. Every write is a transaction that holds only while this process has the lock.
 

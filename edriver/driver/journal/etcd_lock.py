@@ -106,7 +106,7 @@ class EtcdLock:
 
     def _revoke(self, lease: int) -> None:
         request = self._client.messages.LeaseRevokeRequest(ID=lease)
-        with contextlib.suppress(EtcdError):  # it expires by itself
+        with contextlib.suppress(EtcdError):  # it expires on its own
             self._client.call(
                 lambda rpc, channel, timeout: rpc.LeaseStub(channel).LeaseRevoke(request, timeout=timeout)
             )

@@ -264,7 +264,7 @@ class Journal(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove it: from what it has, no driver may go on any more."""
+        """Remove it: from what it has, no driver may continue any more."""
 
     @abstractmethod
     def close(self) -> None:

@@ -37,7 +37,7 @@ class StateCodec(Codec):
 
     Args:
         kinds: the types of data: see Codec.
-        parts: owners that stand in collections, and are made anew by a constructor without arguments.
+        parts: owners that stand in collections, and are created again by a constructor without arguments.
         configuration: types of values that each driver brings itself.
         strict: whether an attribute that the next owner does not have is an error; for tests.
     """

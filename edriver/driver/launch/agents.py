@@ -58,7 +58,7 @@ class _Agent:
 
 
 class _Adopted:
-    """In place of a launcher, for agents that another driver has launched: each ends by itself when it is refused."""
+    """In place of a launcher, for agents that another driver has launched: each ends on its own when it is refused."""
 
     async def start(self, host: str, bootstrap: Bootstrap) -> None:
         raise AgentLaunchError(f"host {host}: its agent {bootstrap.agent_id} has been started by another driver")
@@ -151,7 +151,7 @@ class Agents:
     def kill(self, agent_id: int) -> None:
         """Kill an agent, if its launcher can, or cancel its start.
 
-        An agent on another host ends by itself when the driver refuses it, or is silent.
+        An agent on another host ends on its own when the driver refuses it, or is silent.
         """
         if task := self._starting.get(agent_id):
             task.cancel()

@@ -137,7 +137,7 @@ def _stream_choice(choice: StreamChoice) -> agent_pb2.StreamChoice:
 
 
 def recorded_error_of(exited: agent_pb2.WorkerExited) -> events.RecordedError | None:
-    """What was in a worker's error file; None: there was none."""
+    """What was in a worker's error file; None if there was none."""
     if not exited.HasField("recorded_error"):
         return None
     recorded = exited.recorded_error

@@ -10,7 +10,7 @@ Nothing is cached, so members cannot disagree on what has been agreed: each coll
 `DistributedOptimizer` makes one agreement per step, for all gradients.
 
 The digest is of function, name, types, shapes and options, and is exchanged in one small all-reduce. Where digests
-differ, the group goes on working after all have raised. Horovod caches what was agreed. With a cache, a member that
+differ, the group keeps working after all have raised. Horovod caches what was agreed. With a cache, a member that
 finds a call in it begins at once, and one whose call has changed would be left alone with a collective that the others
 are not in; to find that out takes the message that the cache was to save. `join` comes with the agreement: a member
 that has joined sends a mark instead of a digest, learns the call, and adds zeros.

@@ -86,7 +86,7 @@ class ElasticEpochLoop(_TrainingEpochLoop):
         return self.resume != BATCH and bool(super().done)
 
     def reset(self) -> None:
-        """Begin an epoch's counters anew, unless the epoch is under way."""
+        """Start an epoch's counters again, unless the epoch is under way."""
         if not self.mid_epoch:
             super().reset()
 

@@ -115,7 +115,7 @@ def _read_pair(path: Path) -> tuple[bytes, bytes]:
 
 
 def _earlier(folder: Path) -> Identity | None:
-    """The identity of an earlier start; None: there was none, or its files are damaged."""
+    """The identity of an earlier start; None if there was none, or its files are damaged."""
     try:
         before = JoinConfig.from_json((folder / CREDENTIALS_FILE).read_bytes())
         certificate, key = _read_pair(folder / SERVER_FILE)

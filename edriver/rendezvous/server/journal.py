@@ -49,7 +49,7 @@ _CHECKPOINT_PAGES: Final = 4096
 is 1,000."""
 
 MIN_APPENDED_BYTES: Final = 8 * 1024 * 1024
-"""Bytes that are appended at least before the records are written anew."""
+"""Bytes that are appended at least before the records are written again."""
 
 
 class CorruptJournalError(Exception):
@@ -109,7 +109,7 @@ class Journal:
                 yield record
 
     def begin(self, records: Iterable[RendezvousRecord]) -> None:
-        """Write everything anew: this start, and all that there is. It is on the disk then.
+        """Write everything again: this start, and all that there is. It is on the disk then.
 
         Raises:
             OSError: that cannot be done.
@@ -136,7 +136,7 @@ class Journal:
 
     @property
     def long(self) -> bool:
-        """Whether everything should be written anew: most of it is out of date."""
+        """Whether everything should be written again: most of it is out of date."""
         return self._appended > max(MIN_APPENDED_BYTES, 2 * self._whole)
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ class KeyValues:
 
         Raises:
             OutOfBoundsError: there is no room for it.
-            NotANumberError: something is to be added to what is no number.
+            NotANumberError: something is to be added to what is not a number.
         """
         if (result := self._made.get(request.request_id)) is not None:
             return self._answer(request, result), False

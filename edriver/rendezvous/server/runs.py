@@ -143,7 +143,7 @@ class Runs:
 
         Raises:
             OutOfBoundsError: a bound is reached.
-            NotANumberError: something is to be added to what is no number.
+            NotANumberError: something is to be added to what is not a number.
             OSError: it cannot be written down.
         """
         run = self.get(request.run_id)

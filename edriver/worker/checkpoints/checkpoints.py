@@ -1,4 +1,4 @@
-"""The checkpoints of one state: rank 0 writes them in a thread of its own, one at a time.
+"""The checkpoints of one state: rank 0 writes them in a separate thread, one at a time.
 
 It writes from the copy that a commit has made. That copy's buffers are lent to the thread, and the next commit goes
 into a second set (copies/snapshot.py).

@@ -87,7 +87,7 @@ class SnapshotBuffers:
         self._loan: Loan | None = None
 
     def copied(self, tree: dict[str, Any], lasting: Callable[[str, torch.Tensor], bool]) -> dict[str, Any]:
-        """A copy of the tree; the copy that was made before is then void, for its buffers are written anew.
+        """A copy of the tree; the copy that was made before is then void, for its buffers are written again.
 
         Nothing is written before everything that may fail is done, so a failure leaves the last copy whole.
 

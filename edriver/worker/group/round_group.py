@@ -91,7 +91,7 @@ class _CurrentGroup:
 
 
 class RoundGroup:
-    """Makes torch.distributed's default process group anew for each round: Gloo, and NCCL where there is a GPU.
+    """Creates torch.distributed's default process group for each round: Gloo, and NCCL where there is a GPU.
 
     Every worker keeps a store listening from the start, so that it can be rank 0 of any round without another
     message. Keys live under `round/<round id>`: what an older round left behind is not seen.

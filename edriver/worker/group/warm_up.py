@@ -8,7 +8,7 @@ Nor does it take new memory from the kernel then: see heap.py.
 
 What edriver itself computes here knows nothing of what the script has set in the process: modes, hooks for all modules,
 a default device (backend/process_modes.py). If the step in miniature fails all the same, the worker logs that in one
-line and goes on.
+line and continues.
 """
 
 from __future__ import annotations

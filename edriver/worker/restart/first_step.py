@@ -18,7 +18,7 @@ logger = logging.getLogger("edriver.worker")
 def take_first_step() -> None:
     """Make a group of this process alone, take a step in it, and destroy it. The script's random numbers do not move.
 
-    What torch imports and starts only then is there afterwards; the group's numbers begin anew with the script's own.
+    What torch imports and starts only then is there afterwards; the group's numbers start again with the script's own.
     """
     torch_code.import_dynamo()
     hook = sys.excepthook

@@ -1,4 +1,4 @@
-"""Says why a script begins anew in each round: it finds none of its checkpoints, or it relies on edriver's state."""
+"""Says why a script starts again in each round: it finds none of its checkpoints, or it relies on edriver's state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 logger = logging.getLogger("edriver.worker")
 
 _SUSPICIOUS_ROUND: Final = 3
-"""A script that has no checkpoint yet begins anew in the second round as well."""
+"""A script that has no checkpoint yet starts again in the second round as well."""
 
 _speaks = False
 """Whether this process is rank 0 of the run's first round."""

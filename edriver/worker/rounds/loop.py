@@ -162,7 +162,7 @@ class RoundLoop:
     def _offer(self, clean: bool, torn: str = "") -> Generator[Effect, Any, Version]:
         """Leave the round; ready for the next, which may be assigned from now on.
 
-        Comes before any copying, which can go on while the others come back.
+        Comes before any copying, which can continue while the others come back.
 
         Args:
             clean: the state on offer is that of the last boundary; else that of the last commit,

@@ -1,6 +1,6 @@
 """The notification service: how the driver's notices reach a worker, and its reports the driver.
 
-The worker serves gRPC on a unix socket of its own; its host's agent opens one stream, on which everything passes in
+The worker serves gRPC on its own unix socket; its host's agent opens one stream, on which everything passes in
 order. One thread of the service, the notification thread, takes each notice while the training thread trains.
 """
 

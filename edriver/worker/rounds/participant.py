@@ -48,7 +48,7 @@ class Verdict(enum.Enum):
     WAIT = "wait"  # ask again when something has changed
     STOP = "stop"  # this is the agreed boundary
     ABORT = "abort"  # the round is broken
-    SWALLOWED = "swallowed"  # it had to leave the round at an earlier boundary, and went on
+    SWALLOWED = "swallowed"  # it had to leave the round at an earlier boundary, and continued
 
 
 class Participant:
@@ -284,7 +284,7 @@ class Participant:
         return pb.Report(done=pb.Done(round_id=round_id_message(self.round_id), boundaries=self.boundaries))
 
     def blocked(self, seconds: float) -> pb.Report:
-        """The training thread stands still in a collective, or (0 seconds) goes on: returns the report to the
+        """The training thread stands still in a collective, or (0 seconds) continues: returns the report to the
         driver.
         """
         round_id, span = round_id_message(self.round_id), duration(seconds) if seconds else None

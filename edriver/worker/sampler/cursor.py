@@ -139,7 +139,7 @@ class Cursor:
         return map(self.position, range(self.recorded, min(self.recorded + count, self.share)))
 
     def enter(self, rank: int, size: int) -> None:
-        """Enter a round: what is done stays done, and what remains is split anew."""
+        """Enter a round: what is done stays done, and what remains is split again."""
         assert 0 <= rank < size, f"rank {rank} of {size}"
         self.base = self.offset
         self.recorded = 0

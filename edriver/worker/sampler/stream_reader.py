@@ -2,7 +2,7 @@
 
 It is the data set of a DataLoader, whose "samples" are answers to requests. So it runs in the DataLoader's processes,
 or in the worker's own where there are none. A request names all that it asks for: a process that has not read it ahead,
-as after a change of the plan, opens the shard anew.
+as after a change of the plan, opens the shard again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handlers: how a model, an optimizer or anything else with a state of its own is captured and brought back.
+"""Handlers: how a model, an optimizer or anything else with its own state is captured and brought back.
 
 Handlers are found by the value's class, the most specific first; `register_handler` adds one. A class
 without one that has `state_dict` and `load_state_dict` (learning-rate schedulers, GradScaler) is handled
@@ -148,7 +148,7 @@ class SamplerHandler(StateDictHandler):
     """Handles an ElasticSampler."""
 
     def reset(self) -> None:
-        """Split the rest of the epoch anew."""
+        """Split the rest of the epoch again."""
         self.value.reset()
 
     def digest(self, tree: Any) -> object:

@@ -170,7 +170,7 @@ def _place() -> Assignment | None:
 
 
 class CheckpointSchedule:
-    """One checkpoint an interval. All workers follow it, so that another rank 0 goes on where the last one was.
+    """One checkpoint an interval. All workers follow it, so that another rank 0 continues where the last one was.
 
     Args:
         every: a number of steps: after each that divides by it. Or a time: at the first step of each such stretch of

@@ -286,7 +286,7 @@ class TorchState(ObjectState):
             self.keep_small()
 
     def reset(self) -> None:
-        """Split samplers anew, and remove the last round's DistributedDataParallel wrappers."""
+        """Split samplers again, and remove the last round's DistributedDataParallel wrappers."""
         for name, handler in self._handlers.items():
             handler.reset()
             if getattr(self, name) is not handler.value:

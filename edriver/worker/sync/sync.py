@@ -46,7 +46,7 @@ from edriver.worker.sync.relay import Downstream, Upstream, staging
 _RECORD_FORMAT: Final = struct.Struct("!QQ32s?")
 
 _PLAIN_CLASSES: Final = (OrderedDict, torch.Size, torch.dtype, complex)
-"""What a state of tensors and plain values is made of beside what pickle knows by itself."""
+"""What a state of tensors and plain values is made of beside what pickle knows on its own."""
 
 _CONTAINERS: Final = (dict, OrderedDict, list, tuple)
 
@@ -179,7 +179,7 @@ class _TreePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ha
         return index
 
     def reducer_override(self, obj: Any) -> Any:
-        # Asked for all that pickle cannot write by itself.
+        # Asked for all that pickle cannot write on its own.
         if type(obj) not in _PLAIN_CLASSES and not any(obj is plain for plain in _PLAIN_CLASSES):
             self.classes = True
         return super().reducer_override(obj)

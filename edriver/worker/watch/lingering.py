@@ -1,4 +1,4 @@
-"""A process that does not end although its script has: the interpreter waits for threads that are no daemons."""
+"""A process that does not end although its script has: the interpreter waits for threads that are not daemons."""
 
 from __future__ import annotations
 

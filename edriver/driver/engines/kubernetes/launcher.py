@@ -44,7 +44,7 @@ class KubernetesLauncher:
         bootstrap.connected.set()
 
     async def stop(self, agent_id: int, /) -> None:
-        """The agent ends by itself when the driver refuses it."""
+        """The agent ends on its own when the driver refuses it."""
         self._agents = {host: each for host, each in self._agents.items() if each.agent_id != agent_id}
 
     def watches(self, _: int, /) -> bool:

@@ -125,7 +125,7 @@ class StepLauncher:
     async def stop(self, agent_id: int, /) -> None:
         """Have Slurm kill the step, and end srun.
 
-        Slurm may not reach the node. Its agent then ends by itself: the driver refuses it.
+        Slurm may not reach the node. Its agent then ends on its own: the driver refuses it.
         """
         if not (step := self._steps.get(agent_id)):
             return

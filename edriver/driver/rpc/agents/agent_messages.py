@@ -31,7 +31,7 @@ _OF_A_WORKER: Final = frozenset(
 """Messages of an agent about one of its workers."""
 
 MAX_LOADED: Final = 2000
-"""Contents of source files that are remembered, so that the same content from another worker is no event."""
+"""Contents of source files that are remembered, so that the same content from another worker is not an event."""
 
 
 class AgentMessages:
@@ -139,7 +139,7 @@ class AgentMessages:
 
     def _unknown(self, loaded: events.SourcesLoaded) -> events.SourcesLoaded | None:
         """A worker's files without those that others have reported: thousands load the same; None: all are known."""
-        # By content alone: each host may have a copy of its own, made at another time.
+        # By content alone: each host may have its own copy, made at another time.
         files = tuple(file for file in loaded.files if (file.name, file.digest) not in self._loaded)
         self._loaded |= {(file.name, file.digest): None for file in files}
         while len(self._loaded) > MAX_LOADED:
@@ -166,7 +166,7 @@ class AgentMessages:
 
 
 def progress_of(message: agent_pb2.ConnectRequest) -> bytes:
-    """The progress in a worker's report, as a serialized WorkerHeartbeat; empty: there is none."""
+    """The progress in a worker's report, as a serialized WorkerHeartbeat; empty if there is none."""
     beat = _progress_in(message.worker_report)
     return b"" if beat is None else beat.SerializeToString()
 
