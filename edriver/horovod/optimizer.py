@@ -1,5 +1,4 @@
-"""DistributedOptimizer: an optimizer whose gradients are reduced over all members, while the backward pass
-continues."""
+"""DistributedOptimizer: an optimizer whose gradients are reduced over all members, during the backward pass."""
 
 from __future__ import annotations
 

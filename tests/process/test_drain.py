@@ -80,7 +80,7 @@ def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Sig
     with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         staying, after = all_train(run), len(run.lines)
         os.kill(agent_of(run, "127.0.0.1"), number)
-        run.line(rf"host 127\.0\.0\.1 is drained: its agent got {number.name}", after)
+        run.line(rf"host 127\.0\.0\.1 is drained: its agent received {number.name}", after)
         goes_on_without(run, staying, after)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130

@@ -232,7 +232,7 @@ def test_a_signal_ends_the_run_in_good_order(edriver: Command, number: signal.Si
         out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == code
     assert out.count("saved") == 2
-    assert f"edriver: stopped: the driver got {number.name}\n" in err
+    assert f"edriver: stopped: the driver received {number.name}\n" in err
     assert all(gone(pid) for pid in workers)
     assert edriver.left() == []
 

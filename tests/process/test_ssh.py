@@ -199,7 +199,7 @@ def test_a_host_behind_a_jump_host(tmp_path: Path) -> None:
 
 def test_a_host_name_that_does_not_resolve(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
-        fails(there, tmp_path, "neither this machine nor the ssh configuration knows its name", host="no-such-host.invalid")
+        fails(there, tmp_path, "neither this machine nor the ssh configuration knows", host="no-such-host.invalid")
 
 
 def test_hosts_are_reached_side_by_side(tmp_path: Path) -> None:

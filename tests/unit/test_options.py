@@ -327,7 +327,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param(f"{LOGS} --log-dir /dev/null {A_PY}", "--log-dir '/dev/null' is not a folder", id="log-dir"),
         pytest.param(f"{LOGS} -r 4 {A_PY}", "--redirects: '4' is neither 0 (no stream), 1 (st", id="redirects"),
         pytest.param(f"{LOGS} -t 0:3,1 {A_PY}", "--tee: '0:3,1' is neither", id="tee"),
-        pytest.param(f"{LOGS} --local-ranks-filter 0;1 {A_PY}", "--local-ranks-filter: '0;1' is no l", id="filter"),
+        pytest.param(f"{LOGS} --local-ranks-filter 0;1 {A_PY}", "--local-ranks-filter: '0;1' is not a l", id="filter"),
         pytest.param(
             f"{LOGS} --output-filename d --tee 3 {A_PY}",
             "--output-filename and --tee both define",

@@ -320,7 +320,7 @@ def test_a_report_is_written_and_its_path_is_printed(tmp_path: Path, monkeypatch
     ("lines", "words", "sentence"),
     [
         pytest.param("", [], "records no run: it is empty", id="empty"),
-        pytest.param("{}\n", [], r"line 1 is no event \(it has no number\)", id="nonsense"),
+        pytest.param("{}\n", [], r"line 1 is not an event \(it has no number\)", id="nonsense"),
         pytest.param(line(1, 0, "a", remark={}), ["--output", "no/where.html"], "No such file", id="no-folder"),
     ],
 )

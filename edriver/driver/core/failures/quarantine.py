@@ -7,9 +7,9 @@ A kill from outside of a worker that had a place in a round tells less: an opera
 machine may do that, and the slot is as good as before. It rests as after a first failure, and a host that loses many
 workers in this way is quarantined as for the first time, however often.
 
-A kill from outside is a SIGKILL or SIGTERM that edriver has not sent and that the kernel has not sent because memory ran
-out. A worker that is killed before it has had a place in a round counts as failed all the same: something there may
-kill whatever starts.
+A kill from outside is a SIGKILL or SIGTERM that edriver has not sent and that the kernel has not sent because memory
+ran out. A worker that is killed before it has had a place in a round counts as failed all the same: something there
+may kill whatever starts.
 
 Workers that one cause (a file server, a switch) took down together should not start together, so half of each pause is
 drawn at random: "equal jitter" of the AWS Architecture Blog's "Exponential Backoff And Jitter"
