@@ -171,7 +171,7 @@ def test_a_checkpoint_that_cannot_be_read_is_connected_with_the_round_that_was_c
 
 
 def test_a_bus_error_of_a_worker_itself_is_explained() -> None:
-    assert "(/dev/shm) is full" in text_of(exited(KILLED.worker, -7, "step 8"))
+    assert "shared memory (/dev/shm)" in text_of(exited(KILLED.worker, -7, "step 8"))
 
 
 def test_many_alike_take_one_line() -> None:
