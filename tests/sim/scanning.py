@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WINDOW
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import Prospect, prospect, select
@@ -29,6 +30,13 @@ def check_indexes(core: Membership) -> None:
     for name, holds in _HOSTS.items():
         those = {host for host, record in hosts.items() if holds(record)}
         check(kept[name] == those, f"{name} has {kept[name]}, and not {those}")
+    overdue = {number for number, worker in workers.items() if worker.stop_at is not None and worker.stop_at <= core.now}
+    check(roster.overdue(core.now) == overdue, f"{roster.overdue(core.now)} are said to be overdue, and {overdue} are")
+    awaited = [roster.place_of(record.name) for record in _untroubled(core) if _awaited(record)]
+    first = roster.first_unconnected({name for name in hosts if core.placement.has_problem(name)})
+    check(first == min(awaited, default=math.inf), f"the first host that is awaited has place {first}")
+    since = [each.since for each in vars(core.suspects)["_workers"].values()]
+    check(since == sorted(since), "those suspected first come first")
     with_room = {host for host in hosts if _has_room(roster, hosts[host])}
     check(roster.with_room == with_room, f"{roster.with_room} are said to have room, and {with_room} do")
     since = [workers[worker_id].waiting_since for worker_id in roster.waiting]
@@ -47,7 +55,6 @@ _WORKERS: dict[str, Callable[[Worker], bool]] = {
     "waiting": lambda w: w.state is WorkerState.WAITING,
     "finished": lambda w: w.state is WorkerState.FINISHED,
     "ending": lambda w: w.ending,
-    "leaving": lambda w: w.stop_at is not None,
     "may_hold": lambda w: w.may_hold,
     "may_write": lambda w: w.may_write,
     "ranked": lambda w: w.live and w.rank is not None,
@@ -57,9 +64,13 @@ _WORKERS: dict[str, Callable[[Worker], bool]] = {
 _HOSTS: dict[str, Callable[[HostRecord], bool]] = {
     "unwanted": lambda r: not r.wanted,
     "without_agent": lambda r: r.wanted and r.agent_id is None,
-    "unconnected": lambda r: r.present and r.agent_id is not None and not r.connected,
+    "unconnected": lambda r: _awaited(r),
     "partly_drained": lambda r: bool(r.drained) and not r.drained_whole,
 }
+
+
+def _awaited(record: HostRecord) -> bool:
+    return record.present and record.agent_id is not None and not record.connected
 
 
 def _placed(roster: Roster) -> set[int]:
@@ -124,7 +135,7 @@ def _deadlines(core: Membership) -> Iterator[float]:
             yield record.start.free_at
         yield record.rest.free_at
         yield from (place.free_at for place in record.places.values())
-    awaited = any(r.present and r.agent_id is not None and not r.connected for r in _untroubled(core))
+    awaited = any(map(_awaited, _untroubled(core)))
     if core.placement.in_order_until is not None and awaited:
         yield core.placement.in_order_until
     for worker in roster.workers.values():
@@ -134,7 +145,11 @@ def _deadlines(core: Membership) -> Iterator[float]:
             yield worker.waiting_since + settings.join_window
         if worker.state is WorkerState.BOOTING and not settings.mode.members_survive:
             yield worker.started + settings.rejoin_timeout
-    yield from core.suspects.deadlines()
+    suspicions = vars(core.suspects)["_workers"].values()
+    for each in suspicions:
+        yield from (each.since + after for after in (REPORT_DELAY, SIMULTANEITY_WINDOW, settings.elastic_timeout))
+    if suspicions:
+        yield vars(core.suspects)["_spared_until"]
     if run.current:
         yield from run.current.deadlines()
         yield from run.current.blocked.deadlines(settings.uneven_steps_timeout, settings.idle_timeout)
