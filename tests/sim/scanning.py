@@ -30,7 +30,7 @@ def check_indexes(core: Membership) -> None:
     for name, holds in _HOSTS.items():
         those = {host for host, record in hosts.items() if holds(record)}
         check(kept[name] == those, f"{name} has {kept[name]}, and not {those}")
-    overdue = {number for number, worker in workers.items() if worker.stop_at is not None and worker.stop_at <= core.now}
+    overdue = {w for w, worker in workers.items() if worker.stop_at is not None and worker.stop_at <= core.now}
     check(roster.overdue(core.now) == overdue, f"{roster.overdue(core.now)} are said to be overdue, and {overdue} are")
     awaited = [roster.place_of(record.name) for record in _untroubled(core) if _awaited(record)]
     first = roster.first_unconnected({name for name in hosts if core.placement.has_problem(name)})

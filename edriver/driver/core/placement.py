@@ -302,9 +302,9 @@ class Placement:
     def deadlines(self, now: float) -> Iterator[float]:
         """When something may be due here."""
         yield from self.quarantine.deadlines(now)
-        if self.in_order_until is not None and self.in_order_until > now:
-            if self._roster.first_unconnected(self._trouble) < math.inf:
-                yield self.in_order_until
+        until = self.in_order_until
+        if until is not None and until > now and self._roster.first_unconnected(self._trouble) < math.inf:
+            yield until
         yield self._roster.next_stop(now)
         yield self._roster.next_wait_over(self._settings.join_window, now)
         if not self._settings.mode.members_survive:

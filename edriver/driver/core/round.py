@@ -116,7 +116,7 @@ class Interrupt:
         counted: whether the round's end has been counted for that, when the verdict was given.
         ways: in restart mode, by what members can be asked for a checkpoint; those that cannot be are not in it.
         saved: members that have had their time for that.
-        unsaved: those whose checkpoint is awaited, once that is known; also some that have saved, or are members no more.
+        unsaved: those whose checkpoint is awaited, once that is known; also some that have saved, or have left.
     """
 
     number: int
@@ -161,8 +161,8 @@ class Round:
         done: the members whose training function has returned, with the number of boundaries they passed.
         completed: the members whose process has meanwhile ended with code 0; only in restart mode.
         lost: the members that failed.
-        exits_awaited: the members that are being killed or stopped, and must have ended before the next round; also some
-            that have.
+        exits_awaited: the members that are being killed or stopped, and must have ended before the next round; also
+            some that have.
         raised: tracebacks of collectives that failed, by worker_id.
         broke: whether such a failure ended the round; other collectives fail because the round has ended.
         errors: exceptions of the script itself, by worker_id.

@@ -434,7 +434,7 @@ class RoundControl:
         return []
 
     def _stop_saved(self, current: Round, interrupt: Interrupt, now: float) -> list[Action]:
-        """Stop all members once those that can save have had their time to, or the bound has passed; in restart mode."""
+        """In restart mode, stop all members once those that can save have had the time to, or it is over."""
         assert interrupt.cause is not None, "the verdict has one"
         if now >= interrupt.deadline or not interrupt.awaits_save(current.members, current.done):
             return self.abort(interrupt.cause, now)

@@ -98,7 +98,7 @@ class Suspects:
         self._unjudged_agents: set[str] = set()  # and `agents_to_give_up` of these; the run depends on the others
         self._judged_of = NO_ROUND  # as a round left them,
         self._departures = -1  # and as the roster counted then
-        self._due: list[tuple[float, float, int]] = []  # a heap: times of suspicions, with since when which worker is one
+        self._due: list[tuple[float, float, int]] = []  # a heap: when something is due, and since when who is suspected
         self._known: tuple[int, int] | None = None  # the roster's counts when those that are gone were last forgotten
 
     def derive(self) -> None:
