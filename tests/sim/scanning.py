@@ -35,8 +35,7 @@ def check_indexes(core: Membership) -> None:
     awaited = [roster.place_of(record.name) for record in _untroubled(core) if _awaited(record)]
     first = roster.first_unconnected({name for name in hosts if core.placement.has_problem(name)})
     check(first == min(awaited, default=math.inf), f"the first host that is awaited has place {first}")
-    since = [each.since for each in vars(core.suspects)["_workers"].values()]
-    check(since == sorted(since), "those suspected first come first")
+    _check_suspects(core)
     with_room = {host for host in hosts if _has_room(roster, hosts[host])}
     check(roster.with_room == with_room, f"{roster.with_room} are said to have room, and {with_room} do")
     since = [workers[worker_id].waiting_since for worker_id in roster.waiting]
@@ -48,6 +47,36 @@ def check_indexes(core: Membership) -> None:
         _check_offers(core, ordinal)
     wanted = min((at for at in _deadlines(core) if core.now < at < math.inf), default=None)
     check(core.ended or core.next_deadline == wanted, f"the next deadline is {core.next_deadline}, and not {wanted}")
+
+
+def _check_suspects(core: Membership) -> None:
+    """No worker and no agent is suspected any more on which the run does not depend."""
+    workers, last, now = core.roster.workers, core.rounds.current, core.now
+    suspects = vars(core.suspects)
+    suspicions, agents = suspects["_workers"], suspects["_agents"]
+    since = [each.since for each in suspicions.values()]
+    check(since == sorted(since), "those suspected first come first")
+
+    def shows_itself(worker_id: int) -> bool:
+        offer = workers[worker_id].offer if workers[worker_id].waits_in(core.rounds.call.ordinal) else None
+        holds = offer is not None and (offer.version != NO_VERSION or core.rounds.call.best == NO_VERSION)
+        return holds and last is not None and last.had(worker_id) and worker_id not in suspicions
+
+    def is_needed(worker: Worker) -> bool:
+        suspicion = suspicions.get(worker.worker_id)
+        since = -math.inf if suspicion is None or suspicion.idle else suspicion.since
+        others = [workers[w] for w in workers if w != worker.worker_id and shows_itself(w)]
+        shown = any(other.waiting_since >= since or now >= since + SIMULTANEITY_WINDOW for other in others)
+        return last is not None and last.had(worker.worker_id) and (now < suspects["_spared_until"] or not shown)
+
+    if core.ended:
+        return
+    for worker in [workers[w] for w in suspicions]:
+        needed = not worker.live or worker.host in agents or is_needed(worker)
+        check(needed, f"worker {worker.worker_id} is left alone, and the run does not depend on it")
+    for host in agents.keys() & core.roster.hosts.keys():
+        needed = any(worker.live and is_needed(worker) for worker in core.roster.on(host))
+        check(needed, f"the agent of {host} is left alone, and the run does not depend on it")
 
 
 _WORKERS: dict[str, Callable[[Worker], bool]] = {
