@@ -275,12 +275,16 @@ class Suspects:
         if now < self._spared_until:
             return None
         for worker_id in reversed(self._roster.waiting):
-            if worker_id != besides and worker_id not in self._workers and last.had(worker_id):
-                worker = self._roster.workers[worker_id]
-                offer = worker.offer if worker.waits_in(call.ordinal) else None
-                if offer is not None and (offer.version != NO_VERSION or call.best == NO_VERSION):
-                    return worker.waiting_since
+            worker = self._roster.workers[worker_id]
+            if worker_id != besides and last.had(worker_id) and self._offers_the_state(worker, call):
+                return worker.waiting_since
         return None
+
+    def _offers_the_state(self, worker: Worker, call: RunCall) -> bool:
+        """Whether a worker lives and holds the state."""
+        if worker.worker_id in self._workers or not worker.waits_in(call.ordinal) or worker.offer is None:
+            return False
+        return worker.offer.version != NO_VERSION or call.best == NO_VERSION
 
     def breaking(self, current: Round, now: float) -> tuple[Worker, Cause] | None:
         """For whose sake a round is to be aborted, and why; None: nothing would be gained, or it is over already.
