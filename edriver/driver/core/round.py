@@ -312,11 +312,7 @@ class Round:
         self.exits_awaited.add(worker_id)
 
     def awaits_exit(self, known: Container[int]) -> bool:
-        """Whether one of those must still end.
-
-        Args:
-            known: the workers that are not known to have exited.
-        """
+        """Whether one of those must still end; `known` are the workers that are not known to have exited."""
         return _any_left(self.exits_awaited, known.__contains__)
 
     def trainer_ended(self, worker_id: int) -> None:
