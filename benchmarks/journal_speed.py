@@ -23,18 +23,19 @@ from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.rpc.translate import orders_of
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION
 from edriver.model.plan import RoundPlan
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
+from edriver.wire.orders import orders_of
 
 TURNS = 2000
 """Events, and turns with orders, that are written down for a mean."""
@@ -79,7 +80,7 @@ class Parts:
         for action in step:
             if isinstance(action, actions.StartAgent):
                 registry.expect(action.host, action.agent_id)
-            for host, message in orders_of(action, core.roster.workers, self._now, draws.secret):
+            for host, message in orders_of(action, core.roster.workers, self._now, draws.secret, cause_text):
                 registry.send(host, message)
         history.take(event, step, None, announcements.lines(None, step))
         return step

@@ -8,12 +8,12 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.driver_state import DriverState
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.orders import order_text
+from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.rpc.translate import orders_of
 from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.model.hosts import Host, HostSet
@@ -21,6 +21,7 @@ from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
+from edriver.wire.orders import orders_of
 
 
 class Driver:
@@ -54,7 +55,7 @@ class Driver:
         for action in step:
             if (order := order_text(action, self.draws.count)) is not None:
                 self.ordered.append(order)
-            messages = [*orders_of(action, self.core.roster.workers, self.now, self.draws.secret)]
+            messages = [*orders_of(action, self.core.roster.workers, self.now, self.draws.secret, cause_text)]
             if isinstance(action, actions.StartAgent):
                 self.registry.expect(action.host, action.agent_id)
             for host, message in messages:

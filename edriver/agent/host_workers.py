@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from edriver.common.lease import Lease
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
 from edriver.text.wire_text import wire_text
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2, stacks_pb2
+from edriver.v1 import agent_pb2, cause_pb2, stacks_pb2
+from edriver.wire.assignments import assignment_notices
 from edriver.wire.conversion import span_seconds, timestamp
 
 logger = logging.getLogger("edriver.agent")
@@ -300,15 +301,6 @@ class HostWorkers:
             recorded_error=recorded,
         )
         self._report(agent_pb2.ConnectRequest(worker_exited=exited))
-
-
-def assignment_notices(
-    message: agent_pb2.AssignRound,
-) -> Iterator[tuple[rounds_pb2.RankAssignment, notification_pb2.Notice]]:
-    """Each member on this host, with the notice that assigns its place."""
-    for member in message.members:
-        assignment = notification_pb2.AssignPlace(round=message.round, member=member)
-        yield member, notification_pb2.Notice(assign_place=assignment)
 
 
 def _recorded_error(path: Path, worker: Worker) -> agent_pb2.RecordedError | None:

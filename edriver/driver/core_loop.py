@@ -15,7 +15,7 @@ from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError, Turn
 from edriver.driver.journal.orders import OrderCheck, order_text
 from edriver.driver.launch.agents import Agents
-from edriver.driver.observe.cause_text import Line
+from edriver.driver.observe.cause_text import Line, cause_text
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
@@ -23,13 +23,14 @@ from edriver.driver.rpc.agents.received import Inbound, Received
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
-from edriver.driver.rpc.translate import orders_of
 from edriver.driver.shutdown import Shutdown
 from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, MemoryKill, ReportedText
 from edriver.model.plan import RoundPlan
 from edriver.text.phrases import count_text
+from edriver.text.stacks_text import STACKS_ON_STDERR
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.orders import orders_of
 
 _log = logging.getLogger("edriver.driver")
 
@@ -171,7 +172,7 @@ class CoreLoop:
             _log.debug("action %s", action)
             if self._journal is not None and (order := order_text(action, self._draws.count)) is not None:
                 orders.append(order)
-            messages.append([*orders_of(action, workers, entry.wall_clock, self._draws.secret)])
+            messages.append([*orders_of(action, workers, entry.wall_clock, self._draws.secret, cause_text)])
         return Decision(entry, loss, step, messages, orders)
 
     async def _take(self, entry: Entry) -> actions.FinishRun | None:
@@ -215,7 +216,8 @@ class CoreLoop:
             lost = count_text(view.steps_lost - lost_before, "step")
             _log.info("no worker holds the state: it is loaded from disk; %s%s lost", bound, lost)
         if loss and isinstance(event, events.WorkerStalled):
-            _log.info("its threads are at\n%s", event.stacks)
+            where = f"its threads are at\n{event.stacks}" if event.stacks is not None else STACKS_ON_STDERR
+            _log.info("%s", where)
         return finish
 
     def _turn_of(self, found: Inbound) -> Turn:

@@ -45,7 +45,6 @@ from edriver.driver.rpc.run_credentials import RunCredentials
 from edriver.driver.rpc.stack_questions import StackQuestions
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
-from edriver.driver.rpc.translate import worker_logs_message
 from edriver.driver.shutdown import Shutdown
 from edriver.driver.stop_requests import StopRequests
 from edriver.model import events
@@ -54,6 +53,7 @@ from edriver.system.runs import SOCKET_NAME
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import duration
 from edriver.wire.health_port import HealthPort
+from edriver.wire.orders import worker_logs_message
 
 if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer

@@ -27,9 +27,9 @@ from torch.distributed.distributed_c10d import Store
 
 from edriver.calls import worker_process
 from edriver.model.ids import RoundId
+from edriver.model.plan import NO_ASSIGNMENT, Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.worker import context, topology
-from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
 from edriver.worker.backend import torch_groups
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState

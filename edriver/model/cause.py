@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
@@ -101,6 +101,10 @@ class CauseKind(enum.Enum):
     UNWRITTEN = "unwritten"  # ReportedText: which file of the run cannot be written, and why
     DRIVER_PAUSED = "driver-paused"  # Duration: for how long the driver stood still
     CLOCK_SET = "clock-set"  # Duration: by how much the clock of its machine was set forward; below 0: back
+
+
+AGENT_KNOWN: Final = frozenset({CauseKind.NOT_STARTED, CauseKind.OUT_OF_MEMORY, CauseKind.MAYBE_OUT_OF_MEMORY})
+"""What an agent can know of a worker's end. The detail is an Exit."""
 
 
 class RoundEnd(enum.Enum):

@@ -305,14 +305,14 @@ class WorkerStalled:
         round_id: the round.
         phase: what it was doing: init, step, commit, eval or save.
         seconds: for how long.
-        stacks: the stack traces of its threads.
+        stacks: the stack traces of its threads; None: they are on its standard error.
     """
 
     worker_id: int
     round_id: RoundId
     phase: str
     seconds: float
-    stacks: str
+    stacks: str | None
 
 
 @dataclass(frozen=True, slots=True)

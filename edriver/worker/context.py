@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 from edriver.calls.worker_process import owner
 from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.stall_limits import Phase
-from edriver.worker.assignment import SINGLE_WORKER, Assignment
 
 R = TypeVar("R")
 T = TypeVar("T")

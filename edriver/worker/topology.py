@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 
+from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.assignment import Assignment
 
 
 def current() -> Assignment:

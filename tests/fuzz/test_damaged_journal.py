@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.journal import Head, JournalError, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
-from edriver.driver.rpc.translate import event_of_report
 from edriver.model import events
 from edriver.model.ids import RoundId, Version
 from edriver.model.limits import OutOfBoundsError
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2
 from edriver.wire import message_limits
+from edriver.wire.reports import event_of_report
 from tests.fuzz.messages import Fuzzer
 from tests.fuzz.test_wire_messages import SOURCES, messages
 

@@ -9,10 +9,9 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edriver.agent.host_workers import assignment_notices
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.selection import plan_round
-from edriver.driver.rpc.translate import assignments_by_host, event_of_report, orders_of
+from edriver.driver.observe.cause_text import cause_text
 from edriver.model import events, limits
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
@@ -23,7 +22,10 @@ from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rendezvous_pb2, status_pb2
 from edriver.wire import message_limits
-from edriver.wire.conversion import RANK_FIELDS, duration, epoch_seconds, span_seconds, timestamp, version_message
+from edriver.wire.assignments import RANK_FIELDS, assignment_notices, assignments_by_host
+from edriver.wire.conversion import duration, epoch_seconds, span_seconds, timestamp, version_message
+from edriver.wire.orders import orders_of
+from edriver.wire.reports import event_of_report
 from edriver.worker.rounds.participant import Participant, Stage
 from tests.fuzz.messages import Fuzzer
 from tests.fuzz.test_versions import NUMBERS, VERSIONS
@@ -126,7 +128,7 @@ class Run:
         for action in self.core.step(event, self.now):
             if isinstance(action, RoundPlan):
                 self.plan = action
-            for _, message in orders_of(action, self.core.roster.workers, self.now, lambda: b"secret"):
+            for _, message in orders_of(action, self.core.roster.workers, self.now, lambda: b"secret", cause_text):
                 message.SerializeToString()
         check_indexes(self.core)
 

@@ -12,13 +12,13 @@ import grpc
 
 from edriver.common.release import PROTOCOL
 from edriver.model.ids import RoundId
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc, rounds_pb2
 from edriver.wire.conversion import round_id_message
 from edriver.worker import context
-from edriver.worker.assignment import Assignment
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import ObjectState
 

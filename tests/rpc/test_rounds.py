@@ -19,11 +19,11 @@ import pytest
 
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.model.ids import RoundId, Version
+from edriver.model.plan import Assignment
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import timestamp, version_of
 from edriver.worker import topology
-from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
 from edriver.worker.rounds import notification
 from edriver.worker.state.object_state import ObjectState

@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edriver.model.ids import NO_VERSION, Version
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import version_of
-from edriver.worker.assignment import Assignment
 from edriver.worker.reports import Copied
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, Effect, Raised

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edriver.agent.lost_round import loss_in
-from edriver.driver.rpc.translate import event_of_report
 from edriver.model import events
 from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import duration, round_id_message, round_id_of
+from edriver.wire.reports import event_of_report
 from edriver.worker.rounds.participant import Stage
 from tests.sim.sim_hosts import Process, SimHost
 from tests.sim.sim_rounds import Exploded, Meet, Sleep, WaitChange

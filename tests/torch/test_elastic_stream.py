@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader
 
 import edriver
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context, topology
-from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler import stream_loader
 from edriver.worker.sampler.elastic_stream import ElasticStream
 from edriver.worker.sampler.stream_reader import Reply, Request

@@ -18,8 +18,8 @@ from edriver.horovod import basics
 from edriver.horovod.elastic import state as states
 from edriver.horovod.elastic.sampler import ElasticSampler
 from edriver.model.ids import RoundId
+from edriver.model.plan import NO_ASSIGNMENT, SINGLE_WORKER
 from edriver.worker import context, topology
-from edriver.worker.assignment import NO_ASSIGNMENT, SINGLE_WORKER
 from tests.torch.ranks import run_ranks
 
 SIZE = 2

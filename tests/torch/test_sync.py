@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from edriver.driver.observe.cause_message import cause_message, cause_with_text
+from edriver.driver.observe.cause_text import cause_with_text
 from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
 from edriver.model.script_error import ScriptError
 from edriver.v1 import cause_pb2
+from edriver.wire.causes import cause_message
 from edriver.wire.conversion import duration
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)

@@ -8,7 +8,7 @@ import pytest
 
 from edriver.driver.journal.draws import Draws, new_key
 from edriver.model.ids import RoundId
-from edriver.worker.assignment import SINGLE_WORKER, Assignment
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.worker.group.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
 
 SECRET = bytes(range(SECRET_BYTES))

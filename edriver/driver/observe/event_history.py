@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from edriver.driver.core.membership import Membership
-from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
 from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
 from edriver.driver.observe.hosts.host_history import HostHistory
@@ -25,6 +24,7 @@ from edriver.model.cause import Cause, CauseKind
 from edriver.model.plan import RoundPlan
 from edriver.runview.run_view import RunView
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.causes import cause_message
 from edriver.wire.conversion import timestamp
 
 _WAITS: Final = (

@@ -21,9 +21,9 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch/d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.system.descriptors import check_room
-from edriver.worker.assignment import Assignment
 from edriver.worker.backend import default_group, torch_groups
 from edriver.worker.backend.checks import SEVERING_CHECK
 from edriver.worker.backend.gloo import groups as gloo_groups

@@ -31,13 +31,13 @@ import torch.distributed as dist
 
 from edriver.calls import worker_process
 from edriver.model.ids import NO_VERSION
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.system import stack_dump
 from edriver.system.own_addresses import bound_at
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, round_id_of
 from edriver.worker import context
-from edriver.worker.assignment import Assignment
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.restart import standby
 from edriver.worker.restart.quick_end import QuickEnd

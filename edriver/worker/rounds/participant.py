@@ -14,19 +14,18 @@ from __future__ import annotations
 import enum
 
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
+from edriver.wire.assignments import assignment_of
 from edriver.wire.conversion import (
-    RANK_FIELDS,
     duration,
     round_id_message,
     round_id_of,
     store_address_message,
-    store_address_of,
     version_message,
 )
-from edriver.worker.assignment import Assignment
 
 
 class Stage(enum.Enum):
@@ -163,24 +162,11 @@ class Participant:
         )
 
     def _take_assignment(self, message: pb.AssignPlace) -> None:
-        shared, seat = message.round, message.member
-        round_id = round_id_of(shared.round_id)
-        if round_id <= self.round_id:
+        assignment = assignment_of(message)
+        if assignment.round_id <= self.round_id:
             return
-        self.assignment = Assignment(
-            round_id=round_id,
-            size=shared.size,
-            store=store_address_of(shared.store),
-            source=shared.source,
-            receivers=tuple(shared.receivers),
-            secret=shared.secret,
-            failures=shared.failures,
-            guarded=shared.guarded,
-            fallback_size=shared.fallback_size,
-            checkpoint=shared.checkpoint_steps,
-            **{name: getattr(seat, name) for name in RANK_FIELDS},
-        )
-        self.round_id = round_id
+        self.assignment = assignment
+        self.round_id = assignment.round_id
         self.boundaries = 0
         self.abort_cause = None
         self.must_leave = False

@@ -10,9 +10,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from edriver.checkpoints.ownership import release_at_exit
 from edriver.common.lease import Lease
+from edriver.model.plan import NO_ASSIGNMENT, Assignment
 from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
 from edriver.worker.context import WorkerContext
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError, UnprovenPeerError
 from edriver.worker.rounds import effects

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from edriver.model.plan import Assignment
 from edriver.worker import topology
-from edriver.worker.assignment import Assignment
 from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.small_copy import NotSmallError, SmallCopies, not_ours

@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from edriver.model.ids import NO_ROUND, RoundId, Version
+from edriver.model.plan import Assignment
 from edriver.worker import topology
-from edriver.worker.assignment import Assignment
 from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, Place
 from edriver.worker.checkpoints.contents import readable_form
 from edriver.worker.checkpoints.hyperparameters import differences

@@ -33,8 +33,8 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import cloudpickle
 import torch
 
+from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.assignment import Assignment
 from edriver.worker.backend import torch_groups
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.snapshot import belongs_to, is_plain_tensor, memory_key

@@ -9,10 +9,10 @@ from typing import Final
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.driver.rpc.agents.registry import AgentPeer
-from edriver.driver.rpc.translate import event_of_report, exit_reason_of, recorded_error_of
 from edriver.model import events
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
+from edriver.wire.reports import event_of_report, exit_of
 
 _OF_A_WORKER: Final = frozenset(
     {
@@ -98,10 +98,7 @@ class AgentMessages:
                 ending = message.worker_ending
                 return events.WorkerEnding(ending.worker_id, epoch_seconds(ending.detect_time))
             case "worker_exited":
-                exited = message.worker_exited
-                reaped, reason = epoch_seconds(exited.reap_time), exit_reason_of(exited)
-                recorded = recorded_error_of(exited)
-                return events.WorkerExited(exited.worker_id, exited.code, exited.tail, reaped, reason, recorded)
+                return exit_of(message.worker_exited)
             case "worker_quiet":
                 return events.WorkerQuiet(message.worker_quiet.worker_id)
             case "lease_expired":

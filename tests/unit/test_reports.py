@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edriver.driver.core.losses import loss_of
-from edriver.driver.rpc.translate import STACKS_ON_STDERR, event_of_report, exit_reason_of
 from edriver.model import events
 from edriver.model.cause import Cause, CauseKind, Exit, WorkerName
 from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
 from edriver.v1.notification_pb2 import Idle, Report, StacksOnStderr, Stalled
 from edriver.wire.conversion import duration
+from edriver.wire.reports import event_of_report, exit_of
 
 WORKER = WorkerName(1, "a", 0, 0)
 
@@ -43,8 +43,7 @@ WORKER = WorkerName(1, "a", 0, 0)
     ],
 )
 def test_what_an_agent_knows_of_an_exit_is_its_cause(message: cause_pb2.Cause | None, lost: Cause) -> None:
-    reason = exit_reason_of(agent_pb2.WorkerExited(worker_id=1, code=-9, cause=message))
-    assert loss_of(events.WorkerExited(1, -9, reason=reason), WORKER) == lost
+    assert loss_of(exit_of(agent_pb2.WorkerExited(worker_id=1, code=-9, cause=message)), WORKER) == lost
 
 
 ROUND = rounds_pb2.RoundId(incarnation=1, n=3)
@@ -54,11 +53,11 @@ ROUND = rounds_pb2.RoundId(incarnation=1, n=3)
     ("message", "stacks"),
     [
         pytest.param(Stalled(stacks="at train.py:7"), "at train.py:7", id="its-own-stacks"),
-        pytest.param(Stalled(stacks_on_stderr=StacksOnStderr()), STACKS_ON_STDERR, id="on-its-standard-error"),
+        pytest.param(Stalled(stacks_on_stderr=StacksOnStderr()), None, id="on-its-standard-error"),
         pytest.param(Stalled(), "", id="a-worker-that-cannot-read-its-stacks"),
     ],
 )
-def test_a_stall_is_one_whatever_is_known_of_its_stacks(message: Stalled, stacks: str) -> None:
+def test_a_stall_is_one_whatever_is_known_of_its_stacks(message: Stalled, stacks: str | None) -> None:
     message.MergeFrom(Stalled(round_id=ROUND, phase="eval", duration=duration(60.0)))
     stalled = events.WorkerStalled(7, RoundId(1, 3), "eval", 60.0, stacks)
     assert event_of_report(7, Report(stalled=message)) == stalled
