@@ -6,6 +6,7 @@ The core makes and compares causes; it neither writes nor reads text. `driver.ob
 from __future__ import annotations
 
 import enum
+import signal
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -105,6 +106,8 @@ class CauseKind(enum.Enum):
 
 AGENT_KNOWN: Final = frozenset({CauseKind.NOT_STARTED, CauseKind.OUT_OF_MEMORY, CauseKind.MAYBE_OUT_OF_MEMORY})
 """What an agent can know of a worker's end. The detail is an Exit."""
+
+_OUTER_SIGNALS: Final = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class RoundEnd(enum.Enum):
@@ -553,6 +556,14 @@ class Cause:
     def itself(self) -> bool:
         """Whether it ends a run independently of workers that failed before."""
         return self.kind in (CauseKind.UNEVEN_STEPS, CauseKind.COLLECTIVES_BROKEN, CauseKind.STATES_DIFFER)
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """Whether a worker without an order to end was ended by a signal that it cannot have caused itself.
+
+        A kill by the kernel for lack of memory counts as a separate kind, also if that is only likely.
+        """
+        return self.kind is CauseKind.KILLED and isinstance(self.detail, Exit) and self.detail.code in _OUTER_SIGNALS
 
     def same_as(self, other: Cause) -> bool:
         """Whether both are equal but for what they count as."""

@@ -18,7 +18,7 @@ from edriver.calls import parcels
 from edriver.calls.exchange import EXCHANGE_VARIABLE, Exchange
 from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
 from edriver.common.join_config import JoinConfig
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.state.state import State
@@ -50,9 +50,9 @@ def main() -> None:
         refuse_result(function, result, "edriver.launch")
         packed = parcels.pack(result, "the result")
     except Exception as error:
-        place.put(name, parcels.dump(Outcome(topology.rank(), _packed(error), traceback.format_exc())))
+        place.put(name, parcels.dump(Outcome(context.rank(), _packed(error), traceback.format_exc())))
         raise
-    place.put(name, parcels.dump(Outcome(topology.rank(), packed)))
+    place.put(name, parcels.dump(Outcome(context.rank(), packed)))
     gc.freeze()  # the result has been sent, and a search of all of torch for garbage delays the caller's answer
 
 

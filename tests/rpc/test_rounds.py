@@ -23,7 +23,7 @@ from edriver.model.plan import Assignment
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import timestamp, version_of
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
 from edriver.worker.rounds import notification
 from edriver.worker.state.object_state import ObjectState
@@ -77,7 +77,7 @@ def test_from_the_first_word_to_the_last(agent: Agent) -> None:
     assert agent.hear("boundary_reached").boundary_reached.boundaries == 3
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
     assert outcome.get(timeout=BOUND) == "trained"
-    assert topology.rank() == 0
+    assert context.rank() == 0
 
 
 def test_the_next_place_may_come_while_the_state_is_restored(agent: Agent) -> None:
@@ -179,7 +179,7 @@ def test_skip_leave_and_an_exception_of_its_own(agent: Agent) -> None:
     agent.hear("waiting")
     agent.say(pb.Notice(skip=pb.Skip(ordinal=1)))
     assert outcome.get(timeout=BOUND) is None
-    assert topology.rank() == -1
+    assert context.rank() == -1
     outcome = in_thread(rounds, lambda state: 1 / 0, state)
     assert agent.hear("waiting").waiting.ordinal == 2
     agent.assign(1)

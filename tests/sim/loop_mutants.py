@@ -13,8 +13,7 @@ import pytest
 from edriver.model.ids import Version
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Effect, Raised
-from edriver.worker.rounds.loop import RoundLoop
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import Participant, RoundLoop, Stage, Verdict
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Steps = Generator[Effect, Any, Any]

@@ -16,8 +16,7 @@ from edriver.wire.conversion import version_of
 from edriver.worker.reports import Copied
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, Effect, Raised
-from edriver.worker.rounds.loop import End, RoundLoop
-from edriver.worker.rounds.participant import Participant, Verdict
+from edriver.worker.rounds.participant import End, Participant, RoundLoop, Verdict
 from edriver.worker.rounds.round_times import RoundTimes
 from tests.sim.fabric import Severed
 

@@ -84,7 +84,7 @@ def training(boundaries: int = 0) -> Participant:
 
 
 def reach(participant: Participant, committed: bool = True) -> Verdict:
-    """Reach a boundary, as loop.py does."""
+    """Reach a boundary, as the loop does."""
     return participant.verdict() if participant.passed(committed) else Verdict.PASS
 
 

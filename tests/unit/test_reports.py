@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.core.losses import loss_of
 from edriver.model import events
 from edriver.model.cause import Cause, CauseKind, Exit, WorkerName
+from edriver.model.events import loss_of
 from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
 from edriver.v1.notification_pb2 import Idle, Report, StacksOnStderr, Stalled

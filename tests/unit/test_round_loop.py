@@ -14,8 +14,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, version_of
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
-from edriver.worker.rounds.loop import End, RoundLoop
-from edriver.worker.rounds.participant import Participant, Verdict
+from edriver.worker.rounds.participant import End, Participant, RoundLoop, Verdict
 
 STORE = StoreAddress("a", 7007)
 

@@ -28,7 +28,6 @@ from edriver.driver.core.failures.long_work import LongWork
 from edriver.driver.core.failures.long_work import Verdict as LongWorkVerdict
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.suspicion import Suspects
-from edriver.driver.core.losses import loss_of
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Report, Round
@@ -37,6 +36,7 @@ from edriver.driver.core.worker_losses import WorkerLosses
 from edriver.model import events
 from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd
 from edriver.model.cause import Cause, CauseKind, ReportedText
+from edriver.model.events import loss_of
 from edriver.model.records import Offer, Worker, WorkerState, WorkerStep
 from edriver.model.script_error import script_error
 from edriver.model.settings import Settings

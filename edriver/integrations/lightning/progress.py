@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 
 from edriver.integrations.lightning.back_references import OwnerOfParts
-from edriver.worker import topology
+from edriver.worker import context
 
 _CHECKPOINT_ATTRIBUTES = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
 """What ModelCheckpoint's state_dict lacks. A save is a collective, so all ranks must agree on whether one is due."""
@@ -127,7 +127,7 @@ class Metrics(Part):
             "bar": dict(connector._progress_bar_metrics),
             "hook": connector._current_fx,
             "gathered": gathered,
-            "by": topology.worker_seed(),
+            "by": context.worker_seed(),
         }
 
     def write(self, tree: Any) -> None:
@@ -146,7 +146,7 @@ class Metrics(Part):
             metric = epoch._results.get(key)
             if metric is None:
                 metric = epoch._results[key] = self._result(description)
-            if metric.is_tensor and tree["by"] == topology.worker_seed():
+            if metric.is_tensor and tree["by"] == context.worker_seed():
                 metric.value = value
                 if samples is not None:
                     metric.cumulated_batch_size = samples

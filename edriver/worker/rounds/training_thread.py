@@ -18,9 +18,8 @@ from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, Swallowe
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, Complaint, Effect, OfScript, OfWorker, Raised
 from edriver.worker.rounds.group import Group
-from edriver.worker.rounds.loop import End, RoundLoop
 from edriver.worker.rounds.notification import NotificationServer
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import End, Participant, RoundLoop, Stage, Verdict
 from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall

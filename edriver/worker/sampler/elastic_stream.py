@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from torch.utils.data import default_collate
 
 from edriver.model.ids import RoundId
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.sampler.stream_block import Block
 from edriver.worker.sampler.stream_course import Course, StreamSettings
 from edriver.worker.sampler.stream_loader import StreamLoader
@@ -87,7 +87,7 @@ class ElasticStream:
         if epoch == self._epoch:
             return
         course = self._course
-        if course is not None and not course.exhausted and not self._warned and topology.current().rank == 0:
+        if course is not None and not course.exhausted and not self._warned and context.assignment().rank == 0:
             self._warned = True
             logger.warning(
                 "epoch %d of the stream is left unfinished, after %d samples: the rest is skipped. Iterate all of the "
@@ -165,7 +165,7 @@ class ElasticStream:
         """
         self._progress = self._done()
         self._course = None
-        self._round = topology.current().round_id
+        self._round = context.assignment().round_id
 
     def __len__(self) -> int:
         """Refuse: iterate the stream's loader instead.
@@ -194,7 +194,7 @@ class ElasticStream:
 
     def _begin(self, batch_size: int, drop_last: bool) -> Course:
         """A new course through the remaining samples."""
-        place = topology.current()
+        place = context.assignment()
         if self._round is None:
             self._round = place.round_id
         if self._round != place.round_id:

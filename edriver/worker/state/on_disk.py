@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from edriver.model.ids import NO_ROUND, RoundId, Version
 from edriver.model.plan import Assignment
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, Place
 from edriver.worker.checkpoints.contents import readable_form
 from edriver.worker.checkpoints.hyperparameters import differences
@@ -104,7 +104,7 @@ class StateOnDisk:
 
     def write(self) -> None:
         """Begin to write the last commit."""
-        state, place = self._state, topology.current()
+        state, place = self._state, context.assignment()
         tree, random, loan = state.committed_parts()
         version = Version(self._round, state.steps_made - self._begun_with)
         where = Place(place.round_id, state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size)
@@ -161,8 +161,8 @@ class StateOnDisk:
 
 def _place() -> Assignment | None:
     """This worker's place; None: it is in no round, under a driver."""
-    if topology.in_round() or "EDRIVER_WORKER_ID" not in os.environ:
-        return topology.current()
+    if context.in_round() or "EDRIVER_WORKER_ID" not in os.environ:
+        return context.assignment()
     return None
 
 

@@ -22,11 +22,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edriver.driver.core.losses import Loss, loss_of
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round, RunCall
 from edriver.model import events
 from edriver.model.cause import AgentFault, Cause, CauseKind, CauseList
+from edriver.model.events import Loss, loss_of
 from edriver.model.ids import NO_VERSION
 from edriver.model.records import Worker
 from edriver.model.settings import Settings
