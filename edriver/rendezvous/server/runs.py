@@ -198,11 +198,12 @@ class Runs:
     def _replay(self, record: RendezvousRecord) -> None:
         """Take in what an earlier start has written. Nodes get a whole lease from now on."""
         now = self._clock()
-        if record.removed:
+        kind = record.WhichOneof("kind")
+        if kind == "removed":
             self._runs.pop(record.run_id, None)
             return
         run = self._runs.setdefault(record.run_id, RunRecord(self._journal.incarnation, now))
-        match record.WhichOneof("kind"):
+        match kind:
             case "state":
                 run.state.enforce(record.state, now)
             case "keys":
