@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from edriver.driver.observe.cause_text import worker_words
 from edriver.model import events
-from edriver.model.cause import Cause, CauseKind, Exit, WorkerName
+from edriver.model.cause import AGENT_KNOWN, Cause, CauseKind, Exit, WorkerName
 from edriver.model.events import loss_of
 from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
@@ -44,6 +45,14 @@ WORKER = WorkerName(1, "a", 0, 0)
 )
 def test_what_an_agent_knows_of_an_exit_is_its_cause(message: cause_pb2.Cause | None, lost: Cause) -> None:
     assert loss_of(exit_of(agent_pb2.WorkerExited(worker_id=1, code=-9, cause=message)), WORKER) == lost
+
+
+@pytest.mark.parametrize("kind", sorted(AGENT_KNOWN, key=lambda kind: kind.name))
+def test_what_an_agent_can_know_of_an_exit_has_words(kind: CauseKind) -> None:
+    message = cause_pb2.Cause(kind=cause_pb2.CauseKind.Value(f"CAUSE_KIND_{kind.name}"))
+    cause = loss_of(exit_of(agent_pb2.WorkerExited(worker_id=1, code=-9, cause=message)), WORKER)
+    assert cause.kind is kind
+    assert worker_words(cause)
 
 
 ROUND = rounds_pb2.RoundId(incarnation=1, n=3)
