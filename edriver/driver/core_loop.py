@@ -28,7 +28,6 @@ from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, MemoryKill, ReportedText
 from edriver.model.plan import RoundPlan
 from edriver.text.phrases import count_text
-from edriver.text.stacks_text import STACKS_ON_STDERR
 from edriver.v1 import agent_pb2, status_pb2
 from edriver.wire.orders import orders_of
 
@@ -216,8 +215,7 @@ class CoreLoop:
             lost = count_text(view.steps_lost - lost_before, "step")
             _log.info("no worker holds the state: it is loaded from disk; %s%s lost", bound, lost)
         if loss and isinstance(event, events.WorkerStalled):
-            where = f"its threads are at\n{event.stacks}" if event.stacks is not None else STACKS_ON_STDERR
-            _log.info("%s", where)
+            _log.info("its threads are at\n%s", event.stacks)
         return finish
 
     def _turn_of(self, found: Inbound) -> Turn:

@@ -307,14 +307,14 @@ class WorkerStalled:
         round_id: the round.
         phase: what it was doing: init, step, commit, eval or save.
         seconds: for how long.
-        stacks: the stack traces of its threads; None: they are on its standard error.
+        stacks: the stack traces of its threads.
     """
 
     worker_id: int
     round_id: RoundId
     phase: str
     seconds: float
-    stacks: str | None
+    stacks: str
 
 
 @dataclass(frozen=True, slots=True)

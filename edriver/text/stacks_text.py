@@ -19,9 +19,6 @@ OBSTACLES: Final = {
 }
 """Why there are none."""
 
-STACKS_ON_STDERR: Final = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
-"""What people read in place of the stack traces of a worker that could not take them itself."""
-
 _SOURCES: Final = {
     stacks_pb2.STACK_SOURCE_SIGNAL: "native code holds the GIL; innermost frame first",
     stacks_pb2.STACK_SOURCE_PY_SPY: "as py-spy reads them; innermost frame first",

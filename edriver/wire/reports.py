@@ -23,6 +23,10 @@ _CHECKPOINT_WAYS: Final = {
 }
 
 
+STACKS_ON_STDERR: Final = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
+"""What people read in place of the stack traces of a worker that could not take them itself."""
+
+
 def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.Event | None:
     """The event that a worker's report stands for; None for one that does not concern the core."""
     match report.WhichOneof("kind"):
@@ -60,7 +64,7 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
         case "stalled":
             stall = report.stalled
             round_id = round_id_of(stall.round_id)
-            stacks = None if stall.HasField("stacks_on_stderr") else stall.stacks
+            stacks = STACKS_ON_STDERR if stall.HasField("stacks_on_stderr") else stall.stacks
             return events.WorkerStalled(worker_id, round_id, stall.phase, span_seconds(stall.duration), stacks)
         case "idle":
             idle = report.idle

@@ -12,7 +12,7 @@ from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
 from edriver.v1.notification_pb2 import Idle, Report, StacksOnStderr, Stalled
 from edriver.wire.conversion import duration
-from edriver.wire.reports import event_of_report, exit_of
+from edriver.wire.reports import STACKS_ON_STDERR, event_of_report, exit_of
 
 WORKER = WorkerName(1, "a", 0, 0)
 
@@ -62,11 +62,11 @@ ROUND = rounds_pb2.RoundId(incarnation=1, n=3)
     ("message", "stacks"),
     [
         pytest.param(Stalled(stacks="at train.py:7"), "at train.py:7", id="its-own-stacks"),
-        pytest.param(Stalled(stacks_on_stderr=StacksOnStderr()), None, id="on-its-standard-error"),
+        pytest.param(Stalled(stacks_on_stderr=StacksOnStderr()), STACKS_ON_STDERR, id="on-its-standard-error"),
         pytest.param(Stalled(), "", id="a-worker-that-cannot-read-its-stacks"),
     ],
 )
-def test_a_stall_is_one_whatever_is_known_of_its_stacks(message: Stalled, stacks: str | None) -> None:
+def test_a_stall_is_one_whatever_is_known_of_its_stacks(message: Stalled, stacks: str) -> None:
     message.MergeFrom(Stalled(round_id=ROUND, phase="eval", duration=duration(60.0)))
     stalled = events.WorkerStalled(7, RoundId(1, 3), "eval", 60.0, stacks)
     assert event_of_report(7, Report(stalled=message)) == stalled

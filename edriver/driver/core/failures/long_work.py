@@ -79,7 +79,7 @@ class LongWork:
 
     def judge(self, event: events.WorkerStalled, current: Round) -> Judgement:
         """Judge a report about a member of the current round, which comes again after the same time."""
-        place = script_place(event.stacks or "")
+        place = script_place(event.stacks)
         if place is None:
             return Judgement(Verdict.STALLED)
         key = place.file, place.function
