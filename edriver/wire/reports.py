@@ -22,7 +22,6 @@ _CHECKPOINT_WAYS: Final = {
     notification_pb2.CHECKPOINT_WAY_CALL: CheckpointWay.CALL,
 }
 
-
 STACKS_ON_STDERR: Final = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
 """What people read in place of the stack traces of a worker that could not take them itself."""
 
