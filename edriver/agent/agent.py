@@ -187,7 +187,7 @@ class Agent:
         report, exited = message.worker_report, message.worker_exited
         if exited.cause.kind in OUT_OF_MEMORY:
             self._memory_kills.explained()
-        elif report.report.HasField("failed") or exited.code > 0:
+        elif report.report.HasField("worker_failed") or exited.code > 0:
             self._memory_kills.look(self._workers.own_processes(), report.worker_id or exited.worker_id)
         self._control.send(message)
 
@@ -211,7 +211,7 @@ class Agent:
 
     def _leave(self, reason: str) -> None:
         """Ask the driver to drain this host: it sends Shutdown when that is done."""
-        self._send(agent_pb2.ConnectRequest(host_leaving=agent_pb2.HostLeaving(reason=reason)))
+        self._send(agent_pb2.ConnectRequest(drain_requested=agent_pb2.DrainRequested(reason=reason)))
 
     def _terminated(self) -> None:
         """SIGTERM: the first asks the driver, the second ends the workers, the third does so at once."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from edriver.agent.lost_round import LostRound, loss_in
-from edriver.agent.worker import TERMINATION_GRACE, Worker
+from edriver.agent.worker import TERMINATION_GRACE, WorkerSupervisor
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.v1 import agent_pb2, cause_pb2
 
@@ -33,7 +33,11 @@ class Driverless:
     """
 
     def __init__(
-        self, workers: Mapping[int, Worker], host: str, settings: WorkerSettings, driver_is_there: Callable[[], bool]
+        self,
+        workers: Mapping[int, WorkerSupervisor],
+        host: str,
+        settings: WorkerSettings,
+        driver_is_there: Callable[[], bool],
     ) -> None:
         self._workers = workers
         self._host = host

@@ -28,7 +28,7 @@ HOLD_UP_LINE_DELAY: Final = 10.0
 """Seconds without a step after which there is a line about who is waited for."""
 
 
-async def tell_progress(
+async def report_progress(
     event_history: EventHistory,
     usage: UsageTracker,
     recorder: Recorder,

@@ -55,7 +55,8 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """A round as the driver assigns it. As an action: begin it; every member learns its place.
+    """A round as the driver assigns it. As an action: begin it; every member learns its place. Each host gets its part as
+    an AssignRound, which is why that has another name.
 
     Attributes:
         round_id: the round.

@@ -38,11 +38,11 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                 case "attached":
                     assert notice.attached.run_id == os.environ["EDRIVER_RUN_ID"]
                     assert notice.attached.worker_id == int(os.environ["EDRIVER_WORKER_ID"])
-                    yield pb.Report(waiting=pb.Waiting(ordinal=1))
+                    yield pb.Report(worker_waiting=pb.WorkerWaiting(ordinal=1))
                 case "ping" if self.dying:
                     # The next Ping is a whole period away: gRPC drops what it has not read when a write fails.
                     os.kill(os.getppid(), signal.SIGSTOP)
-                    yield pb.Report(failed=pb.Failed(traceback="why"))
+                    yield pb.Report(worker_failed=pb.WorkerFailed(traceback="why"))
                     os._exit(1)
                 case "ping":
                     yield pb.Report(pong=pb.Pong(number=notice.ping.number))
@@ -50,7 +50,7 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                         print("lives", flush=True)
                 case "stop_at":
                     yield pb.Report(boundary_reached=pb.BoundaryReached(number=notice.stop_at.number))
-                case "assign_place":
+                case "assignment":
                     print("placed", flush=True)
                 case "finish":
                     self.finished.put(None)

@@ -81,8 +81,12 @@ def test_a_worker_that_does_not_answer_is_asked_and_then_reported_once() -> None
     assert asked == [True]
     report = mute.look(20.5, Phase.STEP, LIMITS)
     assert report is not None
-    assert (report.stalled.phase, span_seconds(report.stalled.duration), report.stalled.round_id.n) == ("step", 20.5, 3)
-    assert report.stalled.WhichOneof("threads") == "stacks_on_stderr"
+    assert (
+        report.worker_stalled.phase,
+        span_seconds(report.worker_stalled.duration),
+        report.worker_stalled.round_id.n,
+    ) == ("step", 20.5, 3)
+    assert report.worker_stalled.WhichOneof("threads") == "stacks_on_stderr"
     assert mute.look(21.0, Phase.STEP, LIMITS) is None
     # It has answered meanwhile: this is another silence.
     assert mute.look(5.0, Phase.STEP, LIMITS) is None

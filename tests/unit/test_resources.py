@@ -18,7 +18,7 @@ import pytest
 
 from edriver.agent.resources.changes import REFRESH_INTERVAL, UsageChanges, UsageReports
 from edriver.agent.resources.gpus import GpuReading, NoGpus, gpus_of, open_gpus
-from edriver.agent.resources.host import Host, interfaces_that_count
+from edriver.agent.resources.host import HostUsageReader, interfaces_that_count
 from edriver.agent.resources.limits import cpu_limit, memory_limit
 from edriver.agent.resources.processes import (
     LOOKS_BETWEEN_FULL_ONES,
@@ -223,8 +223,8 @@ def test_limits_of_version_2(tmp_path: Path) -> None:
     cpu, memory = cpu_limit(V2, tmp_path), memory_limit(V2, tmp_path)
     assert cpu is not None
     assert memory is not None
-    assert (cpu.most, cpu.used()) == (1.5, 2.5)
-    assert (memory.most, memory.used()) == (1000, 600)
+    assert (cpu.maximum, cpu.used()) == (1.5, 2.5)
+    assert (memory.maximum, memory.used()) == (1000, 600)
 
 
 def test_limits_of_version_1(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_limits_of_version_1(tmp_path: Path) -> None:
     cpu, memory = cpu_limit(V1, tmp_path), memory_limit(V1, tmp_path)
     assert cpu is not None
     assert memory is not None
-    assert (cpu.most, cpu.used()) == (0.5, 3.0)
-    assert (memory.most, memory.used()) == (4000, 900)
+    assert (cpu.maximum, cpu.used()) == (0.5, 3.0)
+    assert (memory.maximum, memory.used()) == (4000, 900)
 
 
 def test_in_a_container_the_mount_is_its_cgroup(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_in_a_container_the_mount_is_its_cgroup(tmp_path: Path) -> None:
         memory, cpu = memory_limit(text, tmp_path), cpu_limit(text, tmp_path)
         assert memory is not None
         assert cpu is not None
-        assert (memory.most, memory.used(), cpu.most) == (2000, 500, 2.0)
+        assert (memory.maximum, memory.used(), cpu.maximum) == (2000, 500, 2.0)
 
 
 def test_without_limits(tmp_path: Path) -> None:
@@ -259,13 +259,13 @@ def test_without_limits(tmp_path: Path) -> None:
 
 
 def test_the_host_is_the_machine_or_the_container(tmp_path: Path) -> None:
-    machine = Host(cgroups=tmp_path / "none").read()
+    machine = HostUsageReader(cgroups=tmp_path / "none").read()
     assert machine.cpu_limit == len(os.sched_getaffinity(0))
     assert 0 < machine.memory < machine.memory_limit
     put(tmp_path, proc__self__cgroup="0::/\n", groups__memory_dot_max=f"{100 * MIB}\n")
     put(tmp_path, groups__memory_dot_current=f"{60 * MIB}\n", groups__cpu_dot_max="50000 100000\n")
     put(tmp_path, groups__cpu_dot_stat="usage_usec 7000000\n")
-    container = Host(tmp_path / "proc", tmp_path / "groups").read()
+    container = HostUsageReader(tmp_path / "proc", tmp_path / "groups").read()
     assert container[:4] == (7.0, 0.5, 60 * MIB, 100 * MIB)
 
 

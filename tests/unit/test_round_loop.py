@@ -15,7 +15,7 @@ from edriver.wire.conversion import round_id_message, version_of
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
 from edriver.worker.rounds.loop import End, RoundLoop
-from edriver.worker.rounds.participant import Participant, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, Participant
 
 STORE = StoreAddress("a", 7007)
 
@@ -57,10 +57,10 @@ class Worker:
     def place(self, fallback_size: int = 0) -> None:
         """It is assigned to the next round."""
         self._n += 1
-        seat = rounds_pb2.RankAssignment(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+        seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="a", port=7001)
         shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=1, store=store, fallback_size=fallback_size)
-        self.take(assign_place=pb.AssignPlace(round=shared, member=seat))
+        self.take(assignment=pb.Assignment(round=shared, seat=seat))
 
     @property
     def round_id(self) -> rounds_pb2.RoundId:
@@ -82,21 +82,21 @@ class Worker:
 
     def stop_here(self) -> None:
         """The driver agrees on the boundary that the next call reaches."""
-        self.take(hosts_updated=pb.HostsUpdated(round_id=self.round_id, number=1))
+        self.take(begin_interrupt=pb.BeginInterrupt(round_id=self.round_id, number=1))
         at = self.participant.boundaries + 1
         self.take(stop_at=pb.StopAt(round_id=self.round_id, number=1, boundary=at))
 
-    def boundary(self) -> Verdict | Effect:
+    def boundary(self) -> BoundaryVerdict | Effect:
         """Reach a boundary; returns its verdict, or the effect that it waits for."""
         if not self.participant.passed(committed=False):
-            return Verdict.PASS
+            return BoundaryVerdict.PASS
         found = self._go_on(self.loop.boundary(), None)
-        assert isinstance(found, Verdict | effects.WaitForChange | effects.Complain), found
+        assert isinstance(found, BoundaryVerdict | effects.WaitForChange | effects.Complain), found
         return found
 
     @property
     def offered(self) -> tuple[Version, str]:
-        waiting = self.message[-1].waiting
+        waiting = self.message[-1].worker_waiting
         return version_of(waiting.version), waiting.digest
 
     def _go_on(self, steps: Generator[Effect, Any, Any], answer: Any) -> Any:
@@ -182,7 +182,7 @@ def test_a_worker_whose_run_has_no_driver_leaves_at_its_next_boundary(checkpoint
     worker = entered()
     worker.train(boundaries=2)
     worker.take(**driver_gone(checkpoint))
-    assert worker.boundary() is Verdict.STOP
+    assert worker.boundary() is BoundaryVerdict.STOP
     assert worker.step(Raised.HOSTS_UPDATED) is End.LEFT
     assert worker.offered == (Version(RoundId(1, 1), 3), "of the boundary")
     assert worker.log[worker.log.index("Forget") + 1 :] == ["LastCheckpoint"] * checkpoint
@@ -191,10 +191,10 @@ def test_a_worker_whose_run_has_no_driver_leaves_at_its_next_boundary(checkpoint
 def test_a_boundary_that_waits_for_a_verdict_waits_no_longer() -> None:
     worker = entered()
     worker.train(boundaries=2)
-    worker.take(hosts_updated=pb.HostsUpdated(round_id=worker.round_id, number=1))
+    worker.take(begin_interrupt=pb.BeginInterrupt(round_id=worker.round_id, number=1))
     assert worker.boundary() == effects.WaitForChange(for_verdict=True)
     worker.take(**driver_gone())
-    assert worker.boundary() is Verdict.STOP
+    assert worker.boundary() is BoundaryVerdict.STOP
 
 
 @pytest.mark.parametrize(("clean", "back"), [(True, "ReturnToBoundary"), (False, "Restore")])
@@ -430,14 +430,14 @@ def test_an_abort_reaches_a_worker_that_is_done() -> None:
 def test_the_first_boundary_of_a_round_is_reported() -> None:
     worker = entered()
     worker.train()
-    assert [worker.boundary() for _ in range(3)] == [Verdict.PASS] * 3
+    assert [worker.boundary() for _ in range(3)] == [BoundaryVerdict.PASS] * 3
     assert worker.log == ["FirstBoundary"]
 
 
 def test_a_boundary_waits_for_the_others_and_reports_it() -> None:
     worker = entered()
     worker.train()
-    worker.take(hosts_updated=pb.HostsUpdated(round_id=worker.round_id, number=1))
+    worker.take(begin_interrupt=pb.BeginInterrupt(round_id=worker.round_id, number=1))
     assert worker.boundary() == effects.WaitForChange(for_verdict=True)
 
 
@@ -445,7 +445,7 @@ def test_a_boundary_that_stops_and_one_after_it() -> None:
     worker = entered()
     worker.train()
     worker.stop_here()
-    assert worker.boundary() is Verdict.STOP
+    assert worker.boundary() is BoundaryVerdict.STOP
     assert [worker.boundary() for _ in range(2)] == [effects.Complain(Complaint.CALLED_AGAIN)] * 2
 
 
@@ -453,7 +453,7 @@ def test_a_boundary_of_a_broken_round_and_one_after_it() -> None:
     worker = entered()
     worker.train()
     worker.abort()
-    assert worker.boundary() is Verdict.ABORT
+    assert worker.boundary() is BoundaryVerdict.ABORT
     assert worker.boundary() == effects.Complain(Complaint.CALLED_AGAIN)
 
 
@@ -489,7 +489,7 @@ def test_what_the_script_changes_between_two_runs_is_offered() -> None:
     worker.enter()
     assert worker.log == ["Save", "Keep", "Digest", "NewestCheckpoint", "say waiting"]
     assert worker.offered == (Version(RoundId(1, 1), 3), "of the commit")
-    assert worker.message[-1].waiting.ordinal == 2
+    assert worker.message[-1].worker_waiting.ordinal == 2
 
 
 def test_a_worker_that_has_trained_in_no_round_has_nothing_to_mark() -> None:
@@ -514,28 +514,28 @@ def test_a_worker_that_was_never_synced_looks_for_a_checkpoint_and_a_survivor_do
     worker = Worker(clean=True)
     looked(worker, 40)
     worker.enter()
-    assert worker.message[-1].waiting.checkpoint_steps == 40
+    assert worker.message[-1].worker_waiting.checkpoint_steps == 40
     worker.train(boundaries=1)
     worker.abort()
     worker.boundary()
     worker.step(Raised.PEER_LOST)
     assert worker.looks == [True, False]
-    assert worker.message[-1].waiting.HasField("checkpoint_steps")
+    assert worker.message[-1].worker_waiting.HasField("checkpoint_steps")
 
 
 def test_a_state_without_checkpoints_offers_none() -> None:
-    assert not entered().message[-1].waiting.HasField("checkpoint_steps")
+    assert not entered().message[-1].worker_waiting.HasField("checkpoint_steps")
 
 
 def test_a_worker_that_waits_looks_again_when_it_is_asked() -> None:
     worker = Worker(clean=True)
     looked(worker, 40)
     worker.enter()
-    before = worker.message[-1].waiting
+    before = worker.message[-1].worker_waiting
     looked(worker, 70)
-    worker.take(look_again=pb.LookAgain())
+    worker.take(find_newest_checkpoint=pb.FindNewestCheckpoint())
     assert worker.step(None) == effects.WaitForChange()
-    after = worker.message[-1].waiting
+    after = worker.message[-1].worker_waiting
     assert (before.checkpoint_steps, after.checkpoint_steps) == (40, 70)
     assert (after.ordinal, after.version, after.store) == (before.ordinal, before.version, before.store)
     assert worker.step(None) == effects.WaitForChange()
@@ -545,6 +545,6 @@ def test_a_worker_that_waits_looks_again_when_it_is_asked() -> None:
 def test_a_member_of_a_round_does_not_look_again() -> None:
     worker = entered()
     worker.train()
-    worker.take(look_again=pb.LookAgain())
+    worker.take(find_newest_checkpoint=pb.FindNewestCheckpoint())
     worker.step(Raised.PEER_LOST)
     assert worker.looks == [True, False]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from edriver.driver.driver_watch import LOOK_INTERVAL, DriverWatch
 from edriver.driver.observe.warnings import MAX_WARNINGS, REPEAT_INTERVAL, Warnings
-from edriver.driver.pace_watch import LOOK_INTERVAL, DriverWatch
 from edriver.model.cause import Cause, CauseKind, Count, Duration, ReportedText
 
 PAUSED = Cause(CauseKind.DRIVER_PAUSED, detail=Duration(8.0))

@@ -61,10 +61,10 @@ class UnresponsiveWatch:
             self._ask()
             return None
         self._reported = True
-        stalled = notification_pb2.Stalled(
+        stalled = notification_pb2.WorkerStalled(
             round_id=self.round_id,
             phase=phase,
             duration=duration(lasted),
             stacks_on_stderr=notification_pb2.StacksOnStderr(),
         )
-        return notification_pb2.Report(stalled=stalled)
+        return notification_pb2.Report(worker_stalled=stalled)

@@ -34,13 +34,13 @@ from edriver.model import events
 from edriver.model.actions import (
     Abort,
     Action,
+    BeginInterrupt,
     Explain,
+    FindNewestCheckpoint,
     Finish,
     FinishRun,
     GoOn,
     Leave,
-    LookAgain,
-    Notify,
     RunEnd,
     Skip,
     StopAt,
@@ -374,7 +374,7 @@ class RoundControl:
             return []
         interrupt = current.ask(now + self._answer_timeout)
         result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
-        return [Notify(current.order(members), current.plan.round_id, interrupt.number, result)]
+        return [BeginInterrupt(current.order(members), current.plan.round_id, interrupt.number, result)]
 
     def _give_verdict(self, current: Round, interrupt: Interrupt, wanted: set[int], now: float) -> list[Action]:
         """All members have answered: they go on, or stop at one boundary.
@@ -488,7 +488,7 @@ class RoundControl:
 
     def form(self, now: float) -> list[Action]:
         """Form the next round if it has enough workers; else note what is missing, or end the run."""
-        actions = self._look_again()
+        actions = self._find_newest_checkpoint()
         roster, call, sizes = self.roster, self.call, self.placement.sizes
         offers = roster.offers(call.ordinal)
         allowed = sizes.allowed(sum(count for kind, count in offers.items() if kind.placed))
@@ -535,7 +535,7 @@ class RoundControl:
         latest_first = (roster.workers[w] for w in reversed(roster.waiting) if w in roster.placed)
         return next(worker.waiting_since for worker in latest_first if worker.waits_in(ordinal))
 
-    def _look_again(self) -> list[Action]:
+    def _find_newest_checkpoint(self) -> list[Action]:
         """Once no worker may hold state, have those look for the newest checkpoint that looked before.
 
         A worker that was ordered to look (started, or given a place in a round) before the last holder died may have
@@ -553,8 +553,8 @@ class RoundControl:
         if not before:
             return []
         for worker in before:
-            roster.look_again(worker, self.completed)
-        return [LookAgain(tuple(worker.worker_id for worker in before))]
+            roster.find_newest_checkpoint(worker, self.completed)
+        return [FindNewestCheckpoint(tuple(worker.worker_id for worker in before))]
 
     def _assign(self, chosen: Selection, now: float) -> RoundPlan:
         settings, sizes, before = self.settings, self.placement.sizes, self.current

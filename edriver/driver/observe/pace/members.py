@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
-from edriver.driver.observe.pace.stragglers import StepReport, Verdict, Window, stragglers
+from edriver.driver.observe.pace.stragglers import StepReport, StragglerVerdict, Window, stragglers
 from edriver.model.ids import NO_ROUND
 from edriver.model.plan import RoundPlan
 from edriver.text.pace_text import hold_up_text, straggler_text
@@ -151,7 +151,7 @@ class PaceMonitor:
 
     # ---- how -------------------------------------------------------------------------------------------------
 
-    def _judge(self, verdicts: dict[int, Verdict], now: float) -> Iterator[status_pb2.Event]:
+    def _judge(self, verdicts: dict[int, StragglerVerdict], now: float) -> Iterator[status_pb2.Event]:
         self._judged_at = now
         before, self._stragglers = self._stragglers, {}
         for one, verdict in verdicts.items():

@@ -53,7 +53,7 @@ class DriverWatch:
             yield Cause(CauseKind.UNWRITTEN, detail=ReportedText(self._trouble)), True
 
 
-async def watch_pace(
+async def watch_run(
     event_history: EventHistory,
     publish: Callable[[list[status_pb2.Event]], None],
     driver: DriverWatch,
