@@ -188,7 +188,7 @@ class Agent:
         if exited.cause.kind in OUT_OF_MEMORY:
             self._memory_kills.explained()
         elif report.report.HasField("worker_failed") or exited.code > 0:
-            self._memory_kills.look(self._workers.own_processes(), report.worker_id or exited.worker_id)
+            self._memory_kills.check(self._workers.own_processes(), report.worker_id or exited.worker_id)
         self._control.send(message)
 
     def _heartbeat(self) -> agent_pb2.Heartbeat:
@@ -202,7 +202,7 @@ class Agent:
         await Sampling(self._workers.places, self._take_sample).run()
 
     def _take_sample(self, sample: Sample) -> None:
-        self._memory_kills.look(self._workers.own_processes())
+        self._memory_kills.check(self._workers.own_processes())
         self._memory_kills.note(sample.processes)
         sample.host.memory_kills = self._memory_kills.total
         self._usage.take(sample)

@@ -52,9 +52,9 @@ class Driverless:
         if worker is not None and worker.in_round and not worker.link.parted and self._settings.restart_mode is None:
             text = f"worker {worker.worker_id} ({self._host}:{worker.slot}) has left the round, and there is no driver"
             self._lost_round.note(worker.round_id, cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_LEFT_ROUND, text=text))
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Abort a round that has lost a member, if no driver can do it."""
         if self._driver_is_there() or self._parted:
             return

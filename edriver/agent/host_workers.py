@@ -237,8 +237,8 @@ class HostWorkers:
             period = Lease(self._worker_settings.worker_lease, self._loop.time).period
             await asyncio.sleep(min((worker.link.next_tick for worker in self._workers.values()), default=period))
             for worker in list(self._workers.values()):
-                worker.look()
-            self._driverless.look()
+                worker.check()
+            self._driverless.check()
 
     def _report(self, message: agent_pb2.ConnectRequest) -> None:
         """Send what is said of a worker."""

@@ -177,12 +177,12 @@ class WorkerSupervisor:
             window = min(CPU_WINDOW, limit / 4)
             self._standstill = StandstillWatch(lambda: family_seconds(self.trainer), self._loop.time, window)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look how it does; to be called when `link.next_tick` has passed."""
         self._check_cpu_use()
         self._look_for_standstill()
         self.link.tick()
-        self.memory.look()
+        self.memory.sample()
 
     def stop(self, grace: float) -> None:
         """End it by SIGTERM and, after the grace in seconds, by SIGKILL; without a grace by SIGKILL at once."""
@@ -248,7 +248,7 @@ class WorkerSupervisor:
         """Report when a script in restart mode stands still, and (0 seconds) when it goes on."""
         if self._standstill is None or self.link.ending:
             return
-        if (seconds := self._standstill.look()) is not None:
+        if (seconds := self._standstill.check()) is not None:
             idle = notification_pb2.WorkerIdle(round_id=self.unresponsive.round_id)
             if seconds:
                 idle.duration.CopyFrom(duration(seconds))
@@ -286,7 +286,7 @@ class WorkerSupervisor:
         if stands_still(self.trainer):
             return False
         phase = self._life.phase if self._life else None
-        if stall := self.unresponsive.look(seconds, phase, self._worker_settings.stall_limits):
+        if stall := self.unresponsive.check(seconds, phase, self._worker_settings.stall_limits):
             self._report(stall)
         return True
 

@@ -53,7 +53,7 @@ async def report_progress(
     held_up_since = 0.0
     while True:
         await asyncio.sleep(PROGRESS_PERIOD)
-        if (sample := usage.look(event_history.now())) is not None:
+        if (sample := usage.sample(event_history.now())) is not None:
             recorder.usage(sample)
         progress = event_history.progress_now()
         if not progress:

@@ -55,8 +55,9 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """A round as the driver assigns it. As an action: begin it; every member learns its place. Each host gets its part as
-    an AssignRound, which is why that has another name.
+    """A round as the driver assigns it. As an action: begin it; every member learns its place.
+
+    No message has this name: each host gets a part of it (AssignRound), and each member an Assignment.
 
     Attributes:
         round_id: the round.

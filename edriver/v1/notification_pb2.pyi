@@ -603,8 +603,8 @@ Global___Skip: _TypeAlias = Skip  # noqa: Y015
 
 @_typing.final
 class FindNewestCheckpoint(_message.Message):
-    """FindNewestCheckpoint asks a worker that waits to look for the newest checkpoint once more, and to answer with WorkerWaiting: all workers
-    that held state are lost, and there may be a newer checkpoint than when it looked first.
+    """FindNewestCheckpoint asks a worker that waits to look for the newest checkpoint once more, and to answer with
+    WorkerWaiting: all workers that held state are lost, and there may be a newer checkpoint than when it looked first.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1299,8 +1299,8 @@ Global___StacksOnStderr: _TypeAlias = StacksOnStderr  # noqa: Y015
 
 @_typing.final
 class WorkerIdle(_message.Message):
-    """WorkerIdle reports that a script in restart mode prints nothing and uses no processor. Its agent sends it once while that lasts,
-    and once more when the script continues.
+    """WorkerIdle reports that a script in restart mode prints nothing and uses no processor. Its agent sends it once while that
+    lasts, and once more when the script continues.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1331,8 +1331,8 @@ Global___WorkerIdle: _TypeAlias = WorkerIdle  # noqa: Y015
 
 @_typing.final
 class WorkerBlocked(_message.Message):
-    """WorkerBlocked reports that the training thread waits in a collective for other members. It is sent once while the thread waits,
-    and once more when it continues.
+    """WorkerBlocked reports that the training thread waits in a collective for other members. It is sent once while the thread
+    waits, and once more when it continues.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1367,8 +1367,8 @@ Global___WorkerBlocked: _TypeAlias = WorkerBlocked  # noqa: Y015
 
 @_typing.final
 class WorkerStuck(_message.Message):
-    """WorkerStuck reports that the training thread hangs in a collective of an aborted round, and that the worker cannot free it. The
-    driver decides whether to replace the worker.
+    """WorkerStuck reports that the training thread hangs in a collective of an aborted round, and that the worker cannot free
+    it. The driver decides whether to replace the worker.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -73,7 +73,7 @@ class Link(Generic[M]):
         return message
 
     def mark_durable(self, seq: int) -> None:
-        """All messages up to this one are durable: they will be acted upon, whatever happens, and may be acknowledged."""
+        """All messages up to this one will be acted upon, whatever happens: they may be acknowledged."""
         self._durable = max(self._durable, seq)
 
     @property

@@ -15,7 +15,7 @@ from edriver.driver.core import membership, round_control, selection
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
-from edriver.driver.core.failures.long_work import Judgement, LongWork
+from edriver.driver.core.failures.long_work import Judgement, LongWork, StallVerdict
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.failures.suspicion import Suspects

@@ -79,7 +79,7 @@ def test_a_process_as_the_kernel_tells_of_it(proc: Proc) -> None:
 def test_each_process_belongs_to_one_worker(proc: Proc) -> None:
     for pid, parent, session in ((100, 1, 100), (101, 100, 100), (102, 101, 102), (200, 1, 200), (300, 1, 300)):
         proc.has(pid, parent, session)
-    found = WorkerProcesses(proc.root).look([100, 200, 999])
+    found = WorkerProcesses(proc.root).by_worker([100, 200, 999])
     assert pids(found) == {100: {100, 101, 102}, 200: {200}}
 
 
@@ -87,35 +87,35 @@ def test_an_orphan_in_a_session_of_its_own_stays_its_workers(proc: Proc) -> None
     processes = WorkerProcesses(proc.root)
     for pid, parent, session in ((100, 1, 100), (101, 100, 100), (102, 101, 102)):
         proc.has(pid, parent, session)
-    processes.look([100])
+    processes.by_worker([100])
     proc.ends(101)
     proc.has(102, parent=1, session=102)
-    assert pids(processes.look([100])) == {100: {100, 102}}
+    assert pids(processes.by_worker([100])) == {100: {100, 102}}
     proc.ends(102)
     proc.has(102, parent=1, session=102, start=99)  # its id is another process's now
-    assert pids(processes.look([100])) == {100: {100}}
+    assert pids(processes.by_worker([100])) == {100: {100}}
 
 
 def test_processes_of_others_are_seldom_looked_at(proc: Proc) -> None:
     processes = WorkerProcesses(proc.root)
     proc.has(100, 1, 100)
     proc.has(300, 1, 300)
-    processes.look([100])
+    processes.by_worker([100])
     proc.has(300, 100, 100)
-    assert pids(processes.look([100])) == {100: {100}}
+    assert pids(processes.by_worker([100])) == {100: {100}}
     proc.has(301, 100, 100)  # a new one is seen at once
-    assert pids(processes.look([100])) == {100: {100, 301}}
+    assert pids(processes.by_worker([100])) == {100: {100, 301}}
     for _ in range(LOOKS_BETWEEN_FULL_ONES):
-        processes.look([100])
-    assert pids(processes.look([100])) == {100: {100, 300, 301}}
-    assert pids(processes.look([100, 300]))[300] == {300}
+        processes.by_worker([100])
+    assert pids(processes.by_worker([100])) == {100: {100, 300, 301}}
+    assert pids(processes.by_worker([100, 300]))[300] == {300}
 
 
 def test_parents_that_make_a_ring_are_no_ones(proc: Proc) -> None:
     proc.has(100, 1, 100)
     proc.has(5, 6, 5)
     proc.has(6, 5, 6)
-    assert pids(WorkerProcesses(proc.root).look([100])) == {100: {100}}
+    assert pids(WorkerProcesses(proc.root).by_worker([100])) == {100: {100}}
 
 
 def test_processor_time_is_counted_once() -> None:

@@ -38,7 +38,7 @@ class UnresponsiveWatch:
         self._asked = False
         self._reported = False
 
-    def look(self, seconds: float, phase: Phase | None, limits: Mapping[str, float]) -> notification_pb2.Report | None:
+    def check(self, seconds: float, phase: Phase | None, limits: Mapping[str, float]) -> notification_pb2.Report | None:
         """Check again; returns the report that the worker would make of itself, if it has been silent for too long.
 
         One check asks the worker for its stacks, and the next one reports it, so that its answer arrives first.

@@ -50,7 +50,7 @@ class Sampler:
         readings = self._gpus.read()
         now = self._clock()
         host = self._of_host(now, readings)
-        of_pid = self._processes.look([worker.pid for worker in workers])
+        of_pid = self._processes.by_worker([worker.pid for worker in workers])
         there = [worker for worker in workers if worker.pid in of_pid]
         pages = self._memory.pages(of_pid[worker.pid] for worker in there)
         self._times = {worker.worker_id: self._times.get(worker.worker_id) or ProcessorTime() for worker in there}

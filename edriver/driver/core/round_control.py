@@ -318,7 +318,7 @@ class RoundControl:
     def look_for_uneven_steps(self, now: float) -> list[Action]:
         """Say who waits for members that are done; a round in which nothing else can happen is tried once more."""
         current = self.current
-        found = self._uneven.look(current, now) if current else None
+        found = self._uneven.check(current, now) if current else None
         self.standstill = found.cause if found else None
         if current is None or found is None or not found.over:
             return []
@@ -362,13 +362,13 @@ class RoundControl:
         if current.completed:
             return actions  # some have run the whole script: the others are to finish it
         if interrupt is None:
-            return actions + self._notify(current, wanted, now)
+            return actions + self._begin_interrupt(current, wanted, now)
         if interrupt.answered(members):
             return actions + self._give_verdict(current, interrupt, wanted, now)
         late = current.unanswered(interrupt, self._answer_timeout)  # for its deadline has come
         return actions + self.abort(late if survive else self._change_of(members, wanted), now)
 
-    def _notify(self, current: Round, wanted: set[int], now: float) -> list[Action]:
+    def _begin_interrupt(self, current: Round, wanted: set[int], now: float) -> list[Action]:
         members = current.members
         if wanted == members:
             return []

@@ -19,7 +19,7 @@ class JournalEntry(NamedTuple):
         clock: the core's time, in seconds: see Membership.
         wall_clock: seconds since the epoch.
         event: what the core was given.
-        progress: see Received.
+        progress: see InboundMessage.
     """
 
     clock: float

@@ -36,7 +36,7 @@ class UnevenWatch:
         self._ended = -1
         self._reported = False
 
-    def look(self, current: Round, now: float) -> UnevenRound | None:
+    def check(self, current: Round, now: float) -> UnevenRound | None:
         """Check a round at this time; returns None if there is nothing to report."""
         found = current.uneven()
         if found is None or (not self._reported and now < found.since + REPORT_DELAY):

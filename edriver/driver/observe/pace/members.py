@@ -97,7 +97,7 @@ class PaceMonitor:
             watched = span_seconds(progress.watched_duration)
             member.window.add(StepReport(now, progress.boundaries, watched, waiting, loading, delayed))
 
-    def look(self) -> list[status_pb2.Event]:
+    def check(self) -> list[status_pb2.Event]:
         """Look for what holds the round up; returns what is new. To be called several times a second."""
         now = self._clock()
         found: list[status_pb2.Event] = []
@@ -118,7 +118,7 @@ class PaceMonitor:
     def hold_up(self) -> pace_pb2.HoldUp | None:
         """Who is waited for now; None: steps are being made, or it is not known yet."""
         members = [each.standing for each in self._members.values() if each.trains]
-        found = self._watch.look(members, self._clock())
+        found = self._watch.check(members, self._clock())
         # One that wakes up may say that it waits, too, before the next step: that does not change who was waited for.
         if found is not None and (found.waited_for or self._held_since != self._watch.since):
             self._hold_up, self._held_since = found, self._watch.since
