@@ -67,12 +67,12 @@ def test_from_the_first_word_to_the_last(agent: Agent) -> None:
     outcome = in_thread(rounds, train, state)
     assert agent.announced() == 7
     agent.attach()
-    waiting = agent.hear("worker_worker_waiting").worker_waiting
+    waiting = agent.hear("worker_waiting").worker_waiting
     assert (waiting.ordinal, version_of(waiting.version), waiting.store.port) == (1, Version(RoundId(0, 0), 0), 1)
     agent.say(pb.Notice(ping=pb.Ping(number=5)))
     assert agent.hear("pong").pong.number == 5
     agent.assign(1)
-    assert agent.hear("worker_worker_done").worker_done.boundaries == 3
+    assert agent.hear("worker_done").worker_done.boundaries == 3
     agent.say(pb.Notice(begin_interrupt=pb.BeginInterrupt(round_id=round_id(1), number=1)))
     assert agent.hear("boundary_reached").boundary_reached.boundaries == 3
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
@@ -107,13 +107,13 @@ def test_the_next_place_may_come_while_the_state_is_restored(agent: Agent) -> No
     agent.assign(1)
     assert entered.get(timeout=BOUND) == 0
     agent.say(pb.Notice(abort=pb.Abort(round_id=round_id(1), cause=cause_pb2.Cause(text="a worker died"))))
-    assert version_of(agent.hear("worker_worker_waiting").worker_waiting.version) == Version(RoundId(1, 1), 1)
+    assert version_of(agent.hear("worker_waiting").worker_waiting.version) == Version(RoundId(1, 1), 1)
     agent.assign(2)
     agent.say(pb.Notice(ping=pb.Ping(number=1)))
     agent.hear("pong")  # the place has been taken in
     state.may_restore.set()
     assert entered.get(timeout=BOUND) == 1
-    assert agent.hear("worker_worker_done").worker_done.round_id.n == 2
+    assert agent.hear("worker_done").worker_done.round_id.n == 2
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
     assert outcome.get(timeout=BOUND) == "trained"
 
@@ -148,12 +148,12 @@ def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: py
     assert received.get(timeout=BOUND) == (9.5, 2)
     agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=2)))
     go.release(4)
-    waiting = agent.hear("worker_worker_waiting").worker_waiting
+    waiting = agent.hear("worker_waiting").worker_waiting
     assert version_of(waiting.version) == Version(RoundId(1, 1), 2)
     assert waiting.digest == "step=2"
     agent.assign(2)
     assert entered.get(timeout=BOUND) == 2
-    assert agent.hear("worker_worker_done").worker_done.boundaries == 2
+    assert agent.hear("worker_done").worker_done.boundaries == 2
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
     assert outcome.get(timeout=BOUND) == "trained"
 
@@ -181,9 +181,9 @@ def test_skip_leave_and_an_exception_of_its_own(agent: Agent) -> None:
     assert outcome.get(timeout=BOUND) is None
     assert topology.rank() == -1
     outcome = in_thread(rounds, lambda state: 1 / 0, state)
-    assert agent.hear("worker_worker_waiting").worker_waiting.ordinal == 2
+    assert agent.hear("worker_waiting").worker_waiting.ordinal == 2
     agent.assign(1)
-    assert "ZeroDivisionError" in agent.hear("worker_worker_failed").worker_failed.traceback
+    assert "ZeroDivisionError" in agent.hear("worker_failed").worker_failed.traceback
     assert isinstance(outcome.get(timeout=BOUND), ZeroDivisionError)
     outcome = in_thread(rounds, lambda state: 1, state)
     agent.hear("worker_waiting")
@@ -205,7 +205,7 @@ def test_whatever_leaves_the_function_is_reported_before_the_process_ends(agent:
     agent.attach()
     agent.hear("worker_waiting")
     agent.assign(1)
-    assert "in train" in agent.hear("worker_worker_failed").worker_failed.traceback
+    assert "in train" in agent.hear("worker_failed").worker_failed.traceback
     assert outcome.get(timeout=BOUND) is error
 
 
@@ -308,7 +308,7 @@ def test_a_script_that_catches_the_interrupt_gets_an_error(agent: Agent, end: st
     agent.hear("boundary_reached")
     agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=3)))
     go.set()
-    text = agent.hear("worker_worker_failed").worker_failed.traceback
+    text = agent.hear("worker_failed").worker_failed.traceback
     assert "SwallowedInterruptError: worker 7 (rank 0) went on in a round that is over: the script caught Hosts" in text
     assert f"raised by the boundary at {__file__}:" in text
     assert (f"called again at {__file__}:" if end == "goes on" else "and returned from its function") in text
@@ -323,7 +323,7 @@ def test_a_run_inside_a_run_is_refused_at_once(agent: Agent) -> None:
     agent.attach()
     agent.hear("worker_waiting")
     agent.assign(1)
-    assert "inside a function that it runs" in agent.hear("worker_worker_failed").worker_failed.traceback
+    assert "inside a function that it runs" in agent.hear("worker_failed").worker_failed.traceback
     assert isinstance(outcome.get(timeout=BOUND), RuntimeError)
 
 
