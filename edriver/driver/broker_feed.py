@@ -94,7 +94,7 @@ class BrokerFeed:
             _log.warning("%s", _text_of(error))
 
     async def _reconcile(self) -> Exception | None:
-        error = await _error_of(self._broker.meet(self._demand()), RECONCILE_TIMEOUT)
+        error = await _error_of(self._broker.reconcile(self._demand()), RECONCILE_TIMEOUT)
         trouble = "" if error is None else _text_of(error)
         if trouble and trouble != self._trouble and not isinstance(error, UnusableBrokerError):
             _log.warning("%s", trouble, exc_info=None if isinstance(error, (BrokerError, TimeoutError)) else error)

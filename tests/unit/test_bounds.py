@@ -115,7 +115,7 @@ def test_what_honest_agents_send_is_within_bounds() -> None:
     version = rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2**40), boundaries=2**60)
     store = rounds_pb2.StoreAddress(host="/tmp/x/w1.store")
     waiting = notification_pb2.WorkerWaiting(ordinal=1, version=version, store=store, digest="a\nb" * 300)
-    for message in (report(waiting=waiting), standings(4096)):
+    for message in (report(worker_waiting=waiting), standings(4096)):
         before = message.SerializeToString(deterministic=True)
         message_limits.check(message)
         assert message.SerializeToString(deterministic=True) == before

@@ -307,7 +307,7 @@ def test_where_fewer_have_trained_the_scripts_own_error_leads_back_to_the_last_b
         worker.abort()
     assert worker.step(Raised.OWN) == effects.WaitForChange()
     failed, _ = worker.message
-    assert failed.failed.rejoins
+    assert failed.worker_failed.rejoins
     assert worker.offered == (Version(RoundId(1, 2), 0), "of the boundary")
     assert worker.log[-2:] == ["ReturnToBoundary", "Forget"]
 
