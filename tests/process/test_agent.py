@@ -227,7 +227,7 @@ async def test_notices_wait_for_the_worker_and_keep_their_order() -> None:
             on.driver.notify(1, notification_pb2.Notice(stop_at=notification_pb2.StopAt(number=number)))
         await on.driver.until(lambda: len(on.driver.reports("boundary_reached")) == 5)
         kinds = [message.worker_report.report.WhichOneof("kind") for message in on.driver.messages]
-        assert kinds == ["waiting", *["boundary_reached"] * 5]
+        assert kinds == ["worker_waiting", *["boundary_reached"] * 5]
         on.driver.notify(1, notification_pb2.Notice(finish=notification_pb2.Finish()))
         assert (await on.driver.exit_of(1)).code == 0
         await finish(on)

@@ -139,7 +139,7 @@ def entered(clean: bool = True) -> Worker:
 
 def test_from_entry_to_the_end_of_the_last_round() -> None:
     worker = entered()
-    assert worker.log == ["Digest", "NewestCheckpoint", "say waiting"]
+    assert worker.log == ["Digest", "NewestCheckpoint", "say worker_waiting"]
     assert worker.offered == (NO_VERSION, "of the commit")
     worker.place()
     assert worker.step(None) == effects.Build()
@@ -147,7 +147,7 @@ def test_from_entry_to_the_end_of_the_last_round() -> None:
     assert worker.step(True) == effects.Train()
     assert worker.participant.committed == Version(RoundId(1, 1), 0)
     assert worker.step(None) == effects.WaitForChange()
-    assert worker.log[-1] == "say done"
+    assert worker.log[-1] == "say worker_done"
     worker.take(finish=pb.Finish(round_id=worker.round_id))
     assert worker.step(None) is End.FINISHED
 
@@ -257,7 +257,7 @@ def test_the_loss_of_a_peer_is_reported_before_the_worker_waits(raised: Raised) 
     worker.train(commits=1)
     assert worker.step(raised) == effects.WaitForChange()
     kind = "collective_raised" if raised is Raised.PEER_LOST else "peer_unproven"
-    after = ["Digest", "NewestCheckpoint", "say waiting", "ReturnToBoundary", "Forget"]
+    after = ["Digest", "NewestCheckpoint", "say worker_waiting", "ReturnToBoundary", "Forget"]
     assert worker.log == ["Stopped", "Describe", f"say {kind}", "IsClean", *after]
     message = worker.message[0]
     assert "the traceback" in (message.collective_raised.traceback, message.peer_unproven.reason)
@@ -274,7 +274,7 @@ def test_of_a_round_that_was_aborted_nothing_is_reported(raised: Raised) -> None
         "IsClean",
         "Digest",
         "NewestCheckpoint",
-        "say waiting",
+        "say worker_waiting",
         "ReturnToBoundary",
         "Forget",
     ]
@@ -348,7 +348,7 @@ def test_what_is_offered_is_what_it_goes_back_to(clean: bool, boundaries: int, d
     worker.train(commits=1, boundaries=2)
     worker.step(Raised.PEER_LOST)
     assert worker.offered == (Version(RoundId(1, 1), boundaries), digest)
-    assert worker.log[-3:] == ["say waiting", way, "Forget"]
+    assert worker.log[-3:] == ["say worker_waiting", way, "Forget"]
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_at_an_agreed_boundary_the_state_is_offered_as_it_is(clean: bool, bounda
         "Stopped",
         "Digest",
         "NewestCheckpoint",
-        "say waiting",
+        "say worker_waiting",
         "IsClean",
         *["Save"] * saves,
         "Forget",
@@ -392,7 +392,7 @@ def test_a_worker_is_done_once_its_device_is() -> None:
     worker = entered()
     worker.train(commits=1)
     worker.step(None)
-    assert worker.log == ["Settle", "say done"]
+    assert worker.log == ["Settle", "say worker_done"]
 
 
 def test_a_peer_may_be_lost_while_a_device_finishes_the_last_step() -> None:
@@ -400,7 +400,7 @@ def test_a_peer_may_be_lost_while_a_device_finishes_the_last_step() -> None:
     worker.train(commits=1)
     worker.settled = Raised.PEER_LOST
     assert worker.step(None) == effects.WaitForChange()
-    assert "say done" not in worker.log
+    assert "say worker_done" not in worker.log
     assert worker.log[-2:] == ["ReturnToBoundary", "Forget"]
 
 
@@ -420,7 +420,14 @@ def test_an_abort_reaches_a_worker_that_is_done() -> None:
     worker.step(None)
     worker.abort()
     assert worker.step(None) == effects.WaitForChange()
-    assert worker.log[-6:] == ["IsClean", "Digest", "NewestCheckpoint", "say waiting", "ReturnToBoundary", "Forget"]
+    assert worker.log[-6:] == [
+        "IsClean",
+        "Digest",
+        "NewestCheckpoint",
+        "say worker_waiting",
+        "ReturnToBoundary",
+        "Forget",
+    ]
     assert "Describe" not in worker.log
 
 
@@ -487,7 +494,7 @@ def test_what_the_script_changes_between_two_runs_is_offered() -> None:
     assert worker.step(None) is End.FINISHED
     worker.log.clear()
     worker.enter()
-    assert worker.log == ["Save", "Keep", "Digest", "NewestCheckpoint", "say waiting"]
+    assert worker.log == ["Save", "Keep", "Digest", "NewestCheckpoint", "say worker_waiting"]
     assert worker.offered == (Version(RoundId(1, 1), 3), "of the commit")
     assert worker.message[-1].worker_waiting.ordinal == 2
 
@@ -498,7 +505,7 @@ def test_a_worker_that_has_trained_in_no_round_has_nothing_to_mark() -> None:
     assert worker.step(None) is End.SKIPPED
     worker.log.clear()
     worker.enter()
-    assert worker.log == ["Digest", "NewestCheckpoint", "say waiting"]
+    assert worker.log == ["Digest", "NewestCheckpoint", "say worker_waiting"]
     assert worker.offered[0] == NO_VERSION
 
 
