@@ -1,9 +1,9 @@
 """A worker without torch, run as a script: serves the notification service as the library does, and does little else.
 
-It reports WorkerWaiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed" when it
-is given a place and "freed" when its round is aborted, and exits with 0 at Finish. At the first Ping after an Abort of
-no round it stops the agent, reports WorkerFailed and exits with 1. It prints "lives" at every fifteenth Ping. Its first line
-of output is its process id.
+It reports WorkerWaiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed"
+when it is given a place and "freed" when its round is aborted, and exits with 0 at Finish. At the first Ping after an
+Abort of no round it stops the agent, reports WorkerFailed and exits with 1. It prints "lives" at every fifteenth
+Ping. Its first line of output is its process id.
 """
 
 from __future__ import annotations
