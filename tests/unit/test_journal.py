@@ -395,8 +395,8 @@ def test_orders_are_there_for_the_next_driver(tmp_path: Path) -> None:
 
 def test_draws_repeat_themselves_with_the_same_key_only() -> None:
     first, again, other = KeyedRandom(HEAD.key), KeyedRandom(HEAD.key), KeyedRandom(new_key())
-    drawn = [(first.number(), first.secret()) for _ in range(100)]
-    assert drawn == [(again.number(), again.secret()) for _ in range(100)]
+    drawn = [(first.random(), first.secret()) for _ in range(100)]
+    assert drawn == [(again.random(), again.secret()) for _ in range(100)]
     assert len({other.secret(), *(secret for _, secret in drawn)}) == 101
     assert all(0.0 <= number < 1.0 for number, _ in drawn)
     assert 0.4 < sum(number for number, _ in drawn) / 100 < 0.6
