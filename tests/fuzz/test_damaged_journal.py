@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
-from edriver.driver.journal.journal import Head, JournalError, Turn
+from edriver.driver.journal.entries import JournalEntry, event_from_bytes, event_to_bytes
+from edriver.driver.journal.journal import Head, JournalError, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.rpc.translate import event_of_report
 from edriver.model import events
@@ -60,7 +60,7 @@ def whole() -> Iterator[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         journal = SqliteJournal.create(Path(folder, "journal.sqlite3"), HEAD)
         for n in range(40):
-            journal.append([Turn(Entry(float(n), 0.0, WAITING), (7, n, 1))])
+            journal.append([JournalRecord(JournalEntry(float(n), 0.0, WAITING), (7, n, 1))])
         journal.close()
         yield journal.path.read_bytes()
 

@@ -76,7 +76,7 @@ def _has_nan(data: bytes) -> bool:
 def test_a_text_that_is_too_long_keeps_both_ends(part: str, over: int) -> None:
     length = limits.MAX_TEXT_LENGTH + over
     text = (part * length)[:length]
-    with_text = notification_pb2.Failed(traceback=text)
+    with_text = notification_pb2.WorkerFailed(traceback=text)
     message_limits.check(with_text)
     kept = with_text.traceback
     assert len(kept) <= limits.MAX_TEXT_LENGTH
@@ -147,15 +147,15 @@ def _in_the_round(report: Message, round_id: RoundId) -> None:
 
 
 OFFERS = st.builds(
-    notification_pb2.Waiting,
+    notification_pb2.WorkerWaiting,
     ordinal=st.just(1) | NUMBERS,
     version=VERSIONS.map(version_message),
     digest=st.sampled_from(["", "a", "b"]),
     checkpoint_steps=st.none() | NUMBERS,
-).map(lambda waiting: notification_pb2.Report(waiting=waiting))
-FAILURES = st.builds(notification_pb2.Failed, traceback=st.sampled_from(["ValueError", ""]), rejoins=st.booleans()).map(
-    lambda failed: notification_pb2.Report(failed=failed)
-)
+).map(lambda waiting: notification_pb2.Report(worker_waiting=waiting))
+FAILURES = st.builds(
+    notification_pb2.WorkerFailed, traceback=st.sampled_from(["ValueError", ""]), rejoins=st.booleans()
+).map(lambda failed: notification_pb2.Report(worker_failed=failed))
 REPORTS = st.lists(
     st.tuples(
         messages(notification_pb2.Report) | OFFERS | FAILURES, st.integers(1, 4), st.booleans(), st.floats(0, 40)

@@ -111,8 +111,8 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         return [kind for message, kind in kinds if kind and getattr(message, kind).worker_id == worker_id]
 
     async def waiting(self, count: int = 1) -> None:
-        """Wait until this many workers have reported Waiting."""
-        await self.until(lambda: len(self.reports("waiting")) >= count)
+        """Wait until this many workers have reported WorkerWaiting."""
+        await self.until(lambda: len(self.reports("worker_waiting")) >= count)
 
     def texts(self, *, stderr: bool = False) -> list[bytes]:
         return [line.text for line in self.lines if line.stderr == stderr]

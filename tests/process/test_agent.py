@@ -78,9 +78,9 @@ def script(source: str) -> Sequence[str]:
     return [sys.executable, "-I", "-c", source]
 
 
-def round_of(*seats: rounds_pb2.RankAssignment) -> agent_pb2.AssignRound:
+def round_of(*seats: rounds_pb2.Seat) -> agent_pb2.AssignRound:
     shared = rounds_pb2.RoundAssignment(round_id=rounds_pb2.RoundId(incarnation=1, n=1), size=8)
-    return agent_pb2.AssignRound(round=shared, members=seats)
+    return agent_pb2.AssignRound(round=shared, seats=seats)
 
 
 async def finish(on: Host) -> None:
@@ -184,7 +184,7 @@ async def test_lines_carry_the_rank_of_the_round() -> None:
     async with host(FAKE_WORKER) as on:
         on.driver.start_worker(1)
         await on.driver.waiting()
-        on.driver.send(assign_round=round_of(rounds_pb2.RankAssignment(worker_id=1, rank=6)))
+        on.driver.send(assign_round=round_of(rounds_pb2.Seat(worker_id=1, rank=6)))
         await on.driver.until(lambda: b"placed" in on.driver.texts())
         first, placed = on.driver.lines
         assert not first.HasField("rank")
@@ -227,7 +227,7 @@ async def test_notices_wait_for_the_worker_and_keep_their_order() -> None:
             on.driver.notify(1, notification_pb2.Notice(stop_at=notification_pb2.StopAt(number=number)))
         await on.driver.until(lambda: len(on.driver.reports("boundary_reached")) == 5)
         kinds = [message.worker_report.report.WhichOneof("kind") for message in on.driver.messages]
-        assert kinds == ["waiting", *["boundary_reached"] * 5]
+        assert kinds == ["worker_waiting", *["boundary_reached"] * 5]
         on.driver.notify(1, notification_pb2.Notice(finish=notification_pb2.Finish()))
         assert (await on.driver.exit_of(1)).code == 0
         await finish(on)
@@ -267,7 +267,7 @@ async def test_a_killed_guard_is_replaced_and_knows_the_workers() -> None:
 
 def leaving(driver: FakeDriver) -> list[str]:
     """The reason with which the agent has reported that its host is leaving."""
-    return [m.host_leaving.reason for m in driver.messages if m.WhichOneof("kind") == "host_leaving"]
+    return [m.drain_requested.reason for m in driver.messages if m.WhichOneof("kind") == "drain_requested"]
 
 
 @in_loop
@@ -384,7 +384,7 @@ async def test_a_worker_that_is_quiet_and_answers_again_is_reported_as_such() ->
         os.kill(worker, signal.SIGSTOP)
         await on.driver.until(lambda: "worker_quiet" in on.driver.kinds_about(1))
         os.kill(worker, signal.SIGCONT)
-        await on.driver.until(lambda: "lease_renewed" in on.driver.kinds_about(1))
+        await on.driver.until(lambda: "worker_answered" in on.driver.kinds_about(1))
         assert on.driver.kinds_about(1).count("worker_quiet") == 1
         await finish(on)
 

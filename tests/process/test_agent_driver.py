@@ -83,7 +83,7 @@ async def train(on: Host, workers: int) -> int:
     for slot in range(workers):
         on.driver.start_worker(slot + 1, slot)
     await on.driver.waiting(workers)
-    members = [rounds_pb2.RankAssignment(worker_id=number, rank=number - 1) for number in (1, 2)]
+    members = [rounds_pb2.Seat(worker_id=number, rank=number - 1) for number in (1, 2)]
     on.driver.send(assign_round=round_of(*members))
     await on.driver.until(lambda: on.driver.texts().count(b"placed") == 2)
     return next(int(line.text) for line in on.driver.lines if line.worker_id == 1)

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 
 from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
 from edriver.checkpoints.manifest import Manifest
-from edriver.checkpoints.ownership import Owner, Ownership
+from edriver.checkpoints.ownership import FolderOwner, Ownership
 from edriver.model.ids import RoundId
 from edriver.system.proc_stat import process_name
 from edriver.worker.checkpoints import checkpoints as room
@@ -285,7 +285,7 @@ def test_one_of_another_state_is_refused(tmp_path: Path) -> None:
 
 def another_run(location: str | Path, run_id: str, round_id: RoundId, process: int) -> Ownership:
     """A claim of a process on this machine."""
-    me = replace(Owner.this_process({"EDRIVER_RUN_ID": run_id}), process=process_name(process))
+    me = replace(FolderOwner.this_process({"EDRIVER_RUN_ID": run_id}), process=process_name(process))
     claim = Ownership(CheckpointFolder(str(location)), me)
     claim.claim(round_id)
     return claim
@@ -313,11 +313,11 @@ def test_a_writer_that_was_stopped_until_its_folder_was_taken_over_leaves_nothin
 ) -> None:
     caplog.set_level(logging.INFO, "edriver.worker")
     monkeypatch.setenv("EDRIVER_RUN_ID", "mine")
-    me = Owner.this_process
-    monkeypatch.setattr(Owner, "this_process", staticmethod(lambda environ: replace(me(environ), process="1 1")))
+    me = FolderOwner.this_process
+    monkeypatch.setattr(FolderOwner, "this_process", staticmethod(lambda environ: replace(me(environ), process="1 1")))
     state = new_state(location, keep=1)
     train(state, 1)
-    monkeypatch.setattr(Owner, "this_process", staticmethod(me))
+    monkeypatch.setattr(FolderOwner, "this_process", staticmethod(me))
     before = [found.name for found in CheckpointFolder(location).found()]
     seal = CheckpointFolder.seal
 

@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sync import sync
-from edriver.worker.sync.sync import Record
+from edriver.worker.sync.sync import SyncRecord
 from tests.torch.test_sync import Custom, new_state, train
 
 
@@ -32,13 +32,13 @@ class Sink:
         pass
 
 
-def sent(tree: Any) -> tuple[torch.Tensor, Record]:
+def sent(tree: Any) -> tuple[torch.Tensor, SyncRecord]:
     """The stream and the record that a source makes of a tree."""
     sink, store = Sink(), HashStore()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(c10d, "_get_default_store", lambda: store)
         sync._send(tree, sink, "key")  # type: ignore[arg-type]
-    return torch.cat(sink.sent), Record.read(bytes(store.get("key")))
+    return torch.cat(sink.sent), SyncRecord.read(bytes(store.get("key")))
 
 
 def test_what_was_sent_is_unpacked() -> None:
@@ -100,8 +100,8 @@ def test_classes_are_looked_up_where_the_source_has_recorded_that_its_state_hold
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\0" * 48, Record(length=64, end=128, digest=bytes(32), classes=False).text()], ids=str
+    "text", [b"", b"\0" * 48, SyncRecord(length=64, end=128, digest=bytes(32), classes=False).text()], ids=str
 )
 def test_a_record_that_is_none_is_refused(text: bytes) -> None:
     with pytest.raises(PeerLostError, match="record"):
-        Record.read(text)
+        SyncRecord.read(text)

@@ -12,14 +12,14 @@ import fsspec
 import pytest
 
 from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
-from edriver.checkpoints.manifest import Entry, FileRecord, Manifest, ManifestError
+from edriver.checkpoints.manifest import CheckpointEntry, FileRecord, Manifest, ManifestError
 
 CONTENT = b"elements"
 
 
 def manifest(steps: int) -> Manifest:
     files = {"data": FileRecord(len(CONTENT), hashlib.sha256(CONTENT).hexdigest())}
-    entries = {"model.weight": Entry("float32", (2, 3), 24), "epoch": Entry("", (), 0)}
+    entries = {"model.weight": CheckpointEntry("float32", (2, 3), 24), "epoch": CheckpointEntry("", (), 0)}
     return Manifest(steps, "1.1:5", "run", 1.5, 2, "0.1", "2.13", files, entries)
 
 

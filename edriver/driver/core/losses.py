@@ -41,7 +41,7 @@ def loss_of(event: Loss, worker: WorkerName) -> Cause:
         case events.WorkerStuck():
             return Cause(CauseKind.STUCK, worker)
         case events.ExitOverdue(_, seconds):
-            return Cause(CauseKind.OUTSTAYED, worker, detail=Duration(seconds))
+            return Cause(CauseKind.EXIT_OVERDUE, worker, detail=Duration(seconds))
 
 
 def killed_from_outside(cause: Cause) -> bool:

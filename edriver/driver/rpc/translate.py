@@ -47,8 +47,8 @@ STACKS_ON_STDERR: Final = "its standard error says where each thread stands (nat
 def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.Event | None:
     """The event that a worker's report stands for; None for one that does not concern the core."""
     match report.WhichOneof("kind"):
-        case "waiting":
-            waiting = report.waiting
+        case "worker_waiting":
+            waiting = report.worker_waiting
             return events.WorkerWaiting(
                 worker_id,
                 waiting.ordinal,
@@ -64,42 +64,42 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             way = _CHECKPOINT_WAYS.get(reached.checkpoint_way, CheckpointWay.NONE)
             round_id = round_id_of(reached.round_id)
             return events.BoundaryReached(worker_id, round_id, reached.number, reached.boundaries, way)
-        case "saved":
-            return events.CheckpointSaved(worker_id, round_id_of(report.saved.round_id))
-        case "done":
-            return events.WorkerDone(worker_id, round_id_of(report.done.round_id), report.done.boundaries)
+        case "checkpoint_saved":
+            return events.CheckpointSaved(worker_id, round_id_of(report.checkpoint_saved.round_id))
+        case "worker_done":
+            return events.WorkerDone(worker_id, round_id_of(report.worker_done.round_id), report.worker_done.boundaries)
         case "collective_raised":
             raised = report.collective_raised
             return events.CollectiveRaised(worker_id, round_id_of(raised.round_id), raised.traceback)
         case "peer_unproven":
             unproven = report.peer_unproven
             return events.PeerUnproven(worker_id, round_id_of(unproven.round_id), unproven.reason)
-        case "first_boundary":
-            passed = report.first_boundary
+        case "first_boundary_passed":
+            passed = report.first_boundary_passed
             times = round_times_of(passed.times)
             return events.FirstBoundaryPassed(worker_id, round_id_of(passed.round_id), times, passed.digest)
-        case "stalled":
-            stall = report.stalled
+        case "worker_stalled":
+            stall = report.worker_stalled
             round_id = round_id_of(stall.round_id)
             stacks = STACKS_ON_STDERR if stall.HasField("stacks_on_stderr") else stall.stacks
             return events.WorkerStalled(worker_id, round_id, stall.phase, span_seconds(stall.duration), stacks)
-        case "idle":
-            idle = report.idle
+        case "worker_idle":
+            idle = report.worker_idle
             return events.WorkerIdle(worker_id, round_id_of(idle.round_id), span_seconds(idle.duration))
-        case "blocked":
-            blocked = report.blocked
+        case "worker_blocked":
+            blocked = report.worker_blocked
             round_id = round_id_of(blocked.round_id)
             return events.WorkerBlocked(worker_id, round_id, blocked.boundaries, span_seconds(blocked.duration))
-        case "stuck":
-            return events.WorkerStuck(worker_id, round_id_of(report.stuck.round_id))
+        case "worker_stuck":
+            return events.WorkerStuck(worker_id, round_id_of(report.worker_stuck.round_id))
         case "sources_loaded":
             files = (
                 events.SourceFile(file.name, file.digest, epoch_seconds(file.modify_time))
                 for file in report.sources_loaded.files
             )
             return events.SourcesLoaded(worker_id, tuple(files))
-        case "failed":
-            return events.WorkerFailed(worker_id, report.failed.traceback, report.failed.rejoins)
+        case "worker_failed":
+            return events.WorkerFailed(worker_id, report.worker_failed.traceback, report.worker_failed.rejoins)
         case _:
             return None
 
@@ -145,14 +145,14 @@ def recorded_error_of(exited: agent_pb2.WorkerExited) -> events.RecordedError | 
 
 
 Notified = (
-    actions.Notify
+    actions.BeginInterrupt
     | actions.StopAt
     | actions.GoOn
     | actions.Abort
     | actions.Finish
     | actions.Leave
     | actions.Skip
-    | actions.LookAgain
+    | actions.FindNewestCheckpoint
 )
 """What members of a round, or workers that wait for one, get as a notice."""
 
@@ -194,13 +194,13 @@ def notice_of(action: Notified, now: float) -> tuple[tuple[int, ...], notificati
 
     Args:
         action: the order.
-        now: the wall clock, in seconds since the epoch, for HostsUpdated.
+        now: the wall clock, in seconds since the epoch, for BeginInterrupt.
     """
     pb = notification_pb2
     match action:
-        case actions.Notify(workers, round_id, number, result):
+        case actions.BeginInterrupt(workers, round_id, number, result):
             return workers, pb.Notice(
-                hosts_updated=pb.HostsUpdated(
+                begin_interrupt=pb.BeginInterrupt(
                     round_id=round_id_message(round_id),
                     number=number,
                     result=rounds_pb2.HostUpdateResult.ValueType(int(result)),
@@ -222,8 +222,8 @@ def notice_of(action: Notified, now: float) -> tuple[tuple[int, ...], notificati
             return (worker_id,), pb.Notice(leave=pb.Leave())
         case actions.Skip(worker_id, ordinal):
             return (worker_id,), pb.Notice(skip=pb.Skip(ordinal=ordinal))
-        case actions.LookAgain(workers):
-            return workers, pb.Notice(look_again=pb.LookAgain())
+        case actions.FindNewestCheckpoint(workers):
+            return workers, pb.Notice(find_newest_checkpoint=pb.FindNewestCheckpoint())
 
 
 def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, agent_pb2.AssignRound]]:
@@ -233,10 +233,10 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         plan: the round.
         secret: what members of this round prove their membership with to one another.
     """
-    seats: dict[str, list[rounds_pb2.RankAssignment]] = {}
+    seats: dict[str, list[rounds_pb2.Seat]] = {}
     for seat in plan.seats:
         seats.setdefault(seat.host, []).append(
-            rounds_pb2.RankAssignment(worker_id=seat.worker_id, **{name: getattr(seat, name) for name in RANK_FIELDS})
+            rounds_pb2.Seat(worker_id=seat.worker_id, **{name: getattr(seat, name) for name in RANK_FIELDS})
         )
     shared = rounds_pb2.RoundAssignment(
         round_id=round_id_message(plan.round_id),
@@ -251,4 +251,4 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         fallback_size=plan.fallback_size,
     )
     for host, on_host in seats.items():
-        yield (host, agent_pb2.AssignRound(round=shared, members=on_host))
+        yield (host, agent_pb2.AssignRound(round=shared, seats=on_host))

@@ -19,7 +19,7 @@ from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, Participant, Stage
 
 
 class End(enum.Enum):
@@ -61,7 +61,7 @@ class RoundLoop:
         yield from self._offer(clean=False)
         while True:
             while participant.stage is Stage.WAITING:
-                if participant.looks_again:
+                if participant.finds_newest_checkpoint:
                     checkpoint: int | None = yield effects.NewestCheckpoint(look=True)
                     yield effects.Say(participant.waits_on(checkpoint))
                 else:
@@ -84,14 +84,14 @@ class RoundLoop:
                 return End.FAILED
             yield effects.Forget()
 
-    def boundary(self) -> Generator[Effect, Any, Verdict]:
+    def boundary(self) -> Generator[Effect, Any, BoundaryVerdict]:
         """Decide at a boundary that was just counted, and at which there is news: PASS, STOP or ABORT."""
         participant = self._participant
         if participant.boundaries == 1:
             yield effects.FirstBoundary()
-        while (verdict := participant.verdict()) is Verdict.WAIT:
+        while (verdict := participant.verdict()) is BoundaryVerdict.WAIT:
             yield effects.WaitForChange(for_verdict=True)
-        if verdict is Verdict.SWALLOWED:
+        if verdict is BoundaryVerdict.SWALLOWED:
             yield effects.Complain(Complaint.CALLED_AGAIN)
         return verdict
 
@@ -149,7 +149,7 @@ class RoundLoop:
         yield effects.Stopped(loss, size=0 if loss or place is None else place.size)
         if not loss:
             why: str = yield effects.Describe()
-            yield effects.Say(pb.Report(failed=pb.Failed(traceback=why, rejoins=True)))
+            yield effects.Say(pb.Report(worker_failed=pb.WorkerFailed(traceback=why, rejoins=True)))
         elif participant.abort_cause is None:
             text: str = yield effects.Describe()
             sent = participant.unproven(text) if raised is Raised.UNPROVEN else participant.raised(text)

@@ -153,7 +153,7 @@ class WorkerRounds:
                 self._sources.look(self._report_sources)
             case "abort" | "stop_at":
                 self._times.mark("notified")
-            case "assign_place":
+            case "assignment":
                 self._times.mark("assigned")
         with self._changed:
             answer = self._participant.take(notice)
@@ -167,6 +167,6 @@ class WorkerRounds:
                 self._watch.state.peer_lost()
             self._severing.begin(round_id)
         elif answer is not None and answer.HasField("boundary_reached"):
-            updated = notice.hosts_updated
+            updated = notice.begin_interrupt
             self.notifications.handle_hosts_updated(epoch_seconds(updated.timestamp), int(updated.result))
         return answer
