@@ -63,7 +63,7 @@ class StopWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginInterrupt:
+class HostsUpdated:
     """Begin an agreed interrupt, for the members are to change; each answers at once with BoundaryReached of the same
     number, and StopAt or GoOn ends it.
     """
@@ -192,7 +192,7 @@ Action = (
     | AbandonAgent
     | StartWorker
     | StopWorker
-    | BeginInterrupt
+    | HostsUpdated
     | StopAt
     | GoOn
     | Abort

@@ -104,7 +104,7 @@ class Notice(_message.Message):
 
     ATTACHED_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
-    BEGIN_INTERRUPT_FIELD_NUMBER: _builtins.int
+    HOSTS_UPDATED_FIELD_NUMBER: _builtins.int
     STOP_AT_FIELD_NUMBER: _builtins.int
     GO_ON_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
@@ -124,7 +124,7 @@ class Notice(_message.Message):
         """Asks for a sign of life."""
 
     @_builtins.property
-    def begin_interrupt(self) -> Global___BeginInterrupt:
+    def hosts_updated(self) -> Global___HostsUpdated:
         """Begins an agreed interrupt."""
 
     @_builtins.property
@@ -172,7 +172,7 @@ class Notice(_message.Message):
         *,
         attached: Global___Attached | None = ...,
         ping: Global___Ping | None = ...,
-        begin_interrupt: Global___BeginInterrupt | None = ...,
+        hosts_updated: Global___HostsUpdated | None = ...,
         stop_at: Global___StopAt | None = ...,
         go_on: Global___GoOn | None = ...,
         abort: Global___Abort | None = ...,
@@ -184,11 +184,11 @@ class Notice(_message.Message):
         driver_gone: Global___DriverGone | None = ...,
         take_stacks: Global___TakeStacks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "begin_interrupt", b"begin_interrupt", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "begin_interrupt", b"begin_interrupt", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "begin_interrupt", "stop_at", "go_on", "abort", "assignment", "finish", "leave", "skip", "find_newest_checkpoint", "driver_gone", "take_stacks"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assignment", "finish", "leave", "skip", "find_newest_checkpoint", "driver_gone", "take_stacks"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -228,7 +228,7 @@ class Report(_message.Message):
 
     @_builtins.property
     def boundary_reached(self) -> Global___BoundaryReached:
-        """Answers BeginInterrupt."""
+        """Answers HostsUpdated."""
 
     @_builtins.property
     def worker_done(self) -> Global___WorkerDone:
@@ -377,8 +377,8 @@ class Ping(_message.Message):
 Global___Ping: _TypeAlias = Ping  # noqa: Y015
 
 @_typing.final
-class BeginInterrupt(_message.Message):
-    """BeginInterrupt begins an agreed interrupt: the driver wants to change the members of the round. The worker answers at once
+class HostsUpdated(_message.Message):
+    """HostsUpdated begins an agreed interrupt: the driver wants to change the members of the round. The worker answers at once
     with BoundaryReached, and then waits at its next boundary for StopAt or GoOn with the same number.
     """
 
@@ -414,7 +414,7 @@ class BeginInterrupt(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BeginInterrupt: _TypeAlias = BeginInterrupt  # noqa: Y015
+Global___HostsUpdated: _TypeAlias = HostsUpdated  # noqa: Y015
 
 @_typing.final
 class StopAt(_message.Message):
@@ -1041,7 +1041,7 @@ Global___WorkerWaiting: _TypeAlias = WorkerWaiting  # noqa: Y015
 
 @_typing.final
 class BoundaryReached(_message.Message):
-    """BoundaryReached answers BeginInterrupt."""
+    """BoundaryReached answers HostsUpdated."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

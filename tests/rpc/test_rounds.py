@@ -73,7 +73,7 @@ def test_from_the_first_word_to_the_last(agent: Agent) -> None:
     assert agent.hear("pong").pong.number == 5
     agent.assign(1)
     assert agent.hear("worker_done").worker_done.boundaries == 3
-    agent.say(pb.Notice(begin_interrupt=pb.BeginInterrupt(round_id=round_id(1), number=1)))
+    agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
     assert agent.hear("boundary_reached").boundary_reached.boundaries == 3
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
     assert outcome.get(timeout=BOUND) == "trained"
@@ -140,10 +140,10 @@ def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: py
     agent.assign(1)
     assert entered.get(timeout=BOUND) == 0
     monkeypatch.setattr(state, "on_hosts_updated", lambda timestamp, update_res: received.put((timestamp, update_res)))
-    updated = pb.BeginInterrupt(
+    updated = pb.HostsUpdated(
         round_id=round_id(1), number=1, result=rounds_pb2.HOST_UPDATE_RESULT_ADDED, timestamp=timestamp(9.5)
     )
-    agent.say(pb.Notice(begin_interrupt=updated))
+    agent.say(pb.Notice(hosts_updated=updated))
     assert agent.hear("boundary_reached").boundary_reached.boundaries == 0
     assert received.get(timeout=BOUND) == (9.5, 2)
     agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=2)))
@@ -268,7 +268,7 @@ def test_a_worker_that_waits_for_a_verdict_is_not_checked_for_a_stall(
     agent.say(pb.Notice(ping=pb.Ping(number=1)))
     agent.hear("pong")
     assert looks.qsize() == 1, "one that trains is looked at"
-    agent.say(pb.Notice(begin_interrupt=pb.BeginInterrupt(round_id=round_id(1), number=1)))
+    agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
     agent.hear("boundary_reached")
     go.set()
     agent.hear("first_boundary_passed")
@@ -304,7 +304,7 @@ def test_a_script_that_catches_the_interrupt_gets_an_error(agent: Agent, end: st
     agent.attach()
     agent.hear("worker_waiting")
     agent.assign(1)
-    agent.say(pb.Notice(begin_interrupt=pb.BeginInterrupt(round_id=round_id(1), number=1)))
+    agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
     agent.hear("boundary_reached")
     agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=3)))
     go.set()

@@ -81,7 +81,7 @@ def done_is_no_report(patch: pytest.MonkeyPatch) -> None:
     """The notice waits for an answer of members whose function has returned."""
     original = Participant._begin_interrupt
 
-    def take(self: Participant, notice: pb.BeginInterrupt) -> pb.Report | None:
+    def take(self: Participant, notice: pb.HostsUpdated) -> pb.Report | None:
         return None if self.stage is Stage.DONE else original(self, notice)
 
     patch.setattr(Participant, "_begin_interrupt", take)

@@ -175,7 +175,7 @@ def drive(position: Position, rules: Rules) -> Iterator[Position]:
         return
     number = position.number
     if position.reports is None and number < rules.interrupts:
-        notice = pb.Notice(begin_interrupt=pb.BeginInterrupt(round_id=ROUND, number=number + 1))
+        notice = pb.Notice(hosts_updated=pb.HostsUpdated(round_id=ROUND, number=number + 1))
         reports = tuple(sorted(position.done)) if rules.done_counts else ()
         yield send(position, notice, number + 1, reports, None)
     elif position.reports is not None:

@@ -212,7 +212,7 @@ class World:
         """Have all members stop at the same boundary, and let them pass the gate; returns them."""
         passed: dict[int, int] = {}
         for worker in self._members:
-            worker.say(begin_interrupt=pb.BeginInterrupt(round_id=self._round_id, number=1))
+            worker.say(hosts_updated=pb.HostsUpdated(round_id=self._round_id, number=1))
         while len(passed) < len(self._members):
             worker_id, report = self._next()
             if report.HasField("boundary_reached"):

@@ -84,12 +84,12 @@ WRITES_AND_DIES = """
 import os, sys
 from pathlib import Path
 from edriver.model import events
-from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import Head, Turn
+from edriver.driver.journal.entries import JournalEntry
+from edriver.driver.journal.journal import Head, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 journal = SqliteJournal.create(Path(sys.argv[1]), Head("5d2f01aa", (), "", {}, b"k", ""))
 for n in range(500):
-    journal.append([Turn(Entry(float(n), 0.0, events.Ticked()))])
+    journal.append([JournalRecord(JournalEntry(float(n), 0.0, events.Ticked()))])
 os.kill(os.getpid(), 9)
 """
 

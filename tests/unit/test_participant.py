@@ -18,8 +18,8 @@ FIRST = RoundId(1, 1)
 SECOND = RoundId(1, 2)
 
 
-def begin_interrupt(number: int, round_id: RoundId = FIRST) -> pb.Notice:
-    return pb.Notice(begin_interrupt=pb.BeginInterrupt(round_id=round_id_message(round_id), number=number))
+def hosts_updated(number: int, round_id: RoundId = FIRST) -> pb.Notice:
+    return pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id_message(round_id), number=number))
 
 
 def stop_at(number: int, boundary: int, round_id: RoundId = FIRST) -> pb.Notice:
@@ -94,7 +94,7 @@ def snapshot(participant: Participant) -> dict[str, Any]:
 
 
 TAKEN_AT: dict[str, tuple[pb.Notice, set[Stage]]] = {
-    "begin-interrupt": (begin_interrupt(1), {Stage.ASSIGNED, Stage.DONE}),
+    "hosts-updated": (hosts_updated(1), {Stage.ASSIGNED, Stage.DONE}),
     "stop-at-unasked": (stop_at(1, 5), set()),
     "stop-at-number-0": (stop_at(0, 5), set()),
     "go-on-unasked": (go_on(1), set()),
@@ -106,7 +106,7 @@ TAKEN_AT: dict[str, tuple[pb.Notice, set[Stage]]] = {
     "skip-of-another-call": (pb.Notice(skip=pb.Skip(ordinal=2)), set()),
     "attached": (pb.Notice(attached=pb.Attached(run_id="r", worker_id=7)), set()),
     "abort-of-another-round": (abort(SECOND), set()),
-    "begin-interrupt-of-another-round": (begin_interrupt(1, SECOND), set()),
+    "hosts-updated-of-another-round": (hosts_updated(1, SECOND), set()),
     "finish-of-another-round": (finish(SECOND), set()),
 }
 
@@ -118,7 +118,7 @@ def test_a_notice_counts_only_at_its_stages(notice: pb.Notice, taken_at: set[Sta
     before, news = snapshot(participant), participant.news
     answer = participant.take(notice)
     assert (snapshot(participant) != before) == (stage in taken_at)
-    assert (answer is not None) == (notice.HasField("begin_interrupt") and stage in taken_at)
+    assert (answer is not None) == (notice.HasField("hosts_updated") and stage in taken_at)
     assert participant.news == news + 1  # even a dropped one is news: the boundary looks, and finds nothing
 
 
@@ -165,7 +165,7 @@ def test_a_dropped_notice_is_looked_at_once() -> None:
 @pytest.mark.parametrize("boundaries", [0, 1, 7])
 def test_a_notice_is_answered_with_the_boundaries_passed_and_the_next_one_waits(boundaries: int) -> None:
     participant = training(boundaries)
-    answer = participant.take(begin_interrupt(1))
+    answer = participant.take(hosts_updated(1))
     assert answer is not None
     reached = answer.boundary_reached
     assert (reached.round_id, reached.number, reached.boundaries) == (round_id_message(FIRST), 1, boundaries)
@@ -177,7 +177,7 @@ def test_a_notice_is_answered_with_the_boundaries_passed_and_the_next_one_waits(
 @pytest.mark.parametrize("further", [0, 1, 4])
 def test_all_boundaries_before_the_agreed_one_pass(further: int) -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     assert reach(participant) is BoundaryVerdict.WAIT
     participant.take(stop_at(1, boundary=4 + further))
     verdicts = [participant.verdict(), *(reach(participant) for _ in range(further))]
@@ -187,14 +187,14 @@ def test_all_boundaries_before_the_agreed_one_pass(further: int) -> None:
 
 def test_a_verdict_that_comes_before_the_boundary_needs_no_wait() -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     participant.take(stop_at(1, boundary=5))
     assert [reach(participant), reach(participant)] == [BoundaryVerdict.PASS, BoundaryVerdict.STOP]
 
 
 def test_a_verdict_to_go_on_costs_one_look() -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     assert reach(participant) is BoundaryVerdict.WAIT
     participant.take(go_on(1))
     assert participant.verdict() is BoundaryVerdict.PASS
@@ -205,7 +205,7 @@ def test_a_notice_between_the_count_and_the_look_reports_the_boundary_as_passed(
     participant = training(boundaries=3)
     participant.take(abort(SECOND))  # news of no concern, so that the training thread goes on to look
     assert participant.passed(committed=True)
-    answer = participant.take(begin_interrupt(1))
+    answer = participant.take(hosts_updated(1))
     assert answer is not None
     assert answer.boundary_reached.boundaries == 4
     assert participant.verdict() is BoundaryVerdict.PASS
@@ -215,7 +215,7 @@ def test_a_notice_between_the_count_and_the_look_reports_the_boundary_as_passed(
 def test_a_done_member_answers_with_all_its_boundaries() -> None:
     participant = training(boundaries=6)
     participant.done()
-    answer = participant.take(begin_interrupt(1))
+    answer = participant.take(hosts_updated(1))
     assert answer is not None
     assert answer.boundary_reached.boundaries == 6
 
@@ -232,7 +232,7 @@ def test_a_done_member_answers_with_all_its_boundaries() -> None:
 @pytest.mark.parametrize("abort_last", [True, False], ids=["abort-last", "abort-first"])
 def test_an_abort_overrides_whatever_was_agreed(verdicts: list[pb.Notice], abort_last: bool) -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     for notice in [*verdicts, abort()] if abort_last else [abort(), *verdicts]:
         participant.take(notice)
     assert reach(participant) is BoundaryVerdict.ABORT
@@ -241,7 +241,7 @@ def test_an_abort_overrides_whatever_was_agreed(verdicts: list[pb.Notice], abort
 
 def test_a_waiting_boundary_returns_at_an_abort() -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     assert reach(participant) is BoundaryVerdict.WAIT
     participant.take(abort())
     assert participant.verdict() is BoundaryVerdict.ABORT
@@ -258,15 +258,15 @@ def test_a_waiting_boundary_returns_at_an_abort() -> None:
         pytest.param(stop_at(3, boundary=4), id="stop-at-of-an-interrupt-to-come"),
         pytest.param(stop_at(2, boundary=4, round_id=SECOND), id="stop-at-of-another-round"),
         pytest.param(go_on(2, round_id=SECOND), id="go-on-of-another-round"),
-        pytest.param(begin_interrupt(2), id="the-same-notice-again"),
-        pytest.param(begin_interrupt(1), id="an-older-notice"),
+        pytest.param(hosts_updated(2), id="the-same-notice-again"),
+        pytest.param(hosts_updated(1), id="an-older-notice"),
     ],
 )
 def test_only_the_verdict_of_the_last_answer_counts(stale: pb.Notice) -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     participant.take(go_on(1))
-    participant.take(begin_interrupt(2))
+    participant.take(hosts_updated(2))
     assert reach(participant) is BoundaryVerdict.WAIT
     assert participant.take(stale) is None
     assert participant.verdict() is BoundaryVerdict.WAIT
@@ -276,9 +276,9 @@ def test_only_the_verdict_of_the_last_answer_counts(stale: pb.Notice) -> None:
 
 def test_a_second_go_on_does_not_undo_a_later_answer() -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     participant.take(go_on(1))
-    participant.take(begin_interrupt(2))
+    participant.take(hosts_updated(2))
     participant.take(go_on(1))
     assert reach(participant) is BoundaryVerdict.WAIT
 
@@ -286,7 +286,7 @@ def test_a_second_go_on_does_not_undo_a_later_answer() -> None:
 def test_to_pass_an_agreed_boundary_is_the_scripts_mistake() -> None:
     """It caught what its signal handler raised while the boundary waited for the verdict."""
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     participant.take(stop_at(1, boundary=4))
     participant.passed(committed=True)
     participant.passed(committed=True)
@@ -296,7 +296,7 @@ def test_to_pass_an_agreed_boundary_is_the_scripts_mistake() -> None:
 @pytest.mark.parametrize("verdict", [BoundaryVerdict.STOP, BoundaryVerdict.ABORT])
 def test_to_go_on_after_a_round_is_over_is_the_scripts_mistake(verdict: BoundaryVerdict) -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     participant.take(stop_at(1, boundary=4) if verdict is BoundaryVerdict.STOP else abort())
     assert [reach(participant) for _ in range(3)] == [verdict, BoundaryVerdict.SWALLOWED, BoundaryVerdict.SWALLOWED]
     participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
@@ -306,14 +306,14 @@ def test_to_go_on_after_a_round_is_over_is_the_scripts_mistake(verdict: Boundary
 
 def test_a_new_round_begins_with_nothing_of_the_old_one() -> None:
     participant = training(boundaries=3)
-    participant.take(begin_interrupt(1))
+    participant.take(hosts_updated(1))
     participant.take(stop_at(1, boundary=4))
     participant.take(abort())
     participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
     participant.take(assignment(SECOND))
     assert (participant.round_id, participant.boundaries, participant.abort_cause) == (SECOND, 0, None)
     assert [reach(participant) for _ in range(5)] == [BoundaryVerdict.PASS] * 5
-    assert participant.take(begin_interrupt(1, SECOND)) is not None  # numbers count within a round
+    assert participant.take(hosts_updated(1, SECOND)) is not None  # numbers count within a round
 
 
 @pytest.mark.parametrize("round_id", [RoundId(1, 2), RoundId(1, 1), RoundId(0, 9)], ids=str)
@@ -327,7 +327,7 @@ def test_a_place_in_a_round_that_is_not_newer_is_dropped(round_id: RoundId) -> N
     assert participant.round_id == RoundId(2, 1)
 
 
-@pytest.mark.parametrize("notice", [abort(), begin_interrupt(1), finish()], ids=["abort", "begin-interrupt", "finish"])
+@pytest.mark.parametrize("notice", [abort(), hosts_updated(1), finish()], ids=["abort", "hosts-updated", "finish"])
 def test_a_worker_that_has_stopped_ignores_notices_of_that_round(notice: pb.Notice) -> None:
     participant = training(boundaries=3)
     participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")

@@ -82,7 +82,7 @@ class Worker:
 
     def stop_here(self) -> None:
         """The driver agrees on the boundary that the next call reaches."""
-        self.take(begin_interrupt=pb.BeginInterrupt(round_id=self.round_id, number=1))
+        self.take(hosts_updated=pb.HostsUpdated(round_id=self.round_id, number=1))
         at = self.participant.boundaries + 1
         self.take(stop_at=pb.StopAt(round_id=self.round_id, number=1, boundary=at))
 
@@ -191,7 +191,7 @@ def test_a_worker_whose_run_has_no_driver_leaves_at_its_next_boundary(checkpoint
 def test_a_boundary_that_waits_for_a_verdict_waits_no_longer() -> None:
     worker = entered()
     worker.train(boundaries=2)
-    worker.take(begin_interrupt=pb.BeginInterrupt(round_id=worker.round_id, number=1))
+    worker.take(hosts_updated=pb.HostsUpdated(round_id=worker.round_id, number=1))
     assert worker.boundary() == effects.WaitForChange(for_verdict=True)
     worker.take(**driver_gone())
     assert worker.boundary() is BoundaryVerdict.STOP
@@ -444,7 +444,7 @@ def test_the_first_boundary_of_a_round_is_reported() -> None:
 def test_a_boundary_waits_for_the_others_and_reports_it() -> None:
     worker = entered()
     worker.train()
-    worker.take(begin_interrupt=pb.BeginInterrupt(round_id=worker.round_id, number=1))
+    worker.take(hosts_updated=pb.HostsUpdated(round_id=worker.round_id, number=1))
     assert worker.boundary() == effects.WaitForChange(for_verdict=True)
 
 

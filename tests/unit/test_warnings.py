@@ -58,14 +58,14 @@ class Driver:
         self.now, self.change, self.fault = 0.0, 0.0, ""
         self.watch = DriverWatch(lambda: self.now, lambda: self.change, lambda: self.fault)
 
-    def look(self, after: float = LOOK_INTERVAL) -> list[tuple[Cause, bool]]:
+    def check(self, after: float = LOOK_INTERVAL) -> list[tuple[Cause, bool]]:
         self.now += after
         return list(self.watch.check())
 
 
 @pytest.mark.parametrize(("pause", "found"), [(0.0, []), (1.9, []), (8.0, [8.0])])
 def test_a_driver_that_has_stood_still_says_so(pause: float, found: list[float]) -> None:
-    causes = [cause for cause, _ in Driver().look(LOOK_INTERVAL + pause)]
+    causes = [cause for cause, _ in Driver().check(LOOK_INTERVAL + pause)]
     assert causes == [Cause(CauseKind.DRIVER_PAUSED, detail=Duration(seconds)) for seconds in found]
 
 

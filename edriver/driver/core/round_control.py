@@ -34,12 +34,12 @@ from edriver.model import events
 from edriver.model.actions import (
     Abort,
     Action,
-    BeginInterrupt,
     Explain,
     FindNewestCheckpoint,
     Finish,
     FinishRun,
     GoOn,
+    HostsUpdated,
     Leave,
     RunEnd,
     Skip,
@@ -374,7 +374,7 @@ class RoundControl:
             return []
         interrupt = current.ask(now + self._answer_timeout)
         result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
-        return [BeginInterrupt(current.order(members), current.plan.round_id, interrupt.number, result)]
+        return [HostsUpdated(current.order(members), current.plan.round_id, interrupt.number, result)]
 
     def _give_verdict(self, current: Round, interrupt: Interrupt, wanted: set[int], now: float) -> list[Action]:
         """All members have answered: they go on, or stop at one boundary.

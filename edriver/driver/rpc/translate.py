@@ -145,7 +145,7 @@ def recorded_error_of(exited: agent_pb2.WorkerExited) -> events.RecordedError | 
 
 
 Notified = (
-    actions.BeginInterrupt
+    actions.HostsUpdated
     | actions.StopAt
     | actions.GoOn
     | actions.Abort
@@ -194,13 +194,13 @@ def notice_of(action: Notified, now: float) -> tuple[tuple[int, ...], notificati
 
     Args:
         action: the order.
-        now: the wall clock, in seconds since the epoch, for BeginInterrupt.
+        now: the wall clock, in seconds since the epoch, for HostsUpdated.
     """
     pb = notification_pb2
     match action:
-        case actions.BeginInterrupt(workers, round_id, number, result):
+        case actions.HostsUpdated(workers, round_id, number, result):
             return workers, pb.Notice(
-                begin_interrupt=pb.BeginInterrupt(
+                hosts_updated=pb.HostsUpdated(
                     round_id=round_id_message(round_id),
                     number=number,
                     result=rounds_pb2.HostUpdateResult.ValueType(int(result)),

@@ -119,8 +119,8 @@ class Participant:
             return pb.Report(pong=pb.Pong(number=notice.ping.number))
         self.news += 1  # before boundaries is read: see the module's text
         match notice.WhichOneof("kind"):
-            case "begin_interrupt":
-                return self._begin_interrupt(notice.begin_interrupt)
+            case "hosts_updated":
+                return self._begin_interrupt(notice.hosts_updated)
             case "stop_at" if self._means_us(notice.stop_at.round_id, notice.stop_at.number):
                 self._stop_at = notice.stop_at.boundary
             case "go_on" if self._means_us(notice.go_on.round_id, notice.go_on.number):
@@ -148,7 +148,7 @@ class Participant:
         elif self.stage is Stage.DONE:
             self.abort_cause = "the run has no driver any more"
 
-    def _begin_interrupt(self, notice: pb.BeginInterrupt) -> pb.Report | None:
+    def _begin_interrupt(self, notice: pb.HostsUpdated) -> pb.Report | None:
         if not self._is_ours(notice.round_id) or notice.number <= self._number:
             return None
         if self.stage not in (Stage.ASSIGNED, Stage.DONE):

@@ -167,6 +167,6 @@ class WorkerRounds:
                 self._watch.state.peer_lost()
             self._severing.begin(round_id)
         elif answer is not None and answer.HasField("boundary_reached"):
-            updated = notice.begin_interrupt
+            updated = notice.hosts_updated
             self.notifications.handle_hosts_updated(epoch_seconds(updated.timestamp), int(updated.result))
         return answer
