@@ -24,7 +24,7 @@ from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2
 from edriver.wire import message_limits
 from tests.fuzz.messages import Fuzzer
-from tests.fuzz.test_wire_messages import SOURCES, messages
+from tests.fuzz.strategies import SOURCES, messages
 
 WAITING = events.WorkerWaiting(1, 1, Version(RoundId(1, 2), 3), StoreAddress("a", 4000), "digest")
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))

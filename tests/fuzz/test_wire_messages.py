@@ -25,8 +25,7 @@ from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rendezvous_pb2,
 from edriver.wire import message_limits
 from edriver.wire.conversion import RANK_FIELDS, duration, epoch_seconds, span_seconds, timestamp, version_message
 from edriver.worker.rounds.participant import Participant, Stage
-from tests.fuzz.messages import Fuzzer
-from tests.fuzz.test_versions import NUMBERS, VERSIONS
+from tests.fuzz.strategies import NUMBERS, VERSIONS, check_sentence, messages
 from tests.sim.scanning import check_indexes
 
 FILES = (agent_pb2, control_pb2, notification_pb2, rendezvous_pb2, status_pb2)
@@ -38,12 +37,7 @@ REQUESTS = [
 ]
 """Every message that a server of ours takes."""
 
-SOURCES = st.randoms(use_true_random=False)
 STORES = st.builds(StoreAddress, st.text(max_size=8), st.integers(0, 65535))
-
-
-def messages(kind: type[Message]) -> st.SearchStrategy[Message]:
-    return SOURCES.map(lambda source: Fuzzer(source).message(kind))
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------
@@ -60,11 +54,6 @@ def test_a_message_is_within_its_limits_or_refused_by_one_sentence(message: Mess
     message_limits.check(message)
     assert message.SerializeToString(deterministic=True) == once, "what is within its limits is changed"
     assert type(message).FromString(once) == message or _has_nan(once)
-
-
-def check_sentence(text: str, longest: int) -> None:
-    assert text.isprintable()
-    assert len(text) < longest, "a message repeats what has come"
 
 
 def _has_nan(data: bytes) -> bool:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import shlex
 import signal
-import sys
-from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edriver.agent.workers.processes import children_of
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
-from tests.process.fake_driver import AGENT_ID, AMPLE, RUN_ID, FakeDriver, Host, end_of, host, pidfd_of
-
-FAKE_WORKER = [sys.executable, str(Path(__file__).with_name("fake_worker.py"))]
-
-FORKS_A_SLEEPER = """
-import os, time
-child = os.fork()
-if child == 0:
-    time.sleep(600)
-print(os.getpid(), flush=True)
-print(child, flush=True)
-time.sleep(600)
-"""
+from edriver.v1 import cause_pb2, notification_pb2, rounds_pb2
+from tests.process.fake_driver import (
+    AGENT_ID,
+    AMPLE,
+    FAKE_WORKER,
+    FORKS_A_SLEEPER,
+    RUN_ID,
+    FakeDriver,
+    end_of,
+    finish,
+    host,
+    in_loop,
+    pidfd_of,
+    round_of,
+    script,
+)
 
 IGNORES_SIGTERM = """
 import os, signal, time
@@ -62,31 +60,6 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(600)
 """
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in a loop of its own, bounded."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), AMPLE))
-
-    return run
-
-
-def script(source: str) -> Sequence[str]:
-    return [sys.executable, "-I", "-c", source]
-
-
-def round_of(*seats: rounds_pb2.Seat) -> agent_pb2.AssignRound:
-    shared = rounds_pb2.RoundAssignment(round_id=rounds_pb2.RoundId(incarnation=1, n=1), size=8)
-    return agent_pb2.AssignRound(round=shared, seats=seats)
-
-
-async def finish(on: Host) -> None:
-    """Shut the agent down in order."""
-    on.driver.shut_down(AMPLE)
-    assert await on.agent.exit_code() == 0
 
 
 @in_loop

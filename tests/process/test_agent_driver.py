@@ -11,8 +11,20 @@ from pathlib import Path
 import pytest
 
 from edriver.v1 import notification_pb2, rounds_pb2
-from tests.process.fake_driver import AMPLE, AgentProcess, Host, end_of, host, pidfd_of
-from tests.process.test_agent import FAKE_WORKER, FORKS_A_SLEEPER, finish, in_loop, round_of, script
+from tests.process.fake_driver import (
+    AMPLE,
+    FAKE_WORKER,
+    FORKS_A_SLEEPER,
+    AgentProcess,
+    Host,
+    end_of,
+    finish,
+    host,
+    in_loop,
+    pidfd_of,
+    round_of,
+    script,
+)
 
 
 @in_loop

@@ -28,6 +28,7 @@ from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, Swallowe
 from edriver.worker.rounds import notification
 from edriver.worker.state.object_state import ObjectState
 from tests.rpc.hand_made_agent import BOUND, Agent, Group, in_thread, round_id, rounds_of
+from tests.waiting import until
 
 
 class SlowState(ObjectState):
@@ -272,8 +273,7 @@ def test_a_worker_that_waits_for_a_verdict_is_not_checked_for_a_stall(
     agent.hear("boundary_reached")
     go.set()
     agent.hear("first_boundary_passed")
-    while not rounds._watch.waits_for_verdict:  # set by the training thread, right after what was heard
-        threading.Event().wait(0.001)
+    until(lambda: rounds._watch.waits_for_verdict)  # set by the training thread, right after what was heard
     agent.say(pb.Notice(ping=pb.Ping(number=2)))
     agent.hear("pong")
     assert looks.qsize() == 1

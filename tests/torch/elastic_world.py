@@ -308,3 +308,17 @@ def _work(pipe: Connection, script: Script, fate: Fate, folder: Path, worker_id:
         os._exit(1)
     pipe.send(("", value))
     os._exit(0)
+
+
+GATE = 12
+
+
+def ordeal(one: World, size: int) -> list[str]:
+    """Lose a worker in step 4's backward pass and one in step 8's optimizer, halve the world, and double it."""
+    one.form(one.start(*[None] * (size - 1), Death(4, "backward")))
+    one.form([*one.await_death(), *one.start(Death(8, "optimizer"))])
+    one.form([*one.await_death(), *one.start(None)])
+    members = one.interrupt()
+    one.leave(members[size // 2 :])
+    one.form([*members[: size // 2], *one.start(*[None] * (size - size // 2))])
+    return one.finish()

@@ -10,35 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore
-from torch.distributed import distributed_c10d as c10d
 
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sync import sync
 from edriver.worker.sync.sync import SyncRecord
-from tests.torch.test_sync import Custom, new_state, train
-
-
-class Sink:
-    """A next rank that only keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[torch.Tensor] = []
-
-    def pass_on(self, piece: torch.Tensor) -> None:
-        self.sent.append(piece.clone())
-
-    def finish(self) -> None:
-        pass
-
-
-def sent(tree: Any) -> tuple[torch.Tensor, SyncRecord]:
-    """The stream and the record that a source makes of a tree."""
-    sink, store = Sink(), HashStore()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(c10d, "_get_default_store", lambda: store)
-        sync._send(tree, sink, "key")  # type: ignore[arg-type]
-    return torch.cat(sink.sent), SyncRecord.read(bytes(store.get("key")))
+from tests.torch.synced_states import Custom, new_state, sent, train
 
 
 def test_what_was_sent_is_unpacked() -> None:

@@ -15,8 +15,7 @@ from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
 from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
-from tests.unit.test_event_history import Story
-from tests.unit.test_host_state import connected
+from tests.unit.event_story import Story, connected
 
 DEMAND = Demand(slots=4, needed=2)
 

@@ -15,7 +15,7 @@ from edriver.checkpoints.ownership import FolderOwner, Ownership
 from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.commands.checkpoint import checkpoint
 from edriver.model.ids import RoundId
-from tests.unit.test_checkpoint_folder import manifest, write
+from tests.made_checkpoints import manifest, write
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from edriver.v1.rendezvous_pb2 import (
     StateChange,
 )
 from edriver.wire.store_values import NotANumberError
-from tests.unit.test_rendezvous_state import change, entry, names
+from tests.unit.rendezvous_changes import change, entry, names
 
 
 class Clock:
@@ -110,8 +110,9 @@ def test_nodes_get_a_whole_lease_from_a_restarted_server(host: Host) -> None:
     host.join("a")
     host.clock.now += 1000
     state = host.restart().get("r").state
-    state.expire(host.clock.now + 14)
-    assert not any(node.expired for node in state.nodes)
+    for seconds, expired in ((14, False), (16, True)):
+        state.expire(host.clock.now + seconds)
+        assert [node.expired for node in state.nodes] == [expired]
 
 
 def test_a_change_that_arrives_again_is_made_once_also_after_a_restart(host: Host) -> None:

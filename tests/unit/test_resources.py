@@ -32,6 +32,7 @@ from edriver.agent.resources.resident import MAX_WALK_AGE, PAGE_BYTES, ResidentM
 from edriver.agent.resources.sample import Sample, WorkerPlace
 from edriver.agent.resources.sampler import Sampler
 from edriver.v1 import agent_pb2, resources_pb2
+from tests.waiting import until
 
 MIB = 1 << 20
 
@@ -412,8 +413,7 @@ def test_a_worker_and_its_child_as_they_are_sampled() -> None:
         (usage,) = sampler.sample([WorkerPlace(1, pid)]).workers.values()
         after_first = read()
         assert not usage.HasField("cpu_cores")
-        while read()[1] < after_first[1] + 0.3:
-            time.sleep(0.05)
+        until(lambda: read()[1] >= after_first[1] + 0.3, "they use the processor")
         before_second = read()
         sample = sampler.sample([WorkerPlace(1, pid), WorkerPlace(2, 2**22 + 1)])
         after_second = read()

@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from edriver.driver.engines.slurm.submission import Submission
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
 from edriver.system.runs import RUN_FOLDER_VARIABLE
 from tests.slurm_answers import Answers
+from tests.waiting import until
 
 
 def job(number: int, state: str = "RUNNING", node: str = "", reason: str = "None") -> Job:
@@ -107,10 +107,7 @@ def test_a_notice_is_passed_on() -> None:
     agent = subprocess.Popen(["sleep", "3600"])
     passing = subprocess.Popen([sys.executable, "-I", "-S", pass_on.__file__, str(agent.pid)])
     try:
-        deadline = time.monotonic() + 20
-        while "sigtimedwait" not in Path(f"/proc/{passing.pid}/wchan").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: "sigtimedwait" in Path(f"/proc/{passing.pid}/wchan").read_text(), "it waits for signals")
         passing.terminate()
         assert passing.wait(20) == 0
         assert agent.wait(20) == -signal.SIGUSR1
