@@ -298,7 +298,7 @@ def a_kill_is_a_hosts_fault_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def uneven_steps_are_waited_out(patch: pytest.MonkeyPatch) -> None:
     """A member waits for one that is done, for ever."""
-    patch.setattr(UnevenWatch, "look", lambda self, current, now: None)
+    patch.setattr(UnevenWatch, "check", lambda self, current, now: None)
 
 
 def members_that_stop_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
