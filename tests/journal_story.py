@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from edriver.driver.core.membership import Membership
 from edriver.driver.driver_state import DriverState
-from edriver.driver.journal.draws import Draws
+from edriver.driver.journal.keyed_random import KeyedRandom
 from edriver.driver.journal.orders import order_text
 from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.observe.console.announcements import Announcements
@@ -34,8 +34,8 @@ class Driver:
     def __init__(self) -> None:
         self.now = 100.0
         clock = lambda: self.now  # noqa: E731
-        self.draws = Draws(b"k" * 32)
-        self.core = Membership(Settings(np=2, min_np=1, max_np=4), now=0.0, draw=self.draws.number)
+        self.draws = KeyedRandom(b"k" * 32)
+        self.core = Membership(Settings(np=2, min_np=1, max_np=4), now=0.0, draw=self.draws.random)
         self.history = EventHistory(self.core, ProgressTracker(clock), clock)
         self.announcements = Announcements()
         self.registry = AgentRegistry(Mailbox(100), clock, draw_secret=self.draws.secret)

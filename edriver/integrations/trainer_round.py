@@ -14,7 +14,7 @@ from transformers import ProgressCallback, Trainer
 from transformers.trainer_callback import ExportableState, TrainerState
 
 from edriver.integrations.accelerate import ElasticAccelerator, ElasticLoader, enter_round
-from edriver.integrations.trainer_progress import Progress, planned
+from edriver.integrations.trainer_progress import TrainerProgress, planned
 from edriver.integrations.trainer_settings import refuse_settings
 from edriver.worker import context
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
@@ -31,7 +31,7 @@ class RoundTrainer(Trainer):
     optimizer: Any
     control: Any
     _sampler: ElasticSampler
-    _progress: Progress
+    _progress: TrainerProgress
     _begins_at: tuple[int, int]  # steps and epochs, before the first step of `train`
     _picked_up: bool
 

@@ -27,7 +27,7 @@ from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput, set_seed
 
-from edriver.integrations.trainer_progress import Progress
+from edriver.integrations.trainer_progress import TrainerProgress
 from edriver.integrations.trainer_round import RoundTrainer, callback_states
 from edriver.worker import context
 from edriver.worker.rounds.run import run
@@ -93,7 +93,7 @@ class ElasticTrainer(RoundTrainer):
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         shuffle = self.args.train_sampling_strategy != "sequential"
         self._sampler = ElasticSampler(self.train_dataset, shuffle=shuffle, seed=seed)
-        self._progress = Progress()
+        self._progress = TrainerProgress()
         self._begins_at = 0, 0
         if resume_from_checkpoint is not None:
             self._go_to(Path(resume_from_checkpoint, TRAINER_STATE_NAME))

@@ -25,7 +25,7 @@ class CauseKind(enum.Enum):
     SILENT = "silent"  # Duration: it has not answered for a whole lease
     STALLED = "stalled"  # Stall
     STUCK = "stuck"  # it hangs in a collective of an aborted round
-    OUTSTAYED = "outstayed"  # Duration: its process outlived its script
+    EXIT_OVERDUE = "exit-overdue"  # Duration: its process outlived its script
     UNREACHABLE = "unreachable"  # AgentFault: its agent is silent
     LOST_WITH_HOST = "lost-with-host"  # AgentFault: its agent was lost
     NOT_STARTED = "not-started"  # Exit: its process could not be started

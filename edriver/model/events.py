@@ -351,13 +351,14 @@ class WorkerBlocked:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """A host, or one of its slots, is to be drained: not used again until UndrainRequested.
+    """A host, or one of its slots, is to be drained: not used again until UndrainRequested. By an operator, or by the
+    host's agent, whose host is about to be taken away.
 
     Attributes:
         host: the host.
         slot: the slot; None: all of the host.
         reason: the reason, for observers.
-        requester: the operator who requests it, according to their client; empty: not known.
+        requester: the operator who requests it, according to their client; empty: not known, or the agent.
     """
 
     host: str
@@ -471,4 +472,4 @@ def loss_of(event: Loss, worker: WorkerName) -> Cause:
         case WorkerStuck():
             return Cause(CauseKind.STUCK, worker)
         case ExitOverdue(_, seconds):
-            return Cause(CauseKind.OUTSTAYED, worker, detail=Duration(seconds))
+            return Cause(CauseKind.EXIT_OVERDUE, worker, detail=Duration(seconds))

@@ -57,6 +57,8 @@ class Seat:
 class RoundPlan:
     """A round as the driver assigns it. As an action: begin it; every member learns its place.
 
+    No message has this name: each host gets a part of it (AssignRound), and each member an Assignment.
+
     Attributes:
         round_id: the round.
         ordinal: the number of the script's `run` call that it belongs to.

@@ -9,9 +9,7 @@ from edriver.model.plan import Assignment, RoundPlan
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 from edriver.wire.conversion import round_id_message, round_id_of, store_address_message, store_address_of
 
-RANK_FIELDS: Final = tuple(
-    field.name for field in rounds_pb2.RankAssignment.DESCRIPTOR.fields if field.name != "worker_id"
-)
+RANK_FIELDS: Final = tuple(field.name for field in rounds_pb2.Seat.DESCRIPTOR.fields if field.name != "worker_id")
 """A member's ranks and sizes, by the names that they have in Seat and Assignment as well."""
 
 
@@ -22,10 +20,10 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         plan: the round.
         secret: what members of this round prove their membership with to one another.
     """
-    seats: dict[str, list[rounds_pb2.RankAssignment]] = {}
+    seats: dict[str, list[rounds_pb2.Seat]] = {}
     for seat in plan.seats:
         seats.setdefault(seat.host, []).append(
-            rounds_pb2.RankAssignment(worker_id=seat.worker_id, **{name: getattr(seat, name) for name in RANK_FIELDS})
+            rounds_pb2.Seat(worker_id=seat.worker_id, **{name: getattr(seat, name) for name in RANK_FIELDS})
         )
     shared = rounds_pb2.RoundAssignment(
         round_id=round_id_message(plan.round_id),
@@ -40,21 +38,21 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         fallback_size=plan.fallback_size,
     )
     for host, on_host in seats.items():
-        yield (host, agent_pb2.AssignRound(round=shared, members=on_host))
+        yield (host, agent_pb2.AssignRound(round=shared, seats=on_host))
 
 
 def assignment_notices(
     message: agent_pb2.AssignRound,
-) -> Iterator[tuple[rounds_pb2.RankAssignment, notification_pb2.Notice]]:
+) -> Iterator[tuple[rounds_pb2.Seat, notification_pb2.Notice]]:
     """Each member on this host, with the notice that assigns its place."""
-    for member in message.members:
-        assignment = notification_pb2.AssignPlace(round=message.round, member=member)
-        yield member, notification_pb2.Notice(assign_place=assignment)
+    for seat in message.seats:
+        assignment = notification_pb2.Assignment(round=message.round, seat=seat)
+        yield seat, notification_pb2.Notice(assignment=assignment)
 
 
-def assignment_of(message: notification_pb2.AssignPlace) -> Assignment:
+def assignment_of(message: notification_pb2.Assignment) -> Assignment:
     """The place in a round that a notice gives a worker."""
-    shared, member = message.round, message.member
+    shared, seat = message.round, message.seat
     return Assignment(
         round_id=round_id_of(shared.round_id),
         size=shared.size,
@@ -66,5 +64,5 @@ def assignment_of(message: notification_pb2.AssignPlace) -> Assignment:
         guarded=shared.guarded,
         fallback_size=shared.fallback_size,
         checkpoint=shared.checkpoint_steps,
-        **{name: getattr(member, name) for name in RANK_FIELDS},
+        **{name: getattr(seat, name) for name in RANK_FIELDS},
     )

@@ -16,14 +16,14 @@ from edriver.wire.causes import cause_message
 from edriver.wire.conversion import duration, round_id_message, timestamp
 
 Notified = (
-    actions.Notify
+    actions.HostsUpdated
     | actions.StopAt
     | actions.GoOn
     | actions.Abort
     | actions.Finish
     | actions.Leave
     | actions.Skip
-    | actions.LookAgain
+    | actions.FindNewestCheckpoint
 )
 """What members of a round, or workers that wait for one, get as a notice."""
 
@@ -77,7 +77,7 @@ def notice_of(
     """
     pb = notification_pb2
     match action:
-        case actions.Notify(workers, round_id, number, result):
+        case actions.HostsUpdated(workers, round_id, number, result):
             return workers, pb.Notice(
                 hosts_updated=pb.HostsUpdated(
                     round_id=round_id_message(round_id),
@@ -101,8 +101,8 @@ def notice_of(
             return (worker_id,), pb.Notice(leave=pb.Leave())
         case actions.Skip(worker_id, ordinal):
             return (worker_id,), pb.Notice(skip=pb.Skip(ordinal=ordinal))
-        case actions.LookAgain(workers):
-            return workers, pb.Notice(look_again=pb.LookAgain())
+        case actions.FindNewestCheckpoint(workers):
+            return workers, pb.Notice(find_newest_checkpoint=pb.FindNewestCheckpoint())
 
 
 _STREAMS: Final = {

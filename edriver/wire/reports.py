@@ -29,8 +29,8 @@ STACKS_ON_STDERR: Final = "its standard error says where each thread stands (nat
 def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.Event | None:
     """The event that a worker's report stands for; None for one that does not concern the core."""
     match report.WhichOneof("kind"):
-        case "waiting":
-            waiting = report.waiting
+        case "worker_waiting":
+            waiting = report.worker_waiting
             return events.WorkerWaiting(
                 worker_id,
                 waiting.ordinal,
@@ -46,42 +46,42 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             way = _CHECKPOINT_WAYS.get(reached.checkpoint_way, CheckpointWay.NONE)
             round_id = round_id_of(reached.round_id)
             return events.BoundaryReached(worker_id, round_id, reached.number, reached.boundaries, way)
-        case "saved":
-            return events.CheckpointSaved(worker_id, round_id_of(report.saved.round_id))
-        case "done":
-            return events.WorkerDone(worker_id, round_id_of(report.done.round_id), report.done.boundaries)
+        case "checkpoint_saved":
+            return events.CheckpointSaved(worker_id, round_id_of(report.checkpoint_saved.round_id))
+        case "worker_done":
+            return events.WorkerDone(worker_id, round_id_of(report.worker_done.round_id), report.worker_done.boundaries)
         case "collective_raised":
             raised = report.collective_raised
             return events.CollectiveRaised(worker_id, round_id_of(raised.round_id), raised.traceback)
         case "peer_unproven":
             unproven = report.peer_unproven
             return events.PeerUnproven(worker_id, round_id_of(unproven.round_id), unproven.reason)
-        case "first_boundary":
-            passed = report.first_boundary
+        case "first_boundary_passed":
+            passed = report.first_boundary_passed
             times = round_times_of(passed.times)
             return events.FirstBoundaryPassed(worker_id, round_id_of(passed.round_id), times, passed.digest)
-        case "stalled":
-            stall = report.stalled
+        case "worker_stalled":
+            stall = report.worker_stalled
             round_id = round_id_of(stall.round_id)
             stacks = STACKS_ON_STDERR if stall.HasField("stacks_on_stderr") else stall.stacks
             return events.WorkerStalled(worker_id, round_id, stall.phase, span_seconds(stall.duration), stacks)
-        case "idle":
-            idle = report.idle
+        case "worker_idle":
+            idle = report.worker_idle
             return events.WorkerIdle(worker_id, round_id_of(idle.round_id), span_seconds(idle.duration))
-        case "blocked":
-            blocked = report.blocked
+        case "worker_blocked":
+            blocked = report.worker_blocked
             round_id = round_id_of(blocked.round_id)
             return events.WorkerBlocked(worker_id, round_id, blocked.boundaries, span_seconds(blocked.duration))
-        case "stuck":
-            return events.WorkerStuck(worker_id, round_id_of(report.stuck.round_id))
+        case "worker_stuck":
+            return events.WorkerStuck(worker_id, round_id_of(report.worker_stuck.round_id))
         case "sources_loaded":
             files = (
                 events.SourceFile(file.name, file.digest, epoch_seconds(file.modify_time))
                 for file in report.sources_loaded.files
             )
             return events.SourcesLoaded(worker_id, tuple(files))
-        case "failed":
-            return events.WorkerFailed(worker_id, report.failed.traceback, report.failed.rejoins)
+        case "worker_failed":
+            return events.WorkerFailed(worker_id, report.worker_failed.traceback, report.worker_failed.rejoins)
         case _:
             return None
 

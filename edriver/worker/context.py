@@ -23,7 +23,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Place:
+class CurrentPlace:
     """This worker's place in the current round; after `run` has returned, in the last one."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class RoundCounters:
         return count
 
 
-class Rounds(Protocol):
+class RoundRunner(Protocol):
     """What `edriver.run` calls a script's functions in."""
 
     def run(self, function: Callable[..., R], state: Any, args: Any, kwargs: Any) -> R | None:
@@ -139,10 +139,10 @@ class WorkerContext:
     """
 
     def __init__(self) -> None:
-        self.place = Place()
+        self.place = CurrentPlace()
         self.phase = TrainingPhase()
         self.counters = RoundCounters()
-        self.rounds: Rounds | None = None
+        self.rounds: RoundRunner | None = None
         self.checkpoint_requested: Callable[[], bool] = lambda: False
         self._parts: dict[type, object] = {}
 

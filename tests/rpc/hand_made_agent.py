@@ -82,16 +82,16 @@ class Agent:
 
     def hear(self, kind: str) -> pb.Report:
         report = next(self.answers).report
-        if report.WhichOneof("kind") == "first_boundary" != kind:
+        if report.WhichOneof("kind") == "first_boundary_passed" != kind:
             report = next(self.answers).report
         assert report.WhichOneof("kind") == kind, report
         return report
 
     def assign(self, n: int) -> None:
-        seat = rounds_pb2.RankAssignment(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+        seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="h", port=1)
         shared = rounds_pb2.RoundAssignment(round_id=round_id(n), size=1, store=store)
-        self.say(pb.Notice(assign_place=pb.AssignPlace(round=shared, member=seat)))
+        self.say(pb.Notice(assignment=pb.Assignment(round=shared, seat=seat)))
 
     def close(self) -> None:
         self._requests.put(None)

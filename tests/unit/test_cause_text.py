@@ -92,7 +92,7 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.STALLED, why.Stall("step", 600.0), "has made no progress for 600 s (step)"),
     (CauseKind.STUCK, None, "hangs in a collective of the aborted round and cannot be freed"),
     (
-        CauseKind.OUTSTAYED,
+        CauseKind.EXIT_OVERDUE,
         why.Duration(600.0),
         "did not exit after its script had ended: no sign of life for 600 s (--exit-timeout)",
     ),

@@ -16,7 +16,7 @@ from edriver.model.cause import Cause, CauseKind, Count, HostQuarantine, SlotTar
 from edriver.model.events import ExitReason, WorkerEnding, WorkerExited, loss_of
 from edriver.model.records import Worker, WorkerState
 from edriver.model.settings import Settings
-from tests.unit.test_hosts import hosts
+from tests.unit.host_sets import hosts
 
 
 class Site:

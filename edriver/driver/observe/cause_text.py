@@ -137,7 +137,7 @@ def worker_words(cause: Cause) -> str:
             return f"has made no progress for {seconds:.0f} s ({phase})"
         case CauseKind.STUCK, None:
             return "hangs in a collective of the aborted round and cannot be freed"
-        case CauseKind.OUTSTAYED, why.Duration(seconds):
+        case CauseKind.EXIT_OVERDUE, why.Duration(seconds):
             return f"did not exit after its script had ended: no sign of life for {seconds:g} s (--exit-timeout)"
         case CauseKind.UNREACHABLE, why.AgentFault() as fault:
             return f"cannot be reached: {agent_fault_text(fault)}"

@@ -24,7 +24,7 @@ _META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_grap
 _META_MORE = ("dataloader_idx", "metric_attribute")
 
 
-class Part(abc.ABC):
+class TrainerPart(abc.ABC):
     """One attribute of the state.
 
     Args:
@@ -62,7 +62,7 @@ class Part(abc.ABC):
         """Bring the trainer to a tree."""
 
 
-class Counters(Part):
+class Counters(TrainerPart):
     """How far the loops have got."""
 
     def _trackers(self) -> list[Any]:
@@ -102,7 +102,7 @@ class Counters(Part):
         self.trainer.should_stop = tree["stop"]
 
 
-class Metrics(Part):
+class Metrics(TrainerPart):
     """The values logged last, and those that this rank has gathered for epoch-level values of the current epoch.
 
     Each worker gathers its own: a newcomer takes over the names, because reducing them is a collective, but not the
@@ -171,7 +171,7 @@ def _described(meta: _Metadata) -> tuple[Any, ...]:
     return (meta.reduce_fx.__name__, sync.should, sync.op, sync.rank_zero_only, *fields)
 
 
-class Callbacks(Part):
+class Callbacks(TrainerPart):
     """The states of the trainer's callbacks."""
 
     def read(self) -> Any:

@@ -46,7 +46,7 @@ from edriver.worker.group.proven_pairs import PairsOfRound
 from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_server import StoreServer
 from edriver.worker.group.store_transport import StoreTransport
-from edriver.worker.watch.forked import Owner, keep_in_children
+from edriver.worker.watch.forked import CreatorProcess, keep_in_children
 
 logger = logging.getLogger("edriver.worker")
 
@@ -127,7 +127,7 @@ class RoundGroup:
         self._severed = NO_ROUND
         self._disposal: threading.Thread | None = None
         self._torn_down: weakref.WeakSet[object] = weakref.WeakSet()
-        self._owner = Owner()
+        self._owner = CreatorProcess()
         keep_in_children(lambda: (self, *torch_groups.living(), *self._torn_down))
         atexit.register(self._finish)
 

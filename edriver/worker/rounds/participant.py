@@ -51,7 +51,7 @@ class Stage(enum.Enum):
     SKIPPING = "skipping"  # informed that this `run` call is over
 
 
-class Verdict(enum.Enum):
+class BoundaryVerdict(enum.Enum):
     """What the training thread does at a boundary."""
 
     PASS = "pass"
@@ -81,7 +81,7 @@ class Participant:
         abort_cause: why the round was aborted, or None.
         committed: the version of the last commit or sync, to which the state can go back; NO_VERSION before the first.
         must_leave: whether a boundary of this round has returned STOP or ABORT.
-        looks_again: whether the driver has asked for the newest checkpoint since the last report on it.
+        finds_newest_checkpoint: whether the driver has asked for the newest checkpoint since the last report on it.
         driver_gone: whether the run has lost its driver for good.
         writes_last: whether this worker then writes a checkpoint before it exits.
     """
@@ -97,7 +97,7 @@ class Participant:
         self.committed: Version = NO_VERSION
         self.ordinal = 0
         self.must_leave = False
-        self.looks_again = False
+        self.finds_newest_checkpoint = False
         self.driver_gone = False
         self.writes_last = False
         self._waiting = b""  # serialized, so that all attributes are immutable: tests compare and hash them
@@ -139,21 +139,21 @@ class Participant:
         self.news += 1  # before boundaries is read: see the module's text
         match notice.WhichOneof("kind"):
             case "hosts_updated":
-                return self._take_hosts_updated(notice.hosts_updated)
+                return self._begin_interrupt(notice.hosts_updated)
             case "stop_at" if self._means_us(notice.stop_at.round_id, notice.stop_at.number):
                 self._stop_at = notice.stop_at.boundary
             case "go_on" if self._means_us(notice.go_on.round_id, notice.go_on.number):
                 self._reported = None
             case "abort" if self._is_ours(notice.abort.round_id):
                 self.abort_cause = notice.abort.cause.text
-            case "assign_place" if self.stage is Stage.WAITING:
-                self._take_assignment(notice.assign_place)
+            case "assignment" if self.stage is Stage.WAITING:
+                self._take_assignment(notice.assignment)
             case "finish" if self.stage is Stage.DONE and self._is_ours(notice.finish.round_id):
                 self.stage = Stage.FINISHED
             case "leave" if self.stage is Stage.WAITING:
                 self.stage = Stage.LEAVING
-            case "look_again" if self.stage is Stage.WAITING:
-                self.looks_again = True
+            case "find_newest_checkpoint" if self.stage is Stage.WAITING:
+                self.finds_newest_checkpoint = True
             case "driver_gone":
                 self._take_driver_gone(notice.driver_gone)
             case "skip" if self.stage is Stage.WAITING and notice.skip.ordinal == self.ordinal:
@@ -167,7 +167,7 @@ class Participant:
         elif self.stage is Stage.DONE:
             self.abort_cause = "the run has no driver any more"
 
-    def _take_hosts_updated(self, notice: pb.HostsUpdated) -> pb.Report | None:
+    def _begin_interrupt(self, notice: pb.HostsUpdated) -> pb.Report | None:
         if not self._is_ours(notice.round_id) or notice.number <= self._number:
             return None
         if self.stage not in (Stage.ASSIGNED, Stage.DONE):
@@ -181,7 +181,7 @@ class Participant:
             )
         )
 
-    def _take_assignment(self, message: pb.AssignPlace) -> None:
+    def _take_assignment(self, message: pb.Assignment) -> None:
         assignment = assignment_of(message)
         if assignment.round_id <= self.round_id:
             return
@@ -225,7 +225,7 @@ class Participant:
         self.stage = Stage.LEAVING if self.driver_gone else Stage.WAITING
         lost, self._carried = (0, self.uncommitted) if offer == self.live else (self.uncommitted, 0)
         self._brought, self._in_step = offer, False
-        self._waiting = pb.Waiting(
+        self._waiting = pb.WorkerWaiting(
             ordinal=self.ordinal,
             version=version_message(offer),
             store=store_address_message(store),
@@ -237,10 +237,10 @@ class Participant:
 
     def waits_on(self, checkpoint: int | None) -> pb.Report:
         """Go on waiting, with another newest checkpoint: returns the report to the driver."""
-        self.looks_again = False
-        report = pb.Report(waiting=pb.Waiting.FromString(self._waiting))
+        self.finds_newest_checkpoint = False
+        report = pb.Report(worker_waiting=pb.WorkerWaiting.FromString(self._waiting))
         if checkpoint is not None:
-            report.waiting.checkpoint_steps = checkpoint
+            report.worker_waiting.checkpoint_steps = checkpoint
         return report
 
     def synced(self, committed: bool = True) -> None:
@@ -262,39 +262,41 @@ class Participant:
             self.committed = Version(self.round_id, self.boundaries)
         return self.news != self.news_seen
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundaryVerdict:
         """What to do at the boundary that was just counted."""
         if self.must_leave:
-            return Verdict.SWALLOWED
+            return BoundaryVerdict.SWALLOWED
         if self.abort_cause is not None:
             self.must_leave = True
-            return Verdict.ABORT
+            return BoundaryVerdict.ABORT
         if self.driver_gone:
             self.must_leave = True
-            return Verdict.STOP
+            return BoundaryVerdict.STOP
         if self._stop_at is not None and self.boundaries >= self._stop_at:
             self.must_leave = True
             # Beyond it: the script caught what a signal handler raised while the boundary waited for this verdict.
-            return Verdict.STOP if self.boundaries == self._stop_at else Verdict.SWALLOWED
+            return BoundaryVerdict.STOP if self.boundaries == self._stop_at else BoundaryVerdict.SWALLOWED
         if self._stop_at is not None:
-            return Verdict.PASS
+            return BoundaryVerdict.PASS
         if self._reported is not None and self.boundaries > self._reported:
-            return Verdict.WAIT
+            return BoundaryVerdict.WAIT
         if self._reported is None:
             self.news_seen = self.news
-        return Verdict.PASS
+        return BoundaryVerdict.PASS
 
     def done(self) -> pb.Report:
         """The training function has returned: returns the report to the driver."""
         self.stage = Stage.DONE
-        return pb.Report(done=pb.Done(round_id=round_id_message(self.round_id), boundaries=self.boundaries))
+        return pb.Report(
+            worker_done=pb.WorkerDone(round_id=round_id_message(self.round_id), boundaries=self.boundaries)
+        )
 
     def blocked(self, seconds: float) -> pb.Report:
         """The training thread stands still in a collective, or (0 seconds) goes on: returns the report to the
         driver.
         """
         round_id, span = round_id_message(self.round_id), duration(seconds) if seconds else None
-        return pb.Report(blocked=pb.Blocked(round_id=round_id, boundaries=self.boundaries, duration=span))
+        return pb.Report(worker_blocked=pb.WorkerBlocked(round_id=round_id, boundaries=self.boundaries, duration=span))
 
     def raised(self, traceback: str) -> pb.Report:
         """A collective of the round failed: returns the report to the driver."""
@@ -337,7 +339,7 @@ class RoundLoop:
         yield from self._offer(clean=False)
         while True:
             while participant.stage is Stage.WAITING:
-                if participant.looks_again:
+                if participant.finds_newest_checkpoint:
                     checkpoint: int | None = yield effects.NewestCheckpoint(look=True)
                     yield effects.Say(participant.waits_on(checkpoint))
                 else:
@@ -360,14 +362,14 @@ class RoundLoop:
                 return End.FAILED
             yield effects.Forget()
 
-    def boundary(self) -> Generator[Effect, Any, Verdict]:
+    def boundary(self) -> Generator[Effect, Any, BoundaryVerdict]:
         """Decide at a boundary that was just counted, and at which there is news: PASS, STOP or ABORT."""
         participant = self._participant
         if participant.boundaries == 1:
             yield effects.FirstBoundary()
-        while (verdict := participant.verdict()) is Verdict.WAIT:
+        while (verdict := participant.verdict()) is BoundaryVerdict.WAIT:
             yield effects.WaitForChange(for_verdict=True)
-        if verdict is Verdict.SWALLOWED:
+        if verdict is BoundaryVerdict.SWALLOWED:
             yield effects.Complain(Complaint.CALLED_AGAIN)
         return verdict
 
@@ -425,7 +427,7 @@ class RoundLoop:
         yield effects.Stopped(loss, size=0 if loss or place is None else place.size)
         if not loss:
             why: str = yield effects.Describe()
-            yield effects.Say(pb.Report(failed=pb.Failed(traceback=why, rejoins=True)))
+            yield effects.Say(pb.Report(worker_failed=pb.WorkerFailed(traceback=why, rejoins=True)))
         elif participant.abort_cause is None:
             text: str = yield effects.Describe()
             sent = participant.unproven(text) if raised is Raised.UNPROVEN else participant.raised(text)

@@ -153,7 +153,7 @@ class WorkerRounds:
                 self._sources.look(self._report_sources)
             case "abort" | "stop_at":
                 self._times.mark("notified")
-            case "assign_place":
+            case "assignment":
                 self._times.mark("assigned")
         with self._changed:
             answer = self._participant.take(notice)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from edriver.model.ids import NO_ROUND, RoundId, Version
 from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, Place
+from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, TrainingPosition
 from edriver.worker.checkpoints.contents import readable_form
 from edriver.worker.checkpoints.hyperparameters import differences
 from edriver.worker.copies.random_states import RandomStates
@@ -107,7 +107,9 @@ class StateOnDisk:
         state, place = self._state, context.assignment()
         tree, random, loan = state.committed_parts()
         version = Version(self._round, state.steps_made - self._begun_with)
-        where = Place(place.round_id, state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size)
+        where = TrainingPosition(
+            place.round_id, state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size
+        )
         readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
         self._checkpoints.write(where, Contents(readable, tree, random.kept()), loan.wait, loan.give_back)
 

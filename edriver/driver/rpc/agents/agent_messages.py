@@ -21,7 +21,7 @@ _OF_A_WORKER: Final = frozenset(
         "worker_exited",
         "worker_quiet",
         "lease_expired",
-        "lease_renewed",
+        "worker_answered",
         "exit_overdue",
         "memory_kill",
         "output_unwritten",
@@ -103,15 +103,15 @@ class AgentMessages:
                 return events.WorkerQuiet(message.worker_quiet.worker_id)
             case "lease_expired":
                 return events.LeaseExpired(message.lease_expired.worker_id, span_seconds(self._welcome.worker_lease))
-            case "lease_renewed":
-                return events.WorkerAnswered(message.lease_renewed.worker_id)
+            case "worker_answered":
+                return events.WorkerAnswered(message.worker_answered.worker_id)
             case "exit_overdue":
                 return events.ExitOverdue(message.exit_overdue.worker_id, span_seconds(self._welcome.exit_timeout))
             case "worker_stacks_taken":
                 self._on_stacks(message.worker_stacks_taken)
                 return None
-            case "host_leaving":
-                return events.DrainRequested(peer.host, None, message.host_leaving.reason)
+            case "drain_requested":
+                return events.DrainRequested(peer.host, None, message.drain_requested.reason)
             case "agent_ending":
                 self._on_agent_ended(peer.agent_id)
                 return None
