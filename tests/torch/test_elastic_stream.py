@@ -289,7 +289,7 @@ def run_job(job: Job, rng: random.Random) -> list[Worker]:
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "assignment", lambda: here.place)
-    monkeypatch.setattr(stream_loader, "Exchange", Exchange)
+    monkeypatch.setattr(stream_loader, "StoreAllGather", Exchange)
     monkeypatch.setattr(stream_loader, "DataLoader", Loader)
 
 
