@@ -1,4 +1,4 @@
-"""The rooms of the package: what `lint-imports` does not check. Who may import whom stands in pyproject.toml."""
+"""The rooms of the package and of its tests: what `lint-imports` does not check. Its contracts: pyproject.toml."""
 
 from __future__ import annotations
 
@@ -67,12 +67,26 @@ def test_what_comes_from_outside_is_never_run(module: str) -> None:
             assert not any(keyword.arg == "shell" for keyword in node.keywords)
 
 
-def test_the_way_of_a_host_line_is_where_the_architecture_says() -> None:
+IMPORT = re.compile(r"^ *(?:from [\w.]+ import (?:\([^)]*\)|.*)|import .*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_no_test_module_is_imported(folder: str) -> None:
+    """What several need lives in a helper module, or in a conftest.py."""
+    paths = sorted((ROOT.parent / folder).rglob("*.py"))
+    assert paths
+    for path in paths:
+        imports = IMPORT.findall(path.read_text())
+        assert [line for line in imports if re.search(r"\btest_\w+", line)] == [], path
+
+
+@pytest.mark.parametrize(("walk", "at_most"), [("A host line", 18), ("The death of a worker", 25)])
+def test_a_walk_is_as_the_architecture_says(walk: str, at_most: int) -> None:
     docs = ROOT.parent / "docs"
-    section = (docs / "architecture.md").read_text().partition("\n## The way of a host line\n")[2].partition("\n## ")[0]
+    section = (docs / "architecture.md").read_text().partition(f"\n### {walk}\n")[2].partition("\n### ")[0]
     stations = re.findall(r"^\| \[`.+?`\]\((.+?)\) \| (.+) \|$", section, re.MULTILINE)
     files = [(docs / link).resolve() for link, _ in stations]
-    assert 20 < len(files) == len(set(files))
+    assert 10 < len(files) == len(set(files)) <= at_most
     for file, (_, text) in zip(files, stations, strict=True):
         source = file.read_text()
         assert [name for name in re.findall(r"`(\w+)`", text) if name not in source] == [], file

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from edriver.driver.journal.codec import MESSAGES, SCALARS, Codec, CodecError, Json, Record, tagged
+from edriver.driver.journal.codec import MESSAGES, SCALARS, Codec, CodecError, Json, TypeSchema, tagged
 
 TYPES: Final = "types"
 """Where a state has the names of the fields of each type."""
@@ -144,7 +144,7 @@ class StateCodec(Codec):
         known = kind in self._known or kind.__module__ in ("builtins", "collections")
         return not known and not kind.__module__.startswith(MESSAGES)
 
-    def _encode_fields(self, value: object, record: Record) -> Json:
+    def _encode_fields(self, value: object, record: TypeSchema) -> Json:
         if record.mutable:
             self._reach(value)
         self._types.setdefault(record.kind.__name__, record.names)
