@@ -143,7 +143,7 @@ trouble: .venv/ready ## a thousand runs with random trouble over several hosts; 
 	$(py) -m tests.trouble --seeds 0 $(RUNS) --record build/trouble.jsonl
 
 matrix: ## the fast tests on each Python that is here, with the oldest and the newest dependencies, and more on each end of torch
-	scripts/matrix.sh
+	JOBS=$(JOBS) scripts/matrix.sh
 
 installable: ## sdist, wheel from it, import in a clean environment
 	scripts/installable.sh $(PYTHON)
