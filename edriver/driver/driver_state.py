@@ -4,11 +4,11 @@ A snapshot of it takes the place of the events: the core, the event history and 
 order, and when there are half a megabyte of events, some thousands; one that takes long to write takes a twentieth of
 the driver's time at most. So a resume takes a fraction of a second however long the run has lasted.
 
-Its size is some 700 bytes for each worker: what is known of members' steps is not in it, nor are the older rounds of a
-large run. At a thousand hosts it takes a second to write, in pieces of some milliseconds. It is the state of one moment
-because the core, which is most of it, stands still from the first piece to the last: only the core loop changes it, and
-that takes in no event meanwhile. The agents are copied before the first piece. The event history, which heartbeats
-change, is one piece.
+Its size is under a kilobyte for each worker: it has nothing of what members' steps consist of, nor the older rounds of
+a large run. At a thousand hosts it takes a second to write, in pieces of some milliseconds. It is the state of one
+moment because the core, which is most of it, stands still from the first piece to the last: only the core loop changes
+it, and that takes in no event meanwhile. The agents are copied before the first piece. The event history, which
+heartbeats change, is one piece.
 """
 
 from __future__ import annotations

@@ -379,6 +379,23 @@ def test_a_message_that_was_not_safe_comes_again() -> None:
     assert after.receive(agent_pb2.ConnectRequest(seq=2))
 
 
+def test_what_hosts_have_alike_of_a_round_is_written_once() -> None:
+    first, second = Driver(), Driver()
+    for now, event, _ in [*story()][:5]:
+        first.take(event, now)
+    state = json.loads(first.state.to_bytes(None))
+    agents = state_codec().read(state, "agents")
+    (shared,) = agents.rounds
+    assert shared.receivers
+    assert not any(m.assign_round.round.receivers for peer in agents.peers for m in peer.link.unacknowledged)
+    second.now = first.now
+    second.state.restore(state)
+    for agent_id in (1, 2):
+        before, after = ([*driver.registry._peers[agent_id]._link.again()] for driver in (first, second))
+        assert after == before
+        assert after[-1].assign_round.round == shared
+
+
 def test_events_that_may_not_be_written_yet_are_kept() -> None:
     buffer = EventBuffer()
     for n in range(1, 31):
