@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
@@ -58,7 +58,7 @@ class DriverState(NamedTuple):
         """All of it as JSON; arguments and errors as those of `pieces`."""
         return "".join(self.pieces(ended)).encode()
 
-    def pieces(self, ended: FinishRun | None) -> Iterator[str]:
+    def pieces(self, ended: FinishRun | None) -> Generator[str, None, None]:
         """All of it as JSON, piece by piece. The core must not take in an event before the last one.
 
         Args:

@@ -26,7 +26,7 @@ import dataclasses
 import enum
 import json
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -77,10 +77,10 @@ class StateCodec(Codec):
         Raises:
             CodecError: something cannot be written.
         """
-        state: dict[str, Json] = json.loads("".join(self.pieces(**owners)))
+        state: dict[str, Json] = json.loads("".join(self.pieces((), **owners)))
         return state
 
-    def pieces(self, at_once: Collection[str] = (), **owners: object) -> Iterator[str]:
+    def pieces(self, at_once: Collection[str] = (), **owners: object) -> Generator[str, None, None]:
         """The JSON of what `save` returns, piece by piece; one state at a time. It is that of one moment only if
         nothing changes an owner from its first piece to its last.
 
