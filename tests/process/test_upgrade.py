@@ -64,7 +64,7 @@ class Driver(Run):
         return {int(rank): int(pid) for rank, pid in found}
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
 def test_a_run_goes_on_under_a_driver_of_the_next_release(tmp_path: Path, release_before: Path, kills: int) -> None:
     train = [str(release_before), str(SCRIPTS / "samples.py")]
     flags = ["--start-timeout", f"{BOUND:g}", "-np", "2", "--min-np", "1", "--reset-limit", "100"]
