@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WINDOW
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import Prospect, prospect, select
@@ -29,6 +30,12 @@ def check_indexes(core: Membership) -> None:
     for name, holds in _HOSTS.items():
         those = {host for host, record in hosts.items() if holds(record)}
         check(kept[name] == those, f"{name} has {kept[name]}, and not {those}")
+    overdue = {w for w, worker in workers.items() if worker.stop_at is not None and worker.stop_at <= core.now}
+    check(roster.overdue(core.now) == overdue, f"{roster.overdue(core.now)} are said to be overdue, and {overdue} are")
+    awaited = [roster.place_of(record.name) for record in _untroubled(core) if _awaited(record)]
+    first = roster.first_unconnected({name for name in hosts if core.placement.has_problem(name)})
+    check(first == min(awaited, default=math.inf), f"the first host that is awaited has place {first}")
+    _check_suspects(core)
     with_room = {host for host in hosts if _has_room(roster, hosts[host])}
     check(roster.with_room == with_room, f"{roster.with_room} are said to have room, and {with_room} do")
     since = [workers[worker_id].waiting_since for worker_id in roster.waiting]
@@ -42,12 +49,41 @@ def check_indexes(core: Membership) -> None:
     check(core.ended or core.next_deadline == wanted, f"the next deadline is {core.next_deadline}, and not {wanted}")
 
 
+def _check_suspects(core: Membership) -> None:
+    """No worker and no agent is suspected any more on which the run does not depend."""
+    workers, last, now = core.roster.workers, core.rounds.current, core.now
+    suspects = vars(core.suspects)
+    suspicions, agents = suspects["_workers"], suspects["_agents"]
+    since = [each.since for each in suspicions.values()]
+    check(since == sorted(since), "those suspected first come first")
+
+    def shows_itself(worker_id: int) -> bool:
+        offer = workers[worker_id].offer if workers[worker_id].waits_in(core.rounds.call.ordinal) else None
+        holds = offer is not None and (offer.version != NO_VERSION or core.rounds.call.best == NO_VERSION)
+        return holds and last is not None and last.had(worker_id) and worker_id not in suspicions
+
+    def is_needed(worker: Worker) -> bool:
+        suspicion = suspicions.get(worker.worker_id)
+        since = -math.inf if suspicion is None or suspicion.idle else suspicion.since
+        others = [workers[w] for w in workers if w != worker.worker_id and shows_itself(w)]
+        shown = any(other.waiting_since >= since or now >= since + SIMULTANEITY_WINDOW for other in others)
+        return last is not None and last.had(worker.worker_id) and (now < suspects["_spared_until"] or not shown)
+
+    if core.ended:
+        return
+    for worker in [workers[w] for w in suspicions]:
+        needed = not worker.live or worker.host in agents or is_needed(worker)
+        check(needed, f"worker {worker.worker_id} is left alone, and the run does not depend on it")
+    for host in agents.keys() & core.roster.hosts.keys():
+        needed = any(worker.live and is_needed(worker) for worker in core.roster.on(host))
+        check(needed, f"the agent of {host} is left alone, and the run does not depend on it")
+
+
 _WORKERS: dict[str, Callable[[Worker], bool]] = {
     "booting": lambda w: w.state is WorkerState.BOOTING,
     "waiting": lambda w: w.state is WorkerState.WAITING,
     "finished": lambda w: w.state is WorkerState.FINISHED,
     "ending": lambda w: w.ending,
-    "leaving": lambda w: w.stop_at is not None,
     "may_hold": lambda w: w.may_hold,
     "may_write": lambda w: w.may_write,
     "ranked": lambda w: w.live and w.rank is not None,
@@ -57,9 +93,13 @@ _WORKERS: dict[str, Callable[[Worker], bool]] = {
 _HOSTS: dict[str, Callable[[HostRecord], bool]] = {
     "unwanted": lambda r: not r.wanted,
     "without_agent": lambda r: r.wanted and r.agent_id is None,
-    "unconnected": lambda r: r.present and r.agent_id is not None and not r.connected,
+    "unconnected": lambda r: _awaited(r),
     "partly_drained": lambda r: bool(r.drained) and not r.drained_whole,
 }
+
+
+def _awaited(record: HostRecord) -> bool:
+    return record.present and record.agent_id is not None and not record.connected
 
 
 def _placed(roster: Roster) -> set[int]:
@@ -124,7 +164,7 @@ def _deadlines(core: Membership) -> Iterator[float]:
             yield record.start.free_at
         yield record.rest.free_at
         yield from (place.free_at for place in record.places.values())
-    awaited = any(r.present and r.agent_id is not None and not r.connected for r in _untroubled(core))
+    awaited = any(map(_awaited, _untroubled(core)))
     if core.placement.in_order_until is not None and awaited:
         yield core.placement.in_order_until
     for worker in roster.workers.values():
@@ -134,7 +174,11 @@ def _deadlines(core: Membership) -> Iterator[float]:
             yield worker.waiting_since + settings.join_window
         if worker.state is WorkerState.BOOTING and not settings.mode.members_survive:
             yield worker.started + settings.rejoin_timeout
-    yield from core.suspects.deadlines()
+    suspicions = vars(core.suspects)["_workers"].values()
+    for each in suspicions:
+        yield from (each.since + after for after in (REPORT_DELAY, SIMULTANEITY_WINDOW, settings.elastic_timeout))
+    if suspicions:
+        yield vars(core.suspects)["_spared_until"]
     if run.current:
         yield from run.current.deadlines()
         yield from run.current.blocked.deadlines(settings.uneven_steps_timeout, settings.idle_timeout)

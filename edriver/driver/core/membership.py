@@ -147,7 +147,7 @@ class Membership:
 
     def _deadlines(self) -> Iterator[float]:
         yield from self.placement.deadlines(self.now)
-        yield from self.suspects.deadlines()
+        yield from self.suspects.deadlines(self.now)
         yield from self.rounds.deadlines()
 
     # ---- for observers ---------------------------------------------------------------------------------------

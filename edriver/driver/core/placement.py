@@ -172,9 +172,7 @@ class Placement:
         unneeded = roster.booting & roster.unplaced
         if (excess := len(roster.placed) - self.sizes.max_workers) > 0:
             unneeded |= set(nlargest(excess, roster.booting & roster.placed))
-        workers = roster.workers
-        late = {w for w in roster.leaving if (at := workers[w].stop_at) is not None and at <= now}
-        stopped = [workers[w] for w in sorted(unneeded | late)]
+        stopped = [roster.workers[w] for w in sorted(unneeded | roster.overdue(now))]
         for worker in stopped:
             if worker.worker_id in unneeded:
                 roster.move(worker, WorkerStep.STOP)
@@ -210,7 +208,7 @@ class Placement:
         roster = self._roster
         if self.in_order_until is None or now >= self.in_order_until:
             return roster.in_order(roster.with_room)
-        before = min((roster.place_of(name) for name in self._awaited()), default=math.inf)
+        before = roster.first_unconnected(self._trouble)
         return roster.in_order(name for name in roster.with_room if roster.place_of(name) < before)
 
     def booting(self) -> bool:
@@ -304,10 +302,10 @@ class Placement:
     def deadlines(self, now: float) -> Iterator[float]:
         """When something may be due here."""
         yield from self.quarantine.deadlines(now)
-        if self.in_order_until is not None and self.in_order_until > now and self._awaited():
-            yield self.in_order_until
-        workers = self._roster.workers
-        yield from (at for w in self._roster.leaving if (at := workers[w].stop_at) is not None)
+        until = self.in_order_until
+        if until is not None and until > now and self._roster.first_unconnected(self._trouble) < math.inf:
+            yield until
+        yield self._roster.next_stop(now)
         yield self._roster.next_wait_over(self._settings.join_window, now)
         if not self._settings.mode.members_survive:
             yield self._roster.next_boot_over(self._settings.rejoin_timeout, now)

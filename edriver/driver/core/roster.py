@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
@@ -48,7 +48,6 @@ class Roster:
         waiting: the workers that are WAITING, in the order in which they began to wait.
         finished: the workers that are FINISHED.
         ending: the workers whose process has ended and whose exit has not been reported yet.
-        leaving: the workers that are terminated at a set time.
         may_hold: the workers that may hold state of a round.
         may_write: the workers that the run no longer counts on but that may still write a checkpoint.
         ranked: the live workers that have had a rank.
@@ -61,7 +60,8 @@ class Roster:
         open_slots: the number of usable slots on the hosts to use.
         usable_slots: the number of such slots on hosts whose agent runs, or has not failed to start.
         connected_slots: the number of open slots on hosts whose agent takes orders.
-        revision: grows whenever a host changes.
+        revision: grows whenever a host changes in more than whether its agent takes orders.
+        departures: grows whenever the run no longer counts on a worker, or it has exited.
     """
 
     STATE = ("hosts", "workers", "waiting", "revision")
@@ -76,7 +76,6 @@ class Roster:
         self.waiting: dict[int, None] = {}
         self.finished: set[int] = set()
         self.ending: set[int] = set()
-        self.leaving: set[int] = set()
         self.may_hold: set[int] = set()
         self.may_write: set[int] = set()
         self.ranked: set[int] = set()
@@ -90,13 +89,18 @@ class Roster:
         self.usable_slots = 0
         self.connected_slots = 0
         self.revision = 0
+        self.departures = 0
         self._offers: dict[int, Counter[OfferKind]] = {}  # by ordinal: the waiting workers' offers by kind
         self._offered: dict[int, tuple[int, OfferKind]] = {}  # what each of them counts as there
         self._places: dict[str, int] = {}
         self._on: dict[str, dict[int, Worker]] = {}
         self._counted: dict[str, tuple[int, int, int]] = {}  # what each host counts for in the sums of slots
-        self._waits: list[tuple[float, int]] = []  # heaps: since when a worker has been waiting,
-        self._boots: list[tuple[float, int]] = []  # and when one that boots was started; also some that no longer do
+        # Heaps, which also have some of whom that no longer holds:
+        self._waits: list[tuple[float, int]] = []  # since when a worker has been waiting,
+        self._boots: list[tuple[float, int]] = []  # when one that boots was started,
+        self._stops: list[tuple[float, int]] = []  # when one is to be terminated,
+        self._awaited: list[tuple[int, str]] = []  # and the unconnected hosts, by their places
+        self._overdue: set[int] = set()  # the workers that are taken from _stops because their time has come
 
     def derive(self) -> None:
         """After a snapshot: make all that follows from the hosts, the workers, and the order in which they wait."""
@@ -113,6 +117,8 @@ class Roster:
         self.waiting, self.revision = waiting, revision
         self._waits = [(workers[worker_id].waiting_since, worker_id) for worker_id in waiting]
         heapify(self._waits)
+        self._stops = [(worker.stop_at, w) for w, worker in workers.items() if worker.stop_at is not None]
+        heapify(self._stops)
 
     # ---- hosts -----------------------------------------------------------------------------------------------
 
@@ -131,6 +137,7 @@ class Roster:
         for record in kept.values():
             if before.get(record.name) != record.slots:
                 self.host_changed(record)
+        self._awaited = sorted((self._places[name], name) for name in self.unconnected)
         self.revision += 1  # their order may have changed
 
     def agent_started(self, record: HostRecord, agent_id: int) -> None:
@@ -142,7 +149,7 @@ class Roster:
     def agent_connected(self, record: HostRecord, connected: bool) -> None:
         """A host's agent takes orders, or does so no longer."""
         record.connected = connected
-        self.host_changed(record)
+        self._index_host(record)
 
     def agent_gone(self, record: HostRecord) -> None:
         """A host has no agent any more."""
@@ -167,25 +174,33 @@ class Roster:
 
     def host_changed(self, record: HostRecord) -> None:
         """Take in that a host's record has been changed: its slots, its agent, or what of it is drained."""
-        name = record.name
         self.revision += 1
-        _keep(self.unwanted, name, not record.wanted)
-        _keep(self.without_agent, name, record.wanted and record.agent_id is None)
-        _keep(self.unconnected, name, record.present and record.agent_id is not None and not record.connected)
+        self._index_host(record)
+
+    def _index_host(self, record: HostRecord) -> None:
+        name, wanted, opened, connected = record.name, record.wanted, record.open_count, record.connected
+        started = record.agent_id is not None
+        awaited = started and not connected and record.present
+        if awaited and name not in self.unconnected:
+            heappush(self._awaited, (self._places[name], name))
+        _keep(self.unwanted, name, not wanted)
+        _keep(self.without_agent, name, wanted and not started)
+        _keep(self.unconnected, name, awaited)
         _keep(self.partly_drained, name, bool(record.drained) and not record.drained_whole)
-        opened = record.open_count
         self._count(
             name,
-            opened if record.wanted else 0,
-            opened if record.connected or not record.start.failures else 0,
-            opened if record.wanted and record.connected else 0,
+            opened if wanted else 0,
+            opened if connected or not record.start.failures else 0,
+            opened if wanted and connected else 0,
         )
         self._place_workers(record)
 
     def _count(self, name: str, opened: int, usable: int, connected: int) -> None:
         """Have a host count for so many slots in the three sums."""
-        before = self._counted.get(name, (0, 0, 0))
-        self._counted[name] = opened, usable, connected
+        before, counts = self._counted.get(name, (0, 0, 0)), (opened, usable, connected)
+        if counts == before:
+            return
+        self._counted[name] = counts
         self.open_slots += opened - before[0]
         self.usable_slots += usable - before[1]
         self.connected_slots += connected - before[2]
@@ -198,7 +213,8 @@ class Roster:
             index.discard(record.name)
         self._count(record.name, 0, 0, 0)
         self.revision += 1
-        del self.hosts[record.name], self._places[record.name], self._counted[record.name]
+        del self.hosts[record.name], self._places[record.name]
+        self._counted.pop(record.name, None)
         self._on.pop(record.name, None)
 
     def in_order(self, hosts: Iterable[str]) -> list[HostRecord]:
@@ -208,6 +224,21 @@ class Roster:
     def place_of(self, host: str) -> int:
         """A host's place in the order of age: the oldest has the smallest."""
         return self._places[host]
+
+    def first_unconnected(self, besides: Container[str]) -> float:
+        """The place, in the order of age, of the oldest unconnected host other than these; infinite: there is none."""
+        heap, skipped, found = self._awaited, list[tuple[int, str]](), math.inf
+        while heap and found == math.inf:
+            place, name = heap[0]
+            if name not in self.unconnected:
+                heappop(heap)
+            elif name in besides:
+                skipped.append(heappop(heap))
+            else:
+                found = place
+        for entry in skipped:
+            heappush(heap, entry)
+        return found
 
     # ---- workers ---------------------------------------------------------------------------------------------
 
@@ -223,9 +254,11 @@ class Roster:
     def remove(self, worker_id: int) -> None:
         """A worker's process is gone."""
         worker = self.workers.pop(worker_id)
+        self.departures += 1
         del self._on[worker.host][worker_id]
         for index in self._indexes():
             index.discard(worker_id)
+        self._overdue.discard(worker_id)
         self.waiting.pop(worker_id, None)
         self._count_offer(worker_id, None)
         self.placed.discard(worker_id)
@@ -233,7 +266,7 @@ class Roster:
         self._place_workers(self.hosts[worker.host])
 
     def _indexes(self) -> Iterator[set[int]]:
-        yield from (self.booting, self.finished, self.ending, self.leaving)
+        yield from (self.booting, self.finished, self.ending)
         yield from (self.may_hold, self.may_write, self.ranked, self.looked_before)
 
     def move(self, worker: Worker, step: WorkerStep) -> None:
@@ -246,6 +279,7 @@ class Roster:
         worker.state = next_state(WORKER_TRANSITIONS, worker.state, step, f"worker {worker.worker_id}")
         self.worker_changed(worker)
         if worker.live != lived:
+            self.departures += 1
             self._place_workers(self.hosts[worker.host])
 
     def take_offer(self, worker: Worker, offer: Offer, now: float) -> None:
@@ -278,13 +312,15 @@ class Roster:
 
     def dismiss(self, worker: Worker, stop_at: float) -> None:
         """A worker is ordered to leave, and is terminated then if it has not."""
-        worker.stop_at = stop_at
+        self.stop_at(worker, stop_at)
         self.move(worker, WorkerStep.STOP)
 
     def stop_at(self, worker: Worker, at: float | None) -> None:
         """A worker is to be terminated then; None: it has been."""
         worker.stop_at = at
-        self.worker_changed(worker)
+        self._overdue.discard(worker.worker_id)
+        if at is not None:
+            heappush(self._stops, (at, worker.worker_id))
 
     def note_traceback(self, worker: Worker, text: str) -> None:
         """Keep an exception that a worker has reported, or the stacks of its threads."""
@@ -305,7 +341,7 @@ class Roster:
         """
         worker.trainer_gone = True
         if worker.state is not WorkerState.FINISHED and worker.stop_at is None:
-            worker.stop_at = stop_at
+            self.stop_at(worker, stop_at)
         self.worker_changed(worker)
 
     def worker_changed(self, worker: Worker) -> None:
@@ -320,7 +356,6 @@ class Roster:
         _keep(self.booting, number, state is WorkerState.BOOTING)
         _keep(self.finished, number, state is WorkerState.FINISHED)
         _keep(self.ending, number, worker.ending)
-        _keep(self.leaving, number, worker.stop_at is not None)
         _keep(self.may_hold, number, worker.may_hold)
         _keep(self.may_write, number, worker.may_write)
         _keep(self.ranked, number, worker.live and worker.rank is not None)
@@ -352,7 +387,7 @@ class Roster:
 
     def _place_workers(self, record: HostRecord) -> None:
         """Find out which workers of a host have a slot."""
-        room = record.open_count
+        opened = room = record.open_count
         taken = 0
         for worker in self.on(record.name):
             drained = record.is_drained(worker.slot)
@@ -364,8 +399,7 @@ class Roster:
                 _keep(self.placed, number, placed)
                 self._count_offer(number, worker)
             _keep(self.unplaced, number, worker.live and not placed)
-        spare = record.open_count > taken
-        _keep(self.with_room, record.name, record.wanted and record.connected and spare)
+        _keep(self.with_room, record.name, record.connected and opened > taken and record.wanted)
 
     # ---- questions -------------------------------------------------------------------------------------------
 
@@ -405,6 +439,23 @@ class Roster:
         while boots and (boots[0][0] + timeout <= now or boots[0][1] not in self.booting):
             heappop(boots)
         return boots[0][0] + timeout if boots else math.inf
+
+    def overdue(self, now: float) -> set[int]:
+        """The workers that were to be terminated by now."""
+        stops = self._stops
+        while stops and (stops[0][0] <= now or not self._stops_then(*stops[0])):
+            at, worker_id = heappop(stops)
+            if self._stops_then(at, worker_id):
+                self._overdue.add(worker_id)
+        return self._overdue
+
+    def next_stop(self, now: float) -> float:
+        """When the next worker is to be terminated; infinite: none is."""
+        self.overdue(now)
+        return self._stops[0][0] if self._stops else math.inf
+
+    def _stops_then(self, at: float, worker_id: int) -> bool:
+        return worker_id in self.workers and self.workers[worker_id].stop_at == at
 
     def candidates(self, waiting: Iterable[Worker], by_place: bool) -> list[Candidate]:
         """What waiting workers offer.

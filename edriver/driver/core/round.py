@@ -6,7 +6,7 @@ A round changes by the methods of `Round` alone; `round_control.py` says when.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -116,6 +116,7 @@ class Interrupt:
         counted: whether the round's end has been counted for that, when the verdict was given.
         ways: in restart mode, by what members can be asked for a checkpoint; those that cannot be are not in it.
         saved: members that have had their time for that.
+        unsaved: those whose checkpoint is awaited, once that is known; also some that have saved, or have left.
     """
 
     number: int
@@ -127,10 +128,22 @@ class Interrupt:
     counted: bool = False
     ways: dict[int, CheckpointWay] = field(default_factory=dict)
     saved: set[int] = field(default_factory=set)
+    unsaved: set[int] | None = None
 
     def answered(self, members: set[int]) -> bool:
         """Whether every one of the round's members has reported."""
         return not _any_left(self.awaited, lambda worker_id: worker_id in members and worker_id not in self.reports)
+
+    def awaits_save(self, members: set[int], done: Container[int]) -> bool:
+        """Whether a member may still save a checkpoint. One that is done will not.
+
+        Where some save by a call, those that only handle a signal are not waited for: they may never report it.
+        """
+        if self.unsaved is None:
+            awaited = CheckpointWay.CALL if CheckpointWay.CALL in self.ways.values() else CheckpointWay.SIGNAL
+            self.unsaved = {worker_id for worker_id, way in self.ways.items() if way is awaited}
+        saved = self.saved
+        return _any_left(self.unsaved, lambda w: w in members and w not in saved and w not in done)
 
     def agree(self) -> int:
         """The boundary at which all stop."""
@@ -148,7 +161,8 @@ class Round:
         done: the members whose training function has returned, with the number of boundaries they passed.
         completed: the members whose process has meanwhile ended with code 0; only in restart mode.
         lost: the members that failed.
-        exits_awaited: the members that are being killed or stopped, and must have ended before the next round.
+        exits_awaited: the members that are being killed or stopped, and must have ended before the next round; also
+            some that have.
         raised: tracebacks of collectives that failed, by worker_id.
         broke: whether such a failure ended the round; other collectives fail because the round has ended.
         errors: exceptions of the script itself, by worker_id.
@@ -297,6 +311,10 @@ class Round:
         """A member is killed: the next round waits until it has ended."""
         self.exits_awaited.add(worker_id)
 
+    def awaits_exit(self, known: Container[int]) -> bool:
+        """Whether one of those must still end; `known` are the workers that are not known to have exited."""
+        return _any_left(self.exits_awaited, known.__contains__)
+
     def trainer_ended(self, worker_id: int) -> None:
         """A process trains no more: the next round need not wait for it."""
         self.exits_awaited.discard(worker_id)
@@ -369,7 +387,7 @@ class Round:
                 if self.interrupt and self.interrupt.number == number:
                     self.interrupt.reports[worker_id] = boundaries
                     if way is not CheckpointWay.NONE:
-                        self.interrupt.ways[worker_id] = way
+                        self.interrupt.ways[worker_id], self.interrupt.unsaved = way, None
             case events.CheckpointSaved(worker_id):
                 if self.interrupt:
                     self.interrupt.saved.add(worker_id)
@@ -461,6 +479,8 @@ class Round:
 
     def order(self, workers: Collection[int]) -> tuple[int, ...]:
         """Those of these workers that were members, in order of rank."""
+        if isinstance(workers, set) and 4 * len(workers) > len(self.ranks):  # it has them in that order
+            return tuple(filter(workers.__contains__, self.ranks))
         return tuple(sorted((w for w in workers if w in self.ranks), key=self.ranks.__getitem__))
 
     def had(self, worker_id: int) -> bool:

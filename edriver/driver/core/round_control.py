@@ -158,7 +158,7 @@ class RoundControl:
         if current.running:
             return False
         # One that was killed for its silence must have ended before others continue: it might wake up and write files.
-        awaited = bool(current.members) or not current.exits_awaited.isdisjoint(self.roster.workers)
+        awaited = bool(current.members) or current.awaits_exit(self.roster.workers)
         late = current.rejoin_deadline is not None and now >= current.rejoin_deadline
         return not awaited or (late and current.aborted)
 
@@ -355,12 +355,13 @@ class RoundControl:
         settled = not newcomers and members.isdisjoint(roster.unplaced)
         if settled and interrupt is None and len(members) <= sizes.allowed(len(members)):
             return actions  # the members are those that are wanted
-        ready = sum(worker in placed for worker in (*members, *newcomers))
-        wanted = wanted_members(members, newcomers, placed, sizes.allowed(ready), keeps_state=survive)
-        if current.done and not survive:
-            wanted = members  # a restart would have scripts that have run to their end make their last steps again
         if current.completed:
             return actions  # some have run the whole script: the others are to finish it
+        if current.done and not survive:
+            wanted = members  # a restart would have scripts that have run to their end make their last steps again
+        else:
+            ready = sum(worker in placed for worker in (*members, *newcomers))
+            wanted = wanted_members(members, newcomers, placed, sizes.allowed(ready), keeps_state=survive)
         if interrupt is None:
             return actions + self._notify(current, wanted, now)
         if interrupt.answered(members):
@@ -433,15 +434,9 @@ class RoundControl:
         return []
 
     def _stop_saved(self, current: Round, interrupt: Interrupt, now: float) -> list[Action]:
-        """Stop all members once those that can save have had their time to, or the bound has passed; in restart mode.
-
-        Where some save by a call, those that only handle a signal are not waited for: they may never report it.
-        """
+        """In restart mode, stop all members once those that can save have had the time to, or it is over."""
         assert interrupt.cause is not None, "the verdict has one"
-        ways = interrupt.ways.values()
-        awaited_way = CheckpointWay.CALL if CheckpointWay.CALL in ways else CheckpointWay.SIGNAL
-        awaited = {worker for worker, way in interrupt.ways.items() if way is awaited_way} & current.members
-        if awaited <= interrupt.saved | current.done.keys() or now >= interrupt.deadline:
+        if now >= interrupt.deadline or not interrupt.awaits_save(current.members, current.done):
             return self.abort(interrupt.cause, now)
         return []
 

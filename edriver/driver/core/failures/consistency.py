@@ -160,10 +160,10 @@ class ErrorWatch:
             self._judged = ended.plan.round_id
         if not self._recent_errors:
             return None
-        hosts = {seat.host for seat in ended.plan.seats}
+        seats = ended.plan.seats
         for error, rounds in self._recent_errors.items():
             places = set().union(*rounds)
-            one_host = len({host for host, _ in places}) == 1 < len(hosts)
+            one_host = len({host for host, _ in places}) == 1 and any(seat.host != seats[0].host for seat in seats)
             if len(rounds) >= (MAX_LOCAL_ERROR_ROUNDS if len(places) == 1 or one_host else MAX_ERROR_ROUNDS):
                 again = RepeatedError(error, len(rounds), tuple(sorted(places)))
                 return Cause(CauseKind.SAME_ERROR, detail=again)

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice, takewhile
 from typing import Final
 
 from edriver.driver.core.losses import Loss, loss_of
@@ -27,7 +29,7 @@ from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round, RunCall
 from edriver.model import events
 from edriver.model.cause import AgentFault, Cause, CauseKind, CauseList
-from edriver.model.ids import NO_VERSION
+from edriver.model.ids import NO_ROUND, NO_VERSION
 from edriver.model.records import Worker
 from edriver.model.settings import Settings
 
@@ -79,15 +81,31 @@ class Suspects:
     Args:
         settings: the operator's limits.
         roster: who is there.
+
+    While one switch is down, thousands of workers may be suspected at a time: what can have changed is looked at alone.
     """
+
+    STATE = ("_workers", "_agents", "_quiet", "_spared_until")
 
     def __init__(self, settings: Settings, roster: Roster) -> None:
         self._settings = settings
         self._roster = roster
-        self._workers: dict[int, Suspicion] = {}
+        self._workers: dict[int, Suspicion] = {}  # those suspected first come first
         self._agents: dict[str, tuple[int, AgentFault]] = {}  # by host: its agent, and why it is suspected
         self._quiet: set[int] = set()  # workers that have not answered for half of their lease
         self._spared_until = float("-inf")
+        self._unjudged: set[int] = set()  # those of whom `to_kill` has to find out whether the run depends on them,
+        self._unjudged_agents: set[str] = set()  # and `agents_to_give_up` of these; the run depends on the others
+        self._judged_of = NO_ROUND  # as a round left them,
+        self._departures = -1  # and as the roster counted then
+        self._due: list[tuple[float, float, int]] = []  # a heap: when something is due, and since when who is suspected
+        self._known: tuple[int, int] | None = None  # the roster's counts when those that are gone were last forgotten
+
+    def derive(self) -> None:
+        """After a snapshot: make what follows from the suspicions."""
+        for worker_id, suspicion in self._workers.items():
+            self._await(worker_id, suspicion.since)
+        self._unjudged, self._unjudged_agents = set(self._workers), set(self._agents)
 
     def __contains__(self, worker_id: int) -> bool:
         return worker_id in self._workers
@@ -104,7 +122,8 @@ class Suspects:
         """Record a suspicion against a worker. The first one is kept."""
         match event:
             case events.WorkerQuiet(worker_id):
-                self._quiet.add(worker_id)
+                if (known := self._roster.workers.get(worker_id)) and known.live:
+                    self._quiet.add(worker_id)
             case events.LeaseExpired(worker_id):
                 self._suspect(worker_id, event, now)
             case events.WorkerStalled(worker_id, round_id, _, _, stacks):
@@ -116,15 +135,25 @@ class Suspects:
                     self._suspect(worker_id, event, now)
             case events.AgentSilent(host, agent_id, fault):
                 self._agents[host] = agent_id, fault
+                self._unjudged_agents.add(host)
                 for worker in self._roster.on(host):
                     if worker.live:
-                        cause = Cause(CauseKind.UNREACHABLE, worker.name, detail=fault)
-                        self._workers.setdefault(worker.worker_id, Suspicion(cause, now))
+                        self._add(worker.worker_id, Cause(CauseKind.UNREACHABLE, worker.name, detail=fault), now)
 
     def _suspect(self, worker_id: int, event: Loss, now: float) -> None:
         worker = self._roster.workers.get(worker_id)
         if worker and worker.live:
-            self._workers.setdefault(worker_id, Suspicion(loss_of(event, worker.name), now))
+            self._add(worker_id, loss_of(event, worker.name), now)
+
+    def _add(self, worker_id: int, cause: Cause, now: float) -> None:
+        if worker_id not in self._workers:
+            self._workers[worker_id] = Suspicion(cause, now)
+            self._unjudged.add(worker_id)
+            self._await(worker_id, now)
+
+    def _await(self, worker_id: int, since: float) -> None:
+        for seconds in (REPORT_DELAY, SIMULTANEITY_WINDOW, self._settings.elastic_timeout):
+            heappush(self._due, (since + seconds, since, worker_id))
 
     def note_sign_of_life(self, event: events.Event, now: float) -> bool:
         """Clear the workers that an event shows to be alive; returns whether there is any.
@@ -137,7 +166,9 @@ class Suspects:
         match event:
             case events.AgentConnected(host) if host in self._agents:
                 del self._agents[host]
-                self._clear({w.worker_id for w in self._roster.on(host)}, {CauseKind.UNREACHABLE})
+                workers = {w.worker_id for w in self._roster.on(host)}
+                self._clear(workers, {CauseKind.UNREACHABLE})
+                self._unjudged |= workers
             case events.WorkerAnswered(worker_id) | events.BoundaryReached(worker_id):
                 woken = self._wake(worker_id, {CauseKind.SILENT})
             case (
@@ -160,11 +191,15 @@ class Suspects:
         return quiet
 
     def _clear(self, workers: set[int], kinds: Collection[CauseKind]) -> None:
-        self._workers = {w: s for w, s in self._workers.items() if not (w in workers and s.cause.kind in kinds)}
+        for worker_id in workers & self._workers.keys():
+            if self._workers[worker_id].cause.kind in kinds:
+                del self._workers[worker_id]
 
     def forget_the_gone(self) -> None:
         """Drop those that have been given up, or have ended, since."""
-        if self._workers or self._agents or self._quiet:
+        counts = self._roster.departures, self._roster.revision
+        if (self._workers or self._agents or self._quiet) and counts != self._known:
+            self._known = counts
             known = self._roster.workers
             self._quiet = {w for w in self._quiet if w in known and known[w].live}
             self._workers = {w: s for w, s in self._workers.items() if w in known and known[w].live}
@@ -181,7 +216,13 @@ class Suspects:
             call: the script's `run` call.
             now: the time.
         """
-        for host, (agent_id, fault) in list(self._agents.items()):
+        if not self._agents:
+            return
+        again = self._may_differ(last, call, now) or self._roster.departures != self._departures
+        judged = [(host, *known) for host, known in self._agents.items() if again or host in self._unjudged_agents]
+        self._departures = self._roster.departures
+        self._unjudged_agents.clear()
+        for host, agent_id, fault in judged:
             if all(self._dispensable(worker, last, call, now) for worker in self._roster.on(host) if worker.live):
                 del self._agents[host]
                 for worker in self._roster.on(host):
@@ -193,11 +234,29 @@ class Suspects:
 
         Arguments as above.
         """
-        for worker_id, suspicion in list(self._workers.items()):
+        if not self._workers:
+            return
+        if self._may_differ(last, call, now):
+            judged = list(self._workers)
+        elif len(self._unjudged) > 1:
+            judged = [worker_id for worker_id in self._workers if worker_id in self._unjudged]
+        else:
+            judged = list(self._unjudged & self._workers.keys())
+        self._judged_of = last.plan.round_id if last else NO_ROUND
+        self._unjudged.clear()
+        for worker_id in judged:
             worker = self._roster.workers[worker_id]
             if worker.host not in self._agents and self._dispensable(worker, last, call, now):
-                del self._workers[worker_id]
-                yield worker, suspicion
+                yield worker, self._workers.pop(worker_id)
+
+    def _may_differ(self, last: Round | None, call: RunCall, now: float) -> bool:
+        """Whether the run may no longer depend on those on which it was found to depend.
+
+        They held its state: another worker must have shown itself, or another round have begun.
+        """
+        if last is None or last.plan.round_id != self._judged_of:
+            return True
+        return self._shown(last, call, now) is not None
 
     def _dispensable(self, worker: Worker, last: Round | None, call: RunCall, now: float) -> bool:
         """Whether the run can continue without it: it holds no state, or another worker that does has shown itself."""
@@ -205,17 +264,27 @@ class Suspects:
             return True
         suspicion = self._workers.get(worker.worker_id)
         since = suspicion.since if suspicion and not suspicion.idle else float("-inf")
-        if now < self._spared_until:
-            return False
-        waiting = (w for w in self._roster.waiting if w != worker.worker_id and last.had(w))
-        return any(self._offers_the_state(self._roster.workers[w], since, call, now) for w in waiting)
+        shown = self._shown(last, call, now, besides=worker.worker_id)
+        return shown is not None and (shown >= since or now >= since + SIMULTANEITY_WINDOW)
 
-    def _offers_the_state(self, worker: Worker, since: float, call: RunCall, now: float) -> bool:
-        """Whether a worker has shown that it lives and holds the state, to one that has been suspected since then."""
+    def _shown(self, last: Round, call: RunCall, now: float, besides: int | None = None) -> float | None:
+        """When a worker other than this one last showed that it lives and holds the state.
+
+        None: no worker has, or those that are suspected are spared.
+        """
+        if now < self._spared_until:
+            return None
+        for worker_id in reversed(self._roster.waiting):
+            worker = self._roster.workers[worker_id]
+            if worker_id != besides and last.had(worker_id) and self._offers_the_state(worker, call):
+                return worker.waiting_since
+        return None
+
+    def _offers_the_state(self, worker: Worker, call: RunCall) -> bool:
+        """Whether a worker lives and holds the state."""
         if worker.worker_id in self._workers or not worker.waits_in(call.ordinal) or worker.offer is None:
             return False
-        fresh = worker.waiting_since >= since or now >= since + SIMULTANEITY_WINDOW
-        return fresh and (worker.offer.version != NO_VERSION or call.best == NO_VERSION)
+        return worker.offer.version != NO_VERSION or call.best == NO_VERSION
 
     def breaking(self, current: Round, now: float) -> tuple[Worker, Cause] | None:
         """For whose sake a round is to be aborted, and why; None: nothing would be gained, or it is over already.
@@ -247,23 +316,28 @@ class Suspects:
     def overdue(self, now: float) -> list[tuple[Worker, Suspicion]]:
         """Those that have been left alone for the whole of --elastic-timeout."""
         limit = now - self._settings.elastic_timeout
-        return [(self._roster.workers[w], s) for w, s in self._workers.items() if s.since <= limit]
+        overdue = takewhile(lambda found: found[1].since <= limit, self._workers.items())
+        return [(self._roster.workers[worker_id], suspicion) for worker_id, suspicion in overdue]
 
     def standstill(self, now: float) -> Cause | None:
         """Who is left alone and why; None while that is not known yet."""
-        shown = [suspicion.cause for suspicion in self._workers.values() if suspicion.since + REPORT_DELAY <= now]
-        if not shown or now < self._spared_until:
+        first = next(iter(self._workers.values()), None)
+        if first is None or first.since + REPORT_DELAY > now or now < self._spared_until:
             return None
-        return Cause(
-            CauseKind.LEFT_ALONE,
-            detail=CauseList(tuple(shown[:MAX_NAMED_WORKERS]), max(0, len(shown) - MAX_NAMED_WORKERS)),
-        )
+        latest = takewhile(lambda each: each.since + REPORT_DELAY > now, reversed(self._workers.values()))
+        count = len(self._workers) - sum(1 for _ in latest)
+        named = [each.cause for each in islice(self._workers.values(), min(count, MAX_NAMED_WORKERS))]
+        return Cause(CauseKind.LEFT_ALONE, detail=CauseList(tuple(named), count - len(named)))
 
-    def deadlines(self) -> Iterator[float]:
+    def deadlines(self, now: float) -> Iterator[float]:
         """When something may be due here."""
-        for suspicion in self._workers.values():
-            yield suspicion.since + REPORT_DELAY
-            yield suspicion.since + SIMULTANEITY_WINDOW
-            yield suspicion.since + self._settings.elastic_timeout
+        due = self._due
+        while due and (due[0][0] <= now or not self._since(*due[0][1:])):
+            heappop(due)
+        if due:
+            yield due[0][0]
         if self._workers:
             yield self._spared_until
+
+    def _since(self, since: float, worker_id: int) -> bool:
+        return worker_id in self._workers and self._workers[worker_id].since == since
