@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import edriver
 from benchmarks.records import Recorder
 from benchmarks.workload import Numbered, digest_of, make_loader, make_model, options, stop_requested, train_step
-from edriver.worker import topology
+from edriver.worker import context
 
 
 @edriver.run
@@ -25,7 +25,7 @@ def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, 
         rest = (state.step, state.epoch, state.sampler.state_dict())
         return digest_of(state.model, state.optimizer, rest) if flags.digest else ""
 
-    place = topology.current()
+    place = context.assignment()
     host = os.environ.get("EDRIVER_HOST", "localhost")
     recorder.round_start(place.round_id.n, place.rank, place.size, host, state.step, digest())
     model = DistributedDataParallel(state.model, init_sync=False)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from benchmarks.jobs import HarnessError
 from tests.etcd.cluster import etcd_cluster
-from tests.etcd.test_standby import pair
+from tests.etcd.pair import pair
+from tests.process.resuming import TRAIN, Resumed, environ_of, kill, steps_of, wait_for_steps
 from tests.process.running import Printing, Run, running, wait_for_exit
 from tests.process.sites import Site, site
-from tests.process.test_resume import TRAIN, Resumed, environ_of, kill, steps_of, wait_for_steps
 
 HOSTS = 4
 STEPS = 60

@@ -24,7 +24,7 @@ from statistics import median
 
 from benchmarks.jobs import Workload, end_well_on_sigterm
 from benchmarks.under_edriver import EdriverJob
-from tests.attacks.test_idle_connections import callers, ports, strangers
+from tests.attacks.silent_callers import callers, ports, strangers
 from tests.process.sites import Site, environment_of, site
 
 WARM_STEPS, TURN_SECONDS, SETTLING = 50, 3.0, 1.0

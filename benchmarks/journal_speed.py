@@ -20,22 +20,23 @@ from typing import Any
 from benchmarks.scale import SLOTS, STEP
 from edriver.driver.core.membership import Membership
 from edriver.driver.driver_state import DriverState
-from edriver.driver.journal.draws import Draws
-from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import Head, Turn
+from edriver.driver.journal.entries import JournalEntry
+from edriver.driver.journal.journal import Head, JournalRecord
+from edriver.driver.journal.keyed_random import KeyedRandom
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.rpc.translate import orders_of
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION
 from edriver.model.plan import RoundPlan
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
+from edriver.wire.orders import orders_of
 
 TURNS = 2000
 """Events, and turns with orders, that are written down for a mean."""
@@ -51,8 +52,8 @@ class Parts:
     def __init__(self, hosts: int) -> None:
         self._now = 0.0
         size = hosts * SLOTS
-        draws = Draws(b"k" * 32)
-        core = Membership(Settings(np=size, min_np=1, max_np=size), now=0.0, draw=draws.number)
+        draws = KeyedRandom(b"k" * 32)
+        core = Membership(Settings(np=size, min_np=1, max_np=size), now=0.0, draw=draws.random)
         history = EventHistory(core, ProgressTracker(self._clock), self._clock)
         registry = AgentRegistry(Mailbox(10), self._clock, draw_secret=draws.secret)
         self.state = DriverState(core, history, Announcements(), registry, draws)
@@ -80,7 +81,7 @@ class Parts:
         for action in step:
             if isinstance(action, actions.StartAgent):
                 registry.expect(action.host, action.agent_id)
-            for host, message in orders_of(action, core.roster.workers, self._now, draws.secret):
+            for host, message in orders_of(action, core.roster.workers, self._now, draws.secret, cause_text):
                 registry.send(host, message)
         history.take(event, step, None, announcements.lines(None, step))
         return step
@@ -112,7 +113,11 @@ def measured(hosts: int, folder: Path) -> dict[str, Any]:
     encode_s = timed(encode)
     snapshot = "".join(written).encode()
     journal = SqliteJournal.create(folder / f"{hosts}.sqlite3", Head("5d2f01aa", (), "/", {}, b"k" * 32, ""))
-    turn = [Turn(Entry(1.0, 2.0, events.WorkerWaiting(1, 1, NO_VERSION, StoreAddress("host", 1), "digest")), (1, 2, 3))]
+    turn = [
+        JournalRecord(
+            JournalEntry(1.0, 2.0, events.WorkerWaiting(1, 1, NO_VERSION, StoreAddress("host", 1), "digest")), (1, 2, 3)
+        )
+    ]
 
     def write_events() -> None:
         for _ in range(TURNS):
@@ -120,7 +125,7 @@ def measured(hosts: int, folder: Path) -> dict[str, Any]:
 
     def write_orders() -> None:
         for _ in range(TURNS):
-            journal.note_orders(["Abort 0123456789abcdef"])
+            journal.append_orders(["Abort 0123456789abcdef"])
 
     figures = {
         "hosts": hosts,
@@ -129,7 +134,7 @@ def measured(hosts: int, folder: Path) -> dict[str, Any]:
         "orders_us": round(timed(write_orders) / TURNS * 1e6, 1),
         "snapshot_ms": round(encode_s * 1e3, 1),
         "stands_still_ms": round(longest * 1e3, 1),
-        "write_ms": round(timed(lambda: journal.keep_snapshot(1.0, 2.0, snapshot)) * 1e3, 1),
+        "write_ms": round(timed(lambda: journal.write_snapshot(1.0, 2.0, snapshot)) * 1e3, 1),
         "snapshot_kib": len(snapshot) // 1024,
         "restore_ms": round(timed(lambda: others.state.restore(json.loads(snapshot))) * 1e3, 1),
     }

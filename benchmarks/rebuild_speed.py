@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
-from edriver.worker.assignment import Assignment
 from edriver.worker.group.membership_proof import SECRET_BYTES
 from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.group.store import StoreClient

@@ -15,8 +15,8 @@ from itertools import islice
 import torch
 from torch.utils.data import DistributedSampler
 
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 RANKS = 4

@@ -23,8 +23,8 @@ from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
 from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.state.torch_state import TorchState
 
 RANKS = 4

@@ -25,6 +25,13 @@ if TYPE_CHECKING:  # type checkers read imports alone; tests/unit/test_public_na
     from edriver.calls.launch import LaunchError as LaunchError
     from edriver.calls.launch import launch as launch
     from edriver.calls.parcels import ParcelError as ParcelError
+    from edriver.worker.context import cross_rank as cross_rank
+    from edriver.worker.context import cross_size as cross_size
+    from edriver.worker.context import local_rank as local_rank
+    from edriver.worker.context import local_size as local_size
+    from edriver.worker.context import rank as rank
+    from edriver.worker.context import size as size
+    from edriver.worker.context import worker_seed as worker_seed
     from edriver.worker.errors import CheckpointError as CheckpointError
     from edriver.worker.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from edriver.worker.errors import PeerLostError as PeerLostError
@@ -39,13 +46,6 @@ if TYPE_CHECKING:  # type checkers read imports alone; tests/unit/test_public_na
     from edriver.worker.state.state import State as State
     from edriver.worker.state.torch_state import TorchState as TorchState
     from edriver.worker.state.typed_state import TypedState as TypedState
-    from edriver.worker.topology import cross_rank as cross_rank
-    from edriver.worker.topology import cross_size as cross_size
-    from edriver.worker.topology import local_rank as local_rank
-    from edriver.worker.topology import local_size as local_size
-    from edriver.worker.topology import rank as rank
-    from edriver.worker.topology import size as size
-    from edriver.worker.topology import worker_seed as worker_seed
     from edriver.worker.training_phase import phase as phase
 
 __version__ = release.VERSION
@@ -63,7 +63,7 @@ _NAMES = {
     "worker.state.state": ("State",),
     "worker.state.torch_state": ("TorchState",),
     "worker.state.typed_state": ("TypedState",),
-    "worker.topology": ("cross_rank", "cross_size", "local_rank", "local_size", "rank", "size", "worker_seed"),
+    "worker.context": ("cross_rank", "cross_size", "local_rank", "local_size", "rank", "size", "worker_seed"),
     "worker.training_phase": ("phase",),
 }
 """The public names, by the module that has them."""

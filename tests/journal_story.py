@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from edriver.driver.core.membership import Membership
 from edriver.driver.driver_state import DriverState
-from edriver.driver.journal.draws import Draws
+from edriver.driver.journal.keyed_random import KeyedRandom
 from edriver.driver.journal.orders import order_text
+from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.rpc.translate import orders_of
 from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.model.hosts import Host, HostSet
@@ -21,6 +21,7 @@ from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
+from edriver.wire.orders import orders_of
 
 
 class Driver:
@@ -33,8 +34,8 @@ class Driver:
     def __init__(self) -> None:
         self.now = 100.0
         clock = lambda: self.now  # noqa: E731
-        self.draws = Draws(b"k" * 32)
-        self.core = Membership(Settings(np=2, min_np=1, max_np=4), now=0.0, draw=self.draws.number)
+        self.draws = KeyedRandom(b"k" * 32)
+        self.core = Membership(Settings(np=2, min_np=1, max_np=4), now=0.0, draw=self.draws.random)
         self.history = EventHistory(self.core, ProgressTracker(clock), clock)
         self.announcements = Announcements()
         self.registry = AgentRegistry(Mailbox(100), clock, draw_secret=self.draws.secret)
@@ -54,7 +55,7 @@ class Driver:
         for action in step:
             if (order := order_text(action, self.draws.count)) is not None:
                 self.ordered.append(order)
-            messages = [*orders_of(action, self.core.roster.workers, self.now, self.draws.secret)]
+            messages = [*orders_of(action, self.core.roster.workers, self.now, self.draws.secret, cause_text)]
             if isinstance(action, actions.StartAgent):
                 self.registry.expect(action.host, action.agent_id)
             for host, message in messages:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from edriver.driver.driver_state import state_codec
-from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.formats import FORMAT
-from edriver.driver.journal.journal import Head, Turn
+from edriver.driver.journal.journal import Head, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from tests.journal_story import SNAPSHOT_AT, Driver, story
 from tests.sim.random_events import RandomEvents
@@ -35,14 +35,14 @@ def record(path: Path) -> None:
     driver = Driver()
     with closing(SqliteJournal.create(path, HEAD)) as journal:
         for number, (now, event, progress) in enumerate(story()):
-            journal.append([Turn(Entry(now, 100.0 + now, event, progress), (1, number + 1, 1))])
+            journal.append([JournalRecord(JournalEntry(now, 100.0 + now, event, progress), (1, number + 1, 1))])
             if progress:
                 driver.hear(progress, now)
             driver.take(event, now)
             if driver.ordered:
-                journal.note_orders(driver.ordered)
+                journal.append_orders(driver.ordered)
             if number + 1 == SNAPSHOT_AT:
-                journal.keep_snapshot(now, 100.0 + now, driver.state.to_bytes(None))
+                journal.write_snapshot(now, 100.0 + now, driver.state.to_bytes(None))
         journal._database.execute("PRAGMA journal_mode = DELETE")
         journal._database.execute("VACUUM")
 

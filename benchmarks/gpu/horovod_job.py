@@ -14,13 +14,13 @@ import edriver.horovod as hvd
 from benchmarks.gpu.job import Trouble, enough, free_memory
 from benchmarks.records import Recorder
 from benchmarks.workload import Numbered, digest_of, make_loader, make_model, options
-from edriver.worker import topology
+from edriver.worker import context
 
 
 @hvd.elastic.run
 def train(state: Any, data: Numbered, flags: argparse.Namespace, recorder: Recorder, trouble: Trouble) -> None:
     """Train STEPS steps."""
-    place = topology.current()
+    place = context.assignment()
     recorder.round_start(
         place.round_id.n, hvd.rank(), hvd.size(), os.environ.get("HOROVOD_HOSTNAME", "localhost"), state.step, ""
     )

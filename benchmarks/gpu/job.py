@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import edriver
 from benchmarks.records import Recorder
 from benchmarks.workload import Numbered, digest_of, make_loader, make_model, options
-from edriver.worker import topology
+from edriver.worker import context
 
 AT, STEPS, LIMIT, SIZE = 20, 60, 100_000, 4
 PLACES = ("none", "all-reduce", "broadcast", "build", "pending", "stop", "device error")
@@ -75,7 +75,7 @@ def train(
 ) -> None:
     """Train STEPS steps."""
     flavour = os.environ.get("FLAVOUR", "plain")
-    place = topology.current()
+    place = context.assignment()
     recorder.round_start(
         place.round_id.n, place.rank, place.size, os.environ.get("EDRIVER_HOST", "localhost"), state.step, ""
     )

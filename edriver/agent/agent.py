@@ -187,8 +187,8 @@ class Agent:
         report, exited = message.worker_report, message.worker_exited
         if exited.cause.kind in OUT_OF_MEMORY:
             self._memory_kills.explained()
-        elif report.report.HasField("failed") or exited.code > 0:
-            self._memory_kills.look(self._workers.own_processes(), report.worker_id or exited.worker_id)
+        elif report.report.HasField("worker_failed") or exited.code > 0:
+            self._memory_kills.check(self._workers.own_processes(), report.worker_id or exited.worker_id)
         self._control.send(message)
 
     def _heartbeat(self) -> agent_pb2.Heartbeat:
@@ -202,7 +202,7 @@ class Agent:
         await Sampling(self._workers.places, self._take_sample).run()
 
     def _take_sample(self, sample: Sample) -> None:
-        self._memory_kills.look(self._workers.own_processes())
+        self._memory_kills.check(self._workers.own_processes())
         self._memory_kills.note(sample.processes)
         sample.host.memory_kills = self._memory_kills.total
         self._usage.take(sample)
@@ -211,7 +211,7 @@ class Agent:
 
     def _leave(self, reason: str) -> None:
         """Ask the driver to drain this host: it sends Shutdown when that is done."""
-        self._send(agent_pb2.ConnectRequest(host_leaving=agent_pb2.HostLeaving(reason=reason)))
+        self._send(agent_pb2.ConnectRequest(drain_requested=agent_pb2.DrainRequested(reason=reason)))
 
     def _terminated(self) -> None:
         """SIGTERM: the first asks the driver, the second ends the workers, the third does so at once."""

@@ -32,7 +32,7 @@ def counted(environment: Mapping[str, str], devices: Path, affinity: int, cgroup
         cgroups: of /proc/self/cgroup: a container's quota of processor time counts as that many cores.
     """
     quota = cpu_limit(cgroups)
-    cores = affinity if quota is None else min(affinity, max(1, math.ceil(quota.most)))
+    cores = affinity if quota is None else min(affinity, max(1, math.ceil(quota.maximum)))
     return {"gpus": len(cuda_devices(environment, devices)), "cores": cores}
 
 

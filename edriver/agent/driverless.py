@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from edriver.agent.lost_round import LostRound, loss_in
-from edriver.agent.worker import TERMINATION_GRACE, Worker
+from edriver.agent.worker import TERMINATION_GRACE, WorkerSupervisor
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.v1 import agent_pb2, cause_pb2
 
@@ -33,7 +33,11 @@ class Driverless:
     """
 
     def __init__(
-        self, workers: Mapping[int, Worker], host: str, settings: WorkerSettings, driver_is_there: Callable[[], bool]
+        self,
+        workers: Mapping[int, WorkerSupervisor],
+        host: str,
+        settings: WorkerSettings,
+        driver_is_there: Callable[[], bool],
     ) -> None:
         self._workers = workers
         self._host = host
@@ -48,9 +52,9 @@ class Driverless:
         if worker is not None and worker.in_round and not worker.link.parted and self._settings.restart_mode is None:
             text = f"worker {worker.worker_id} ({self._host}:{worker.slot}) has left the round, and there is no driver"
             self._lost_round.note(worker.round_id, cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_LEFT_ROUND, text=text))
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Abort a round that has lost a member, if no driver can do it."""
         if self._driver_is_there() or self._parted:
             return

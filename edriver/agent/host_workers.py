@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from edriver.agent.driverless import Driverless
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
-from edriver.agent.worker import Worker
+from edriver.agent.worker import WorkerSupervisor
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers import error_file
 from edriver.agent.workers.capture import OutputFile
@@ -25,7 +25,8 @@ from edriver.common.lease import Lease
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
 from edriver.text.wire_text import wire_text
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2, stacks_pb2
+from edriver.v1 import agent_pb2, cause_pb2, stacks_pb2
+from edriver.wire.assignments import assignment_notices
 from edriver.wire.conversion import span_seconds, timestamp
 
 logger = logging.getLogger("edriver.agent")
@@ -81,7 +82,7 @@ class HostWorkers:
         self._pipes = Pipes()
         self._standbys = Standbys(self._processes)
         self._standby_timer: asyncio.TimerHandle | None = None
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, WorkerSupervisor] = {}
         self._driverless = Driverless(self._workers, settings.host, worker_settings, driver_is_there)
         self._stopping = False
         self._exit_reports: set[asyncio.Task[None]] = set()
@@ -150,7 +151,7 @@ class HostWorkers:
             files.life.unlink(missing_ok=True)
             return
         self._all_gone.clear()
-        worker = self._workers[order.worker_id] = Worker(
+        worker = self._workers[order.worker_id] = WorkerSupervisor(
             order,
             self._settings,
             self._worker_settings,
@@ -237,8 +238,8 @@ class HostWorkers:
             period = Lease(self._worker_settings.worker_lease, self._loop.time).period
             await asyncio.sleep(min((worker.link.next_tick for worker in self._workers.values()), default=period))
             for worker in list(self._workers.values()):
-                worker.look()
-            self._driverless.look()
+                worker.check()
+            self._driverless.check()
 
     def _report(self, message: agent_pb2.ConnectRequest) -> None:
         """Send what is said of a worker."""
@@ -269,12 +270,12 @@ class HostWorkers:
         self._exit_reports.add(task)
         task.add_done_callback(self._exit_reports.discard)
 
-    async def _part_from(self, worker: Worker, code: int, tail: str, reaped: float) -> None:
+    async def _part_from(self, worker: WorkerSupervisor, code: int, tail: str, reaped: float) -> None:
         cause = worker.memory.verdict() if code in KILLED_CODES and not worker.stopped else None
         await worker.link.ended(LAST_REPORT_TIMEOUT if code >= 0 else 0)
         files = WorkerFiles(self._settings.folder, worker.worker_id)
         recorded = None if code == 0 else _recorded_error(files.error, worker)
-        self._report_exit(worker.worker_id, 0 if worker.outstayed else code, tail, reaped, cause, recorded)
+        self._report_exit(worker.worker_id, 0 if worker.exit_overdue else code, tail, reaped, cause, recorded)
         await worker.close()
         for left in (files.life, files.store, files.error, files.stacks):
             left.unlink(missing_ok=True)
@@ -302,16 +303,7 @@ class HostWorkers:
         self._report(agent_pb2.ConnectRequest(worker_exited=exited))
 
 
-def assignment_notices(
-    message: agent_pb2.AssignRound,
-) -> Iterator[tuple[rounds_pb2.RankAssignment, notification_pb2.Notice]]:
-    """Each member on this host, with the notice that assigns its place."""
-    for member in message.members:
-        assignment = notification_pb2.AssignPlace(round=message.round, member=member)
-        yield member, notification_pb2.Notice(assign_place=assignment)
-
-
-def _recorded_error(path: Path, worker: Worker) -> agent_pb2.RecordedError | None:
+def _recorded_error(path: Path, worker: WorkerSupervisor) -> agent_pb2.RecordedError | None:
     """What a worker's script has written to its error file, of which a copy is kept beside its other files."""
     data, changed = error_file.read(path)
     if data and worker.log_folder:

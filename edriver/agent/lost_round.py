@@ -52,6 +52,6 @@ def loss_in(message: agent_pb2.ConnectRequest) -> int | None:
         return message.worker_ending.worker_id
     if message.HasField("worker_exited"):
         return message.worker_exited.worker_id
-    if message.worker_report.report.WhichOneof("kind") in ("collective_raised", "peer_unproven", "failed"):
+    if message.worker_report.report.WhichOneof("kind") in ("collective_raised", "peer_unproven", "worker_failed"):
         return message.worker_report.worker_id
     return None

@@ -53,7 +53,7 @@ BOUNDARY_TIMEOUT = 10.0
 reached, it hangs in a collective: then its round is aborted, so that it goes back to its last boundary."""
 
 
-class Worker:
+class WorkerSupervisor:
     """A worker that has been started and whose exit has not been reported yet.
 
     Args:
@@ -79,7 +79,7 @@ class Worker:
         log_folder: the folder of its files in restart mode, or None.
         trainer: its training process: the command itself, unless that is a shell or the like; 0: not known yet.
         trainer_ended: whether that process has ended, which may be long before it can be reaped.
-        outstayed: whether its script ended successfully but its command then took too long.
+        exit_overdue: whether its script ended successfully but its command then took too long.
         stopped: whether this agent has stopped it.
         in_round: whether it is in its latest round: it has not reported since then that it waits for another.
         gpu: its CUDA_VISIBLE_DEVICES; empty: no GPU is assigned.
@@ -136,7 +136,7 @@ class Worker:
         )
         self.log_folder: Path | None = None
         self.trainer = 0
-        self.outstayed = False
+        self.exit_overdue = False
         self.stopped = False
         self.gpu = ""
         self.in_round = False
@@ -164,7 +164,7 @@ class Worker:
             name = f"life of {self.worker_id}"
             threading.Thread(target=self._watch, args=(self._life,), name=name, daemon=True).start()
 
-    def assign(self, shared: rounds_pb2.RoundAssignment, member: rounds_pb2.RankAssignment) -> None:
+    def assign(self, shared: rounds_pb2.RoundAssignment, member: rounds_pb2.Seat) -> None:
         """It has a place in a round: its output has that rank from now on, and goes where that place's does."""
         self.capture.begin_round(member.rank)
         self.unresponsive.round_id.CopyFrom(shared.round_id)
@@ -177,12 +177,12 @@ class Worker:
             window = min(CPU_WINDOW, limit / 4)
             self._standstill = StandstillWatch(lambda: family_seconds(self.trainer), self._loop.time, window)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look how it does; to be called when `link.next_tick` has passed."""
         self._check_cpu_use()
         self._look_for_standstill()
         self.link.tick()
-        self.memory.look()
+        self.memory.sample()
 
     def stop(self, grace: float) -> None:
         """End it by SIGTERM and, after the grace in seconds, by SIGKILL; without a grace by SIGKILL at once."""
@@ -248,11 +248,11 @@ class Worker:
         """Report when a script in restart mode stands still, and (0 seconds) when it goes on."""
         if self._standstill is None or self.link.ending:
             return
-        if (seconds := self._standstill.look()) is not None:
-            idle = notification_pb2.Idle(round_id=self.unresponsive.round_id)
+        if (seconds := self._standstill.check()) is not None:
+            idle = notification_pb2.WorkerIdle(round_id=self.unresponsive.round_id)
             if seconds:
                 idle.duration.CopyFrom(duration(seconds))
-            self._report(notification_pb2.Report(idle=idle))
+            self._report(notification_pb2.Report(worker_idle=idle))
 
     def _printed(self) -> None:
         self.link.show_life()
@@ -268,7 +268,7 @@ class Worker:
         if message.HasField("stacks_taken"):
             self.stacks.answered(message.stacks_taken)
             return
-        if message.HasField("waiting"):
+        if message.HasField("worker_waiting"):
             self.in_round = False
         report = agent_pb2.WorkerReport(worker_id=self.worker_id, report=message)
         self._send(agent_pb2.ConnectRequest(worker_report=report))
@@ -280,13 +280,13 @@ class Worker:
         self._send(agent_pb2.ConnectRequest(lease_expired=agent_pb2.LeaseExpired(worker_id=self.worker_id)))
 
     def _note_life(self) -> None:
-        self._send(agent_pb2.ConnectRequest(lease_renewed=agent_pb2.LeaseRenewed(worker_id=self.worker_id)))
+        self._send(agent_pb2.ConnectRequest(worker_answered=agent_pb2.WorkerAnswered(worker_id=self.worker_id)))
 
     def _lives(self, seconds: float) -> bool:
         if stands_still(self.trainer):
             return False
         phase = self._life.phase if self._life else None
-        if stall := self.unresponsive.look(seconds, phase, self._worker_settings.stall_limits):
+        if stall := self.unresponsive.check(seconds, phase, self._worker_settings.stall_limits):
             self._report(stall)
         return True
 
@@ -303,5 +303,5 @@ class Worker:
             self.worker_id,
             self._worker_settings.exit_timeout,
         )
-        self.outstayed = True
+        self.exit_overdue = True
         self.stop(TERMINATION_GRACE)

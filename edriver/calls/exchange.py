@@ -38,7 +38,7 @@ class ExchangeError(ParcelError):
     """The exchange cannot be used; the message is a sentence for the user."""
 
 
-class Exchange:
+class RemoteParcelStore:
     """A client of a server that stores parcels by name.
 
     Args:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal, TypeVar
 
 from edriver.calls import PROGRAM, parcels
-from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
+from edriver.calls.parcels import CALL, FOLDER_VARIABLE, FolderParcelStore, Outcome, ParcelStore, PickledCall
 from edriver.calls.worker_process import refuse_import
 from edriver.common.join_config import JoinConfig, at_port
 from edriver.system.child import Child
@@ -128,7 +128,7 @@ def call_in_workers(pickled: bytes, flags: Sequence[str], *, here: bool) -> list
     """
     command = [sys.executable, "-m", "edriver", "--no-journal", *flags, sys.executable, "-m", PROGRAM]
     with _place(here) as (place, variables):
-        place.put(CALL, parcels.dump(Call([str(Path(entry).absolute()) for entry in sys.path], pickled)))
+        place.put(CALL, parcels.dump(PickledCall([str(Path(entry).absolute()) for entry in sys.path], pickled)))
         # torchrun's variables stand for flags of a command line, which this call does not have
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
         code, lines = _run(command, {**inherited, **variables})
@@ -148,12 +148,12 @@ def _are_here(hosts: str) -> bool:
 
 
 @contextlib.contextmanager
-def _place(here: bool) -> Iterator[tuple[Place, dict[str, str]]]:
+def _place(here: bool) -> Iterator[tuple[ParcelStore, dict[str, str]]]:
     """The place of the parcels, and the variables that pass it to the workers; removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="edriver-call-"))
     try:
         if here:
-            yield FolderPlace(folder), {FOLDER_VARIABLE: str(folder)}
+            yield FolderParcelStore(folder), {FOLDER_VARIABLE: str(folder)}
         else:
             with _served_exchange(folder) as served:
                 yield served
@@ -162,8 +162,8 @@ def _place(here: bool) -> Iterator[tuple[Place, dict[str, str]]]:
 
 
 @contextlib.contextmanager
-def _served_exchange(folder: Path) -> Iterator[tuple[Place, dict[str, str]]]:
-    from edriver.calls.exchange import EXCHANGE_VARIABLE, Exchange  # imports gRPC: not for this machine alone
+def _served_exchange(folder: Path) -> Iterator[tuple[ParcelStore, dict[str, str]]]:
+    from edriver.calls.exchange import EXCHANGE_VARIABLE, RemoteParcelStore  # imports gRPC: not for this machine alone
 
     command = [sys.executable, "-m", "edriver", "rendezvous", "--port", "0", "--folder", str(folder)]
     server = Child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, tethered=True)
@@ -175,7 +175,7 @@ def _served_exchange(folder: Path) -> Iterator[tuple[Place, dict[str, str]]]:
         credentials = JoinConfig.from_json((folder / "credentials.json").read_bytes())
         port = int(credentials.drivers[0].rpartition(":")[2])
         drivers = tuple(at_port(address, port) for address in (*own_addresses(), "127.0.0.1"))
-        exchange = Exchange(replace(credentials, drivers=("127.0.0.1:" + str(port),)))
+        exchange = RemoteParcelStore(replace(credentials, drivers=("127.0.0.1:" + str(port),)))
         try:
             yield exchange, {EXCHANGE_VARIABLE: replace(credentials, drivers=drivers).to_json().decode()}
         finally:

@@ -33,7 +33,7 @@ class ParcelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PickledCall:
     """A function call to send.
 
     Attributes:
@@ -75,7 +75,7 @@ def pack(value: Any, what: str) -> bytes:
     return data
 
 
-def dump(parcel: Call | Outcome) -> bytes:
+def dump(parcel: PickledCall | Outcome) -> bytes:
     """Serialize a parcel; `unpack` reads it."""
     return pickle.dumps(parcel)
 
@@ -85,7 +85,7 @@ def unpack(data: bytes) -> Any:
     return pickle.loads(data)  # noqa: S301  from a place that only this run can write to
 
 
-class Place(Protocol):
+class ParcelStore(Protocol):
     """Stores parcels by name."""
 
     def put(self, name: str, data: bytes) -> None:
@@ -98,7 +98,7 @@ class Place(Protocol):
         """The names of the stored parcels, in the order in which they were stored."""
 
 
-class FolderPlace:
+class FolderParcelStore:
     """Stores the parcels of this machine's workers as files in a folder.
 
     Args:
@@ -127,7 +127,7 @@ class FolderPlace:
         part.replace(self._folder / name)
 
     def get(self, name: str) -> bytes:
-        """See Place.
+        """See ParcelStore.
 
         Raises:
             OSError: the file cannot be read.
@@ -135,12 +135,12 @@ class FolderPlace:
         return (self._folder / name).read_bytes()
 
     def names(self) -> list[str]:
-        """See Place."""
+        """See ParcelStore."""
         files = [path for path in self._folder.iterdir() if path.suffix != ".part"]
         return [path.name for path in sorted(files, key=lambda path: path.stat().st_mtime_ns)]
 
 
-def outcomes(place: Place) -> list[Outcome]:
+def outcomes(place: ParcelStore) -> list[Outcome]:
     """The outcomes so far, by rank; if two workers had a rank one after the other, that of the later one."""
     found = [unpack(place.get(name)) for name in place.names() if name != CALL]
     return sorted({outcome.rank: outcome for outcome in found}.values(), key=lambda outcome: outcome.rank)

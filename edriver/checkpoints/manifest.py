@@ -24,7 +24,7 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CheckpointEntry:
     """One entry of a checkpoint.
 
     Attributes:
@@ -62,7 +62,7 @@ class Manifest:
     edriver: str
     torch: str
     files: Mapping[str, FileRecord]
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, CheckpointEntry]
 
     def as_json(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -92,7 +92,7 @@ class Manifest:
             plain = {name: kind(found[name]) for name, kind in _PLAIN.items()}
             files = {name: FileRecord(int(f["bytes"]), str(f["sha256"])) for name, f in found["files"].items()}
             entries = {
-                key: Entry(str(e["dtype"]), tuple(map(int, e["shape"])), int(e["bytes"]))
+                key: CheckpointEntry(str(e["dtype"]), tuple(map(int, e["shape"])), int(e["bytes"]))
                 for key, e in found["entries"].items()
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:

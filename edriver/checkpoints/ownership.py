@@ -66,7 +66,7 @@ class RoundOverError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class FolderOwner:
     """What the file of an owner says.
 
     Attributes:
@@ -95,7 +95,7 @@ class Owner:
         return json.dumps({"format": FORMAT, **plain, "round_id": list(self.round_id), "renewals": self.renewals})
 
     @staticmethod
-    def of(text: bytes) -> Owner:
+    def of(text: bytes) -> FolderOwner:
         """Parse an owner; UNREADABLE if the text is not an owner, or has another format."""
         try:
             found = json.loads(text)
@@ -103,15 +103,15 @@ class Owner:
                 return UNREADABLE
             incarnation, n = found["round_id"]
             texts = {name: str(found[name])[:MAX_TEXT] for name in _TEXTS}
-            return Owner(round_id=RoundId(int(incarnation), int(n)), renewals=int(found["renewals"]), **texts)
+            return FolderOwner(round_id=RoundId(int(incarnation), int(n)), renewals=int(found["renewals"]), **texts)
         except (ValueError, KeyError, TypeError, OverflowError):
             return UNREADABLE
 
     @staticmethod
-    def this_process(environ: Mapping[str, str]) -> Owner:
+    def this_process(environ: Mapping[str, str]) -> FolderOwner:
         """This process, as a worker of the run that the environment names, or as a script on its own."""
         agent = environ.get("EDRIVER_AGENT_PID", "")
-        return Owner(
+        return FolderOwner(
             run_id=environ.get("EDRIVER_RUN_ID", ""),
             round_id=NO_ROUND,
             host=environ.get("EDRIVER_HOST") or socket.gethostname(),
@@ -121,7 +121,7 @@ class Owner:
             token=secrets.token_hex(8),
         )
 
-    def is_same_run(self, other: Owner) -> bool:
+    def is_same_run(self, other: FolderOwner) -> bool:
         """Whether both are of one run."""
         if self.run_id or other.run_id:
             return self.run_id == other.run_id
@@ -144,11 +144,11 @@ class Owner:
 
 _TEXTS: Final = ("run_id", "host", "machine", "process", "agent", "token")
 
-UNREADABLE: Final = Owner("?", NO_ROUND, "", "", "", "", "")
+UNREADABLE: Final = FolderOwner("?", NO_ROUND, "", "", "", "", "")
 """Stands for an owner whose file is being written, or is damaged."""
 
 
-def owner_of(folder: CheckpointFolder) -> tuple[int, Owner]:
+def owner_of(folder: CheckpointFolder) -> tuple[int, FolderOwner]:
     """The number of the file that counts, and what it says; 0: the folder has no owner.
 
     Raises:
@@ -157,7 +157,7 @@ def owner_of(folder: CheckpointFolder) -> tuple[int, Owner]:
     numbers = [int(match[1]) for name in folder.names() if (match := _NAME.fullmatch(name))]
     for number in sorted(numbers, reverse=True):
         if (text := folder.read_note(_file(number))) is not None:  # else it was removed meanwhile
-            return number, Owner.of(text)
+            return number, FolderOwner.of(text)
     return 0, UNREADABLE
 
 
@@ -175,7 +175,7 @@ class Ownership:
     def __init__(
         self,
         folder: CheckpointFolder,
-        me: Owner,
+        me: FolderOwner,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         period: float = RENEWAL_PERIOD,
@@ -187,7 +187,7 @@ class Ownership:
         self._period = period
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._silent: tuple[int, Owner] | None = None
+        self._silent: tuple[int, FolderOwner] | None = None
         self._owned = False
         self._wanted: RoundId | None = None
         self._wake = threading.Event()
@@ -287,7 +287,7 @@ class Ownership:
             return
         raise FolderInUseError(self._in_use_by(owner_of(self._folder)[1]))
 
-    def _judged(self) -> tuple[int, Owner]:
+    def _judged(self) -> tuple[int, FolderOwner]:
         """The owner, if it is this run or does not live; number 0 without an owner.
 
         Raises:
@@ -324,7 +324,7 @@ class Ownership:
         if number and owner.token == self._me.token:
             self._rewrite(number, replace(owner, renewals=owner.renewals + 1))
 
-    def _rewrite(self, number: int, owner: Owner) -> None:
+    def _rewrite(self, number: int, owner: FolderOwner) -> None:
         self._folder.rewrite_note(_file(number), owner.text().encode())
 
     def _remove_before(self, number: int) -> None:
@@ -357,17 +357,17 @@ class Ownership:
             except Exception:  # others take it for silence; what goes wrong with a checkpoint is said by what writes it
                 logger.debug("the claim to %s cannot be renewed", self._where, exc_info=True)
 
-    def _refuse_later_round(self, owner: Owner, round_id: RoundId) -> None:
+    def _refuse_later_round(self, owner: FolderOwner, round_id: RoundId) -> None:
         if owner.is_same_run(self._me) and owner.round_id > round_id:
             raise RoundOverError(f"rank 0 of round {owner.round_id} writes the checkpoints in {self._where} now")
 
-    def _in_use_by(self, owner: Owner) -> str:
+    def _in_use_by(self, owner: FolderOwner) -> str:
         return (
             f"the checkpoint folder {self._where} is in use by another run: {owner}. Wait until that has ended, or "
             "give checkpoint= another folder"
         )
 
-    def _taken_by(self, owner: Owner) -> str:
+    def _taken_by(self, owner: FolderOwner) -> str:
         return (
             f"another run has taken over the checkpoint folder {self._where}, because this run had not renewed its "
             f"claim: {owner}"

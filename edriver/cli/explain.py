@@ -70,8 +70,8 @@ class Bound:
 
 DRIVER_BOUNDS: Final = (
     Bound(discovery_feed, "POLL_INTERVAL", "discovery is polled every"),
-    Bound(broker_feed, "MEET_INTERVAL", "a broker is called every"),
-    Bound(broker_feed, "MEET_TIMEOUT", "a broker may take to answer"),
+    Bound(broker_feed, "RECONCILE_INTERVAL", "a broker is called every"),
+    Bound(broker_feed, "RECONCILE_TIMEOUT", "a broker may take to answer"),
     Bound(broker_feed, "CLOSE_TIMEOUT", "and to give everything back at the end"),
     Bound(core_loop, "SNAPSHOT_DELAY", "the journal gets a snapshot after an order within"),
     Bound(source_commit, "GIT_TIMEOUT", "git may take to answer"),

@@ -78,7 +78,7 @@ def _start(
     if records is not None and name is not None:
         name.give_to(run_id)
     output = Output()
-    output.take_logs(verbose=options.verbose)
+    output.handle_logs(verbose=options.verbose)
     log = logging.getLogger("edriver")
     log.info("run %s: %s; %s", run_id, options, options.mode)
     if records:

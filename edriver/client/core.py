@@ -28,7 +28,7 @@ CLIENT_CHANNEL_OPTIONS: Final = (
 )
 
 
-class Call(NamedTuple):
+class ServiceCall(NamedTuple):
     """A call: the name of one of StatusService's or ControlService's methods, and the request."""
 
     method: str
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 Answer = TypeVar("Answer")
 Channel = TypeVar("Channel")
-Calls: TypeAlias = Generator[Call, Any, Answer]
+Calls: TypeAlias = Generator[ServiceCall, Any, Answer]
 
 
 class Core:
@@ -62,7 +62,7 @@ class Core:
             name: method for service in services for name, method in vars(service).items()
         }
 
-    def begin(self, call: Call) -> Any:
+    def begin(self, call: ServiceCall) -> Any:
         """Make a call that has one response; returns the response, or an awaitable of it."""
         return self.methods[call.method](call.request, timeout=self.timeout)
 
@@ -82,7 +82,7 @@ def channel_to(address: Address, insecure: Callable[..., Channel], secure: Calla
 
 def snapshot() -> Calls[status_pb2.GetRunResponse]:
     """See Client.snapshot."""
-    answer: status_pb2.GetRunResponse = yield Call("GetRun", status_pb2.GetRunRequest())
+    answer: status_pb2.GetRunResponse = yield ServiceCall("GetRun", status_pb2.GetRunRequest())
     return answer
 
 
@@ -93,17 +93,17 @@ def status() -> Calls[status_pb2.Run]:
 
 def rounds(limit: int) -> Calls[list[status_pb2.Round]]:
     """See Client.rounds."""
-    return list((yield Call("ListRounds", status_pb2.ListRoundsRequest(limit=limit))).rounds)
+    return list((yield ServiceCall("ListRounds", status_pb2.ListRoundsRequest(limit=limit))).rounds)
 
 
 def progress_history() -> Calls[list[status_pb2.ProgressSample]]:
     """See Client.progress_history."""
-    return list((yield Call("ListProgress", status_pb2.ListProgressRequest())).samples)
+    return list((yield ServiceCall("ListProgress", status_pb2.ListProgressRequest())).samples)
 
 
 def usage_history() -> Calls[list[resources_pb2.UsageSample]]:
     """See Client.usage_history."""
-    return list((yield Call("ListUsage", status_pb2.ListUsageRequest())).samples)
+    return list((yield ServiceCall("ListUsage", status_pb2.ListUsageRequest())).samples)
 
 
 def events(since: int) -> Calls[list[status_pb2.Event]]:
@@ -111,7 +111,7 @@ def events(since: int) -> Calls[list[status_pb2.Event]]:
     found: list[status_pb2.Event] = []
     while True:
         seq = found[-1].seq if found else since
-        portion = (yield Call("ListEvents", status_pb2.ListEventsRequest(since=seq))).events
+        portion = (yield ServiceCall("ListEvents", status_pb2.ListEventsRequest(since=seq))).events
         if not portion:
             return found
         found += portion
@@ -120,28 +120,28 @@ def events(since: int) -> Calls[list[status_pb2.Event]]:
 def drain(host: str, slot: int | None, reason: str, requester: str) -> Calls[int]:
     """See Client.drain."""
     request = control_pb2.DrainRequest(host=host, slot=slot, reason=reason, requester=requester)
-    left: int = (yield Call("Drain", request)).slots_left
+    left: int = (yield ServiceCall("Drain", request)).slots_left
     return left
 
 
 def undrain(host: str, slot: int | None, requester: str) -> Calls[None]:
     """See Client.undrain."""
-    yield Call("Undrain", control_pb2.UndrainRequest(host=host, slot=slot, requester=requester))
+    yield ServiceCall("Undrain", control_pb2.UndrainRequest(host=host, slot=slot, requester=requester))
 
 
 def resize(size: int, requester: str) -> Calls[None]:
     """See Client.resize."""
-    yield Call("Resize", control_pb2.ResizeRequest(size=size, requester=requester))
+    yield ServiceCall("Resize", control_pb2.ResizeRequest(size=size, requester=requester))
 
 
 def stop(reason: str, requester: str) -> Calls[None]:
     """See Client.stop."""
-    yield Call("Stop", control_pb2.StopRequest(reason=reason, requester=requester))
+    yield ServiceCall("Stop", control_pb2.StopRequest(reason=reason, requester=requester))
 
 
 def check_may_steer() -> Calls[None]:
     """See Client.check_may_steer."""
-    yield Call("Undrain", control_pb2.UndrainRequest())
+    yield ServiceCall("Undrain", control_pb2.UndrainRequest())
 
 
 def stacks(rank: int | None, host: str, slot: int | None, worker_id: int) -> status_pb2.ReadStacksRequest:

@@ -39,7 +39,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostFindings:
     """The findings about another host.
 
     Attributes:
@@ -111,7 +111,7 @@ def _filters_item(here: str, trouble: str) -> Item:
     return Item(here, NOTE, f"filters: {trouble}. {consequence}")
 
 
-def host_items(host: Host, version: str, python: str, we_take_part: bool) -> Iterator[Item]:
+def host_items(host: HostFindings, version: str, python: str, we_take_part: bool) -> Iterator[Item]:
     """The findings about another host.
 
     Args:
@@ -199,7 +199,7 @@ def _descriptors_item(subject: str, limit: int) -> Item:
     )
 
 
-def _clock_item(host: Host) -> Item:
+def _clock_item(host: HostFindings) -> Item:
     apart = abs(host.clock)
     way = "ahead" if host.clock > 0 else "behind"
     if apart > MAX_CLOCK_SKEW:
@@ -211,7 +211,7 @@ def _clock_item(host: Host) -> Item:
     return Item(host.name, OK, f"its clock differs by {apart:.2f} s, give or take {host.uncertain:.2f} s")
 
 
-def _dial_item(host: Host) -> Item:
+def _dial_item(host: HostFindings) -> Item:
     reached = [address for address, trouble in host.reaches_us.items() if not trouble]
     if reached:
         return Item(host.name, OK, f"it reaches this machine at {reached[0]}")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from edriver.client.errors import RunError
 from edriver.commands import host_probe
-from edriver.commands.checkup import Host, exit_code, host_items, local_items, plain, rendered
+from edriver.commands.checkup import HostFindings, exit_code, host_items, local_items, plain, rendered
 from edriver.common.release import VERSION
 from edriver.system.own_addresses import is_own, own_addresses
 from edriver.system.ssh_client import CONNECT_TIMEOUT, SSH_FAILURE_CODE, SshOptions, identity_error, own_failure
@@ -201,7 +201,7 @@ class _ProbedHost:
         return f"Python there {exit_text(code)}: {last}"
 
 
-def examined(names: Sequence[str], options: SshOptions, port: int) -> list[Host]:
+def examined(names: Sequence[str], options: SshOptions, port: int) -> list[HostFindings]:
     """What is found of other hosts, and between them.
 
     Args:
@@ -234,13 +234,13 @@ def _probed_host(name: str, command: Sequence[str]) -> Iterator[_ProbedHost]:
             alarm.cancel()
 
 
-def _examined(probe: _ProbedHost, probes: Sequence[_ProbedHost], port: int) -> Host:
+def _examined(probe: _ProbedHost, probes: Sequence[_ProbedHost], port: int) -> HostFindings:
     clock, uncertain = _clock(probe)
     ours = list(dict.fromkeys(filter(None, (probe.introduction.get("caller"), *own_addresses()))))
     near = [other for other in probes if other is not probe and other.introduction]
     places = [(address, port) for address in ours] + [(o.introduction["address"], o.introduction["port"]) for o in near]
     answers = probe.ask({"dial": places}) or []
-    host = Host(
+    host = HostFindings(
         name=probe.name,
         trouble=probe.trouble,
         introduction=probe.introduction,

@@ -22,7 +22,7 @@ _MAX_SHOWN_HOSTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PollResult:
     """What one poll comes to.
 
     Attributes:
@@ -95,7 +95,7 @@ class PollFilter:
         """The set in force."""
         return self._hosts
 
-    def accept(self, answer: HostSet) -> Verdict:
+    def accept(self, answer: HostSet) -> PollResult:
         """A poll that answered."""
         if answer:
             self._empty = 0
@@ -103,20 +103,20 @@ class PollFilter:
         self._empty += 1
         if not self._hosts:
             self._failures = 0
-            return Verdict(self._hosts, changed=False, note="discovery finds no hosts", failures=0)
+            return PollResult(self._hosts, changed=False, note="discovery finds no hosts", failures=0)
         if self._empty < self._empty_polls:
             error = f"an answer without any host is believed only when {self._empty_polls} in a row are empty"
             return self.fail(error)
         return self._believe([answer] * (self._empty if self._empty == self._empty_polls else 1))
 
-    def fail(self, error: str) -> Verdict:
+    def fail(self, error: str) -> PollResult:
         """A poll that gave no answer, and why: the set in force stays."""
         self._failures += 1
         kept = f"keeping {self._hosts}" if self._hosts else "no hosts are known yet"
         note = f"poll failed, {kept}: {error}"
-        return Verdict(self._hosts, changed=False, note=note, failures=self._failures, error=error)
+        return PollResult(self._hosts, changed=False, note=note, failures=self._failures, error=error)
 
-    def _believe(self, answers: list[HostSet]) -> Verdict:
+    def _believe(self, answers: list[HostSet]) -> PollResult:
         self._answers.extend(answers)
         before, self._hosts = self._hosts, self._most_of_answers()
         failures, self._failures = self._failures, 0
@@ -128,7 +128,7 @@ class PollFilter:
             notes.append(f"{_summary(delta.changes)}; now {self._hosts}")
         if doubted := self._doubted():
             notes.append(doubted)
-        return Verdict(self._hosts, changed=bool(delta.result), note="; ".join(notes), failures=0)
+        return PollResult(self._hosts, changed=bool(delta.result), note="; ".join(notes), failures=0)
 
     def _most_of_answers(self) -> HostSet:
         """Each host with the most slots that one of the last answers gave it, in order of age."""

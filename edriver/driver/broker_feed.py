@@ -13,7 +13,7 @@ from typing import Final
 
 from edriver.driver.core.demand import Demand
 from edriver.driver.launch.broker import Broker, BrokerError, UnusableBrokerError
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
 from edriver.model.limits import MAX_ERROR_LENGTH
@@ -21,10 +21,10 @@ from edriver.text.wire_text import wire_text
 
 _log = logging.getLogger("edriver.driver")
 
-MEET_INTERVAL: Final = 1.0
+RECONCILE_INTERVAL: Final = 1.0
 """Seconds from the end of one call of a broker to the start of the next."""
 
-MEET_TIMEOUT: Final = 60.0
+RECONCILE_TIMEOUT: Final = 60.0
 """Seconds that one call may take."""
 
 CLOSE_TIMEOUT: Final = 10.0
@@ -80,21 +80,21 @@ class BrokerFeed:
 
     async def run(self) -> None:
         """Call it until cancelled."""
-        error = await self._meet()
+        error = await self._reconcile()
         if isinstance(error, UnusableBrokerError) and not self._proven:
             self._inbox.put(events.SourceUnusable(self._trouble))
             return
         while True:
-            await self._sleep(MEET_INTERVAL)
-            await self._meet()
+            await self._sleep(RECONCILE_INTERVAL)
+            await self._reconcile()
 
     async def close(self) -> None:
         """Let the broker give everything back; what it cannot is logged."""
         if error := await _error_of(self._broker.close(), CLOSE_TIMEOUT):
             _log.warning("%s", _text_of(error))
 
-    async def _meet(self) -> Exception | None:
-        error = await _error_of(self._broker.meet(self._demand()), MEET_TIMEOUT)
+    async def _reconcile(self) -> Exception | None:
+        error = await _error_of(self._broker.reconcile(self._demand()), RECONCILE_TIMEOUT)
         trouble = "" if error is None else _text_of(error)
         if trouble and trouble != self._trouble and not isinstance(error, UnusableBrokerError):
             _log.warning("%s", trouble, exc_info=None if isinstance(error, (BrokerError, TimeoutError)) else error)

@@ -11,26 +11,26 @@ from typing import Final, NamedTuple, NoReturn
 from edriver.driver.core.membership import Membership
 from edriver.driver.driver_state import DriverState
 from edriver.driver.journal.codec import CodecError, Json
-from edriver.driver.journal.draws import Draws
-from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError, Turn
+from edriver.driver.journal.entries import JournalEntry
+from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError, JournalRecord
+from edriver.driver.journal.keyed_random import KeyedRandom
 from edriver.driver.journal.orders import OrderCheck, order_text
 from edriver.driver.launch.agents import Agents
-from edriver.driver.observe.cause_text import Line
+from edriver.driver.observe.cause_text import Line, cause_text
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
-from edriver.driver.rpc.agents.received import Inbound, Received
+from edriver.driver.rpc.agents.inbound import Inbound, InboundMessage
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
-from edriver.driver.rpc.translate import orders_of
 from edriver.driver.shutdown import Shutdown
 from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, MemoryKill, ReportedText
 from edriver.model.plan import RoundPlan
 from edriver.text.phrases import count_text
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.orders import orders_of
 
 _log = logging.getLogger("edriver.driver")
 
@@ -57,7 +57,7 @@ class Decision(NamedTuple):
         orders: the same as the journal remembers them; empty without a journal.
     """
 
-    entry: Entry
+    entry: JournalEntry
     loss: Cause | None
     step: Sequence[actions.Action]
     messages: Sequence[Sequence[tuple[str, agent_pb2.ConnectResponse]]]
@@ -94,7 +94,7 @@ class CoreLoop:
         status: StatusServer,
         recorder: Recorder,
         journal: Journal | None,
-        draws: Draws,
+        draws: KeyedRandom,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         leave: Callable[[JournalLostError], NoReturn],
@@ -122,14 +122,14 @@ class CoreLoop:
         """Feed the core and do what it orders, until it ends the run."""
         try:
             while True:
-                await self._take_due_snapshot()
+                await self._write_due_snapshot()
                 if not (found := await self._next_events()):
                     continue
-                turns = [self._turn_of(one) for one in found]
-                await self._write_down(turns)
-                for n, (entry, link) in enumerate(turns):
+                records = [self._journal_record(one) for one in found]
+                await self._append_to_journal(records)
+                for n, (entry, link) in enumerate(records):
                     if link is not None:
-                        self._registry.keep_safe(*link[:2])
+                        self._registry.mark_durable(*link[:2])
                     if entry is not None and (finish := await self._take(entry)):
                         for later in found[n + 1 :]:
                             self._inbox.put(later)
@@ -137,7 +137,7 @@ class CoreLoop:
         finally:
             self._registry.close()
 
-    def replay(self, entries: Iterable[Entry], orders: Iterable[str]) -> actions.FinishRun | None:
+    def replay(self, entries: Iterable[JournalEntry], orders: Iterable[str]) -> actions.FinishRun | None:
         """Take in what another driver of this run was given, and launch and announce nothing.
 
         Args:
@@ -163,7 +163,7 @@ class CoreLoop:
         given.finish()
         return self._ended
 
-    def _decide(self, entry: Entry) -> Decision:
+    def _decide(self, entry: JournalEntry) -> Decision:
         """Have the core take in an event."""
         event = entry.event
         _log.debug("event %s", event)
@@ -175,14 +175,14 @@ class CoreLoop:
             _log.debug("action %s", action)
             if self._journal is not None and (order := order_text(action, self._draws.count)) is not None:
                 orders.append(order)
-            messages.append([*orders_of(action, workers, entry.wall_clock, self._draws.secret)])
+            messages.append([*orders_of(action, workers, entry.wall_clock, self._draws.secret, cause_text)])
         return Decision(entry, loss, step, messages, orders)
 
-    async def _take(self, entry: Entry) -> actions.FinishRun | None:
+    async def _take(self, entry: JournalEntry) -> actions.FinishRun | None:
         """Take in an event, and do what follows once the journal has that, too; returns the end of the run, if any."""
         decision = self._decide(entry)
         if decision.orders and self._journal is not None:
-            await self._write(self._journal, lambda journal: journal.note_orders(decision.orders))
+            await self._write(self._journal, lambda journal: journal.append_orders(decision.orders))
             if self._snapshot_at is None:
                 self._snapshot_at = max(self._clock() + SNAPSHOT_DELAY, self._no_snapshot_before)
         return self._act(decision, replayed=False)
@@ -222,19 +222,19 @@ class CoreLoop:
             _log.info("its threads are at\n%s", event.stacks)
         return finish
 
-    def _turn_of(self, found: Inbound) -> Turn:
-        if not isinstance(found, Received):
-            return Turn(Entry(self._clock(), self._wall_clock(), found))
+    def _journal_record(self, found: Inbound) -> JournalRecord:
+        if not isinstance(found, InboundMessage):
+            return JournalRecord(JournalEntry(self._clock(), self._wall_clock(), found))
         if found.event is None:
-            return Turn(None, found.link)
-        return Turn(Entry(self._clock(), self._wall_clock(), found.event, found.progress), found.link)
+            return JournalRecord(None, found.link)
+        return JournalRecord(JournalEntry(self._clock(), self._wall_clock(), found.event, found.progress), found.link)
 
-    async def _write_down(self, turns: Sequence[Turn]) -> None:
+    async def _append_to_journal(self, records: Sequence[JournalRecord]) -> None:
         """Have the journal hold what arrives before anything is done about it."""
         if self._journal is not None:
-            await self._write(self._journal, lambda journal: journal.append(turns))
+            await self._write(self._journal, lambda journal: journal.append(records))
 
-    async def note_head(self, head: Head) -> None:
+    async def write_head(self, head: Head) -> None:
         """Have the journal hold this head."""
         if self._journal is not None:
             await self._write(self._journal, lambda journal: journal.update(head))
@@ -255,7 +255,7 @@ class CoreLoop:
         """
         self._ended = self._state.restore(state)
 
-    async def _take_due_snapshot(self) -> None:
+    async def _write_due_snapshot(self) -> None:
         """Have the journal hold what follows from its events in place of these: when they are many, and soon after
         each order. An event that arrives meanwhile is not kept waiting, unless there are too many of them in it.
         """
@@ -273,7 +273,7 @@ class CoreLoop:
             return
         if state is not None:
             clock, wall_clock = self._clock(), self._wall_clock()
-            await self._write(journal, lambda journal: journal.keep_snapshot(clock, wall_clock, state))
+            await self._write(journal, lambda journal: journal.write_snapshot(clock, wall_clock, state))
         now = self._clock()
         self._no_snapshot_before = now + SNAPSHOT_PAUSE * (now - began)
         self._snapshot_at = None if state is not None else self._no_snapshot_before
@@ -370,7 +370,7 @@ class CoreLoop:
         except TimeoutError:
             return [events.Ticked()] if min(wakes) == deadline else []
         assert event is not None, "the inbox is never closed"
-        at_once = self._journal.turns_at_once if self._journal is not None else 1
+        at_once = self._journal.records_at_once if self._journal is not None else 1
         return [event, *self._inbox.take(at_once - 1)]
 
     def _perform(self, action: actions.Action, messages: Iterable[tuple[str, agent_pb2.ConnectResponse]]) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.poll_filter import PollFilter, Polls, Verdict
+from edriver.discovery.poll_filter import PollFilter, PollResult, Polls
 from edriver.discovery.slot_counts import SlotCounts
 from edriver.discovery.sources import HostSource
 from edriver.discovery.steadiness import Steadiness
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
 from edriver.model.limits import MAX_ERROR_LENGTH
@@ -88,13 +88,13 @@ class DiscoveryFeed:
             await self._sleep(POLL_INTERVAL)
             verdict, error = await self._poll()
 
-    async def _poll(self) -> tuple[Verdict, Exception | None]:
+    async def _poll(self) -> tuple[PollResult, Exception | None]:
         began = self._clock()
         verdict, error = await self._ask()
         self.polls.add(began, self._clock(), believed=not verdict.failures)
         return verdict, error
 
-    async def _ask(self) -> tuple[Verdict, Exception | None]:
+    async def _ask(self) -> tuple[PollResult, Exception | None]:
         try:
             answer = await self._source.find()
             self._steadiness.accept(answer)
@@ -107,7 +107,7 @@ class DiscoveryFeed:
             text = f"the host source raised {error!r}, which is a fault of its own code"
             return self._filter.fail(wire_text(text, MAX_ERROR_LENGTH)), error
 
-    def _log_note(self, verdict: Verdict, error: Exception | None) -> None:
+    def _log_note(self, verdict: PollResult, error: Exception | None) -> None:
         """Log a note when it changes; while hosts come and go, each once."""
         bug = error if error is not None and not isinstance(error, DiscoveryError) else None
         waits = verdict.error and not verdict.hosts and not bug  # the run says why it waits
@@ -118,7 +118,7 @@ class DiscoveryFeed:
             _log.log(logging.WARNING if error else logging.INFO, "%s", verdict.note, exc_info=bug)
         self._note = verdict.note
 
-    def _warn(self, verdict: Verdict) -> None:
+    def _warn(self, verdict: PollResult) -> None:
         failing = bool(verdict.hosts) and verdict.failures >= FAILURES_BEFORE_A_WARNING
         left_out = self._counts.note if self._counts is not None and verdict.hosts else ""
         if left_out and left_out != self._left_out:
@@ -129,7 +129,7 @@ class DiscoveryFeed:
             self._on_failing(why)
         self._failing = bool(why)
 
-    def _tell_core(self, verdict: Verdict) -> None:
+    def _tell_core(self, verdict: PollResult) -> None:
         if verdict.error and not verdict.hosts:
             if verdict.error != self._unanswered:
                 self._inbox.put(events.DiscoveryFailed(verdict.error))

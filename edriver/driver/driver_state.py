@@ -25,7 +25,7 @@ from edriver.driver import core, observe
 from edriver.driver.core import failures
 from edriver.driver.core.membership import Membership
 from edriver.driver.journal.codec import CodecError, Json, is_data
-from edriver.driver.journal.draws import Draws
+from edriver.driver.journal.keyed_random import KeyedRandom
 from edriver.driver.journal.state import StateCodec
 from edriver.driver.observe import pace
 from edriver.driver.observe.console.announcements import Announcements
@@ -52,7 +52,7 @@ class DriverState(NamedTuple):
     event_history: EventHistory
     announcements: Announcements
     registry: registry.AgentRegistry
-    draws: Draws
+    draws: KeyedRandom
 
     def to_bytes(self, ended: FinishRun | None) -> bytes:
         """All of it as JSON; arguments and errors as those of `pieces`."""

@@ -45,13 +45,13 @@ from edriver.driver.training_script import (
     other_launcher,
     program_in_restart_mode,
 )
-from edriver.driver.worker_logs import WorkerLogs
 from edriver.model import defaults
 from edriver.model import limits as bounds
 from edriver.model.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost
 from edriver.model.mode import Mode
 from edriver.model.settings import Settings
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
+from edriver.model.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
 from edriver.text.phrases import count_text
 from edriver.text.wire_text import wire_text

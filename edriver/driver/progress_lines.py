@@ -28,7 +28,7 @@ HOLD_UP_LINE_DELAY: Final = 10.0
 """Seconds without a step after which there is a line about who is waited for."""
 
 
-async def tell_progress(
+async def report_progress(
     event_history: EventHistory,
     usage: UsageTracker,
     recorder: Recorder,
@@ -53,7 +53,7 @@ async def tell_progress(
     held_up_since = 0.0
     while True:
         await asyncio.sleep(PROGRESS_PERIOD)
-        if (sample := usage.look(event_history.now())) is not None:
+        if (sample := usage.sample(event_history.now())) is not None:
             recorder.usage(sample)
         progress = event_history.progress_now()
         if not progress:

@@ -21,18 +21,18 @@ from edriver.calls import PROGRAM
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
+from edriver.driver.driver_watch import DriverWatch, watch_run
 from edriver.driver.journal.codec import CodecError
-from edriver.driver.journal.draws import new_key
 from edriver.driver.journal.held_clock import HeldClock
 from edriver.driver.journal.journal import EXIT_REPLACED, Head, Journal, JournalError, JournalLostError
+from edriver.driver.journal.keyed_random import new_key
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
 from edriver.driver.observe.console.hints import Hints, last_stop
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.options import RunOptions
-from edriver.driver.pace_watch import DriverWatch, watch_pace
-from edriver.driver.progress_lines import tell_progress
-from edriver.driver.rpc.agents.received import Received
+from edriver.driver.progress_lines import report_progress
+from edriver.driver.rpc.agents.inbound import InboundMessage
 from edriver.driver.rpc.agents.registry import HEARTBEAT_INTERVAL
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
 from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
@@ -253,7 +253,7 @@ class Session:
         except CodecError as error:  # a defect of edriver's: the journal is whole
             raise journal.not_taken_over(journal.unwritable(error)) from None
         # What comes next is written in this release's format, and has nothing before it that another would replay.
-        journal.keep_snapshot(self._clock(), wall_clock, state)
+        journal.write_snapshot(self._clock(), wall_clock, state)
         self._run_clock.go_on_after(wall_clock)  # another machine's clock may be behind
         self._wall_clock.release()
 
@@ -304,7 +304,7 @@ class Session:
                 discovering = tasks.create_task(parts.discovery.run())
                 asking = tasks.create_task(parts.broker.run()) if parts.broker else None
                 telling = tasks.create_task(
-                    tell_progress(
+                    report_progress(
                         *(parts.event_history, parts.usage, parts.recorder),
                         self._output,
                         self._clock,
@@ -312,7 +312,7 @@ class Session:
                 )
                 driver = DriverWatch(self._real_clock, self._run_clock.behind_machine, lambda: parts.recorder.fault)
                 watching = tasks.create_task(
-                    watch_pace(parts.event_history, parts.loop.publish, driver, parts.loop.warn)
+                    watch_run(parts.event_history, parts.loop.publish, driver, parts.loop.warn)
                 )
                 finish = self._ended or await parts.loop.run()
                 watching.cancel()
@@ -434,7 +434,7 @@ class Session:
             return finish
         failures, workers = finish.failures, self._parts.membership.roster.workers
         for found in self._parts.inbox.drain():
-            event = found.event if isinstance(found, Received) else found
+            event = found.event if isinstance(found, InboundMessage) else found
             if isinstance(event, events.WorkerExited) and (worker := workers.get(event.worker_id)):
                 failures = with_last_output(failures, worker.name, event, stopped=not worker.live)
         # It may have ended of what it was stopped by.

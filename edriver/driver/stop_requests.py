@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from edriver.driver.observe.cause_text import cause_text
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
 from edriver.model.cause import Cause, CauseKind, ReportedText
@@ -26,7 +26,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGU
 """Signals that stop a run. SIGUSR1 is how batch systems announce the end of a job's time (Slurm's --signal)."""
 
 
-def take_signals(handler: Callable[[signal.Signals], None]) -> None:
+def handle_signals(handler: Callable[[signal.Signals], None]) -> None:
     """From now on have this called with each signal that stops a run, in the running event loop."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
@@ -57,7 +57,7 @@ class StopRequests:
 
     def watch_signals(self) -> None:
         """From now on take signals, in the running event loop."""
-        take_signals(self.signalled)
+        handle_signals(self.signalled)
 
     def stop(self, reason: str, requester: str) -> None:
         """An operator has requested the end of the run; the reason and the requester may be empty."""

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.journal.orders import OtherOrderError
 from edriver.driver.observe.records.log_end import LogEnd, log_end
 from edriver.driver.rpc.taken_port import await_port
-from edriver.driver.stop_requests import take_signals
+from edriver.driver.stop_requests import handle_signals
 from edriver.driver.wiring import Wiring
 from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind
@@ -102,7 +102,7 @@ async def await_port_of_run(address: str, port: int, bound: float, clock: Callab
         await asyncio.wait({stopped}, timeout=seconds)
         return stopped.done()
 
-    take_signals(stop)
+    handle_signals(stop)
     if await await_port(address, port, bound, pause, clock):
         return stopped.result() if stopped.done() else None
     if stopped.done():
@@ -139,7 +139,7 @@ async def await_agents(parts: Wiring, head: Head, gone: str) -> None:
         await parts.endpoint.open()
 
 
-def _timed(entries: Iterable[Entry], set_clocks: Callable[[float, float], None]) -> Iterator[Entry]:
+def _timed(entries: Iterable[JournalEntry], set_clocks: Callable[[float, float], None]) -> Iterator[JournalEntry]:
     for entry in entries:
         set_clocks(entry.clock, entry.wall_clock)
         yield entry

@@ -18,8 +18,8 @@ from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
 from edriver.driver.core_loop import CoreLoop
 from edriver.driver.discovery_feed import DiscoveryFeed
-from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.journal import Head, Journal, JournalLostError
+from edriver.driver.journal.keyed_random import KeyedRandom
 from edriver.driver.launch.agents import Agents
 from edriver.driver.launch.broker import BrokerContext
 from edriver.driver.launch.choice import choice
@@ -36,7 +36,7 @@ from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, wr
 from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.options import RunOptions
 from edriver.driver.rpc.agent_service import AgentServer
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.issued_credentials import IssuedCredentials
@@ -45,7 +45,6 @@ from edriver.driver.rpc.run_credentials import RunCredentials
 from edriver.driver.rpc.stack_questions import StackQuestions
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
-from edriver.driver.rpc.translate import worker_logs_message
 from edriver.driver.shutdown import Shutdown
 from edriver.driver.stop_requests import StopRequests
 from edriver.model import events
@@ -54,6 +53,7 @@ from edriver.system.runs import SOCKET_NAME
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import duration
 from edriver.wire.health_port import HealthPort
+from edriver.wire.orders import worker_logs_message
 
 if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer
@@ -122,9 +122,9 @@ class Wiring:
     ) -> None:
         self._head = head
         self._own_names = OwnNames()
-        run_id, folder, draws = head.run_id, Path(head.folder), Draws(head.key)
+        run_id, folder, draws = head.run_id, Path(head.folder), KeyedRandom(head.key)
         self.inbox: Mailbox[Inbound] = Mailbox(INBOX_LIMIT)
-        self.membership = Membership(options.settings, head.began[0], draw=draws.number)
+        self.membership = Membership(options.settings, head.began[0], draw=draws.random)
         self.tracker = ProgressTracker(clock)
         self.event_history = EventHistory(self.membership, self.tracker, wall_clock)
         self.usage = UsageTracker(self.membership.roster)
@@ -259,7 +259,7 @@ class Wiring:
     async def _note_network(self, endpoint: TcpEndpoint) -> None:
         made = endpoint.run_credentials
         credentials = made.for_driver().decode() if made else ""
-        await self.loop.note_head(replace(self._head, port=endpoint.port, credentials=credentials))
+        await self.loop.write_head(replace(self._head, port=endpoint.port, credentials=credentials))
 
     def _broker_feed(self, options: RunOptions, run_id: str, clock: Callable[[], float]) -> BrokerFeed | None:
         if options.broker is None:

@@ -27,9 +27,9 @@ from torch.distributed.distributed_c10d import Store
 
 from edriver.calls import worker_process
 from edriver.model.ids import RoundId
+from edriver.model.plan import NO_ASSIGNMENT, Assignment
 from edriver.model.store_address import StoreAddress
-from edriver.worker import context, topology
-from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
+from edriver.worker import context
 from edriver.worker.backend import torch_groups
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState
@@ -123,7 +123,7 @@ def place() -> Assignment:
     """
     if not world().initialized:
         raise ValueError("Horovod has not been initialized; use hvd.init().")
-    current = topology.current()
+    current = context.assignment()
     return _LATE if current is NO_ASSIGNMENT else current
 
 
@@ -264,7 +264,7 @@ def _answer_for_init(_state: ObjectState) -> None:
 def _has_place() -> bool:
     """Whether this worker has been in a round: `init` may be called inside one, or between two."""
     try:
-        topology.current()
+        context.assignment()
     except RuntimeError:
         return False
     return True

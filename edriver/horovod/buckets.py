@@ -11,7 +11,7 @@ import torch
 from edriver.horovod.collectives.handles import Pending
 from edriver.horovod.collectives.reductions import ReduceOp, reduce_async
 from edriver.horovod.compression import Compressor
-from edriver.horovod.process_sets import Lane
+from edriver.horovod.process_sets import CollectiveLane
 
 FIRST_BUCKET_BYTES: Final = 1 << 20
 """The first bucket is small, so that reducing begins soon; the sizes are DistributedDataParallel's."""
@@ -68,7 +68,7 @@ class Bucket:
             param.grad = view
         self.taken.add(at)
 
-    def launch(self, scale: float, op: ReduceOp, compression: type[Compressor], lane: Lane) -> None:
+    def launch(self, scale: float, op: ReduceOp, compression: type[Compressor], lane: CollectiveLane) -> None:
         """Start to reduce it, with zeros for gradients that are not there."""
         for at in range(len(self.params)):
             if at not in self.taken:

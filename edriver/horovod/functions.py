@@ -9,7 +9,7 @@ import torch
 
 from edriver.horovod import basics
 from edriver.horovod.collectives.movements import bytes_of
-from edriver.horovod.collectives.negotiation import Call, agree, outline
+from edriver.horovod.collectives.negotiation import CollectiveCall, agree, outline
 from edriver.horovod.collectives.objects import broadcast_object
 from edriver.horovod.errors import peer_loss_translated
 from edriver.horovod.process_sets import ProcessSet, global_process_set
@@ -36,7 +36,7 @@ def broadcast_parameters(
     """
     tensors = _named_tensors(params)
     outlines = tuple(f"{name or 'tensor'}: {outline(tensor)}" for name, tensor in tensors)
-    agree(Call("broadcast_parameters", None, outlines, f"root_rank={root_rank}"), process_set)
+    agree(CollectiveCall("broadcast_parameters", None, outlines, f"root_rank={root_rank}"), process_set)
     if process_set.size() > 1:
         _broadcast_together([tensor for _, tensor in tensors], root_rank, process_set)
 

@@ -20,7 +20,7 @@ from edriver.worker.backend import torch_groups
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class CollectiveLane:
     """A group of a process set's members in one round: collectives in one lane do not get in the way of another's.
 
     Attributes:
@@ -117,7 +117,7 @@ class ProcessSet:
         """How many ranks it has. Raises ValueError before it has been added."""
         return len(self._registered())
 
-    def lane(self, number: int = 0) -> Lane:
+    def lane(self, number: int = 0) -> CollectiveLane:
         """One of the set's groups in this round.
 
         Args:
@@ -134,7 +134,7 @@ class ProcessSet:
                 f"{self} has no group in this round: it was added when other ranks were there; add it at the start of "
                 "the function that hvd.elastic.run wraps"
             )
-        return Lane(tuple(self.ranks), place, number, self._groups[number], self._round)
+        return CollectiveLane(tuple(self.ranks), place, number, self._groups[number], self._round)
 
     def group(self) -> dist.ProcessGroup:
         """The set's group in this round. Raises as `lane`, and HorovodInternalError if the group is gone."""
@@ -181,12 +181,12 @@ class ProcessSet:
         if self._waits_for_nobody is None and own.size > 1:
             self._waits_for_nobody = weakref.ref(new_group(own))
 
-    def background_lane(self) -> Lane | None:
+    def background_lane(self) -> CollectiveLane | None:
         """The lane of background operations; None before it is created in this round."""
         own = self.lane()
         return None if self._waits_for_nobody is None else replace(own, number=-1, find=self._waits_for_nobody)
 
-    def open_lane(self) -> Lane:
+    def open_lane(self) -> CollectiveLane:
         """Make another group of the same members, who all call this.
 
         Raises:
@@ -221,7 +221,7 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={ranks})"
 
 
-def new_group(lane: Lane) -> dist.ProcessGroup:
+def new_group(lane: CollectiveLane) -> dist.ProcessGroup:
     """Another group of a lane's members, who all call this.
 
     Raises:

@@ -30,12 +30,12 @@ import torch
 from edriver.horovod import basics
 from edriver.horovod.buckets import Bucket, bucketed
 from edriver.horovod.collectives.handles import UnderWay
-from edriver.horovod.collectives.negotiation import Call, Reduction, agree, outline, shared
+from edriver.horovod.collectives.negotiation import CollectiveCall, Reduction, agree, outline, shared
 from edriver.horovod.collectives.operations import begun_later
 from edriver.horovod.collectives.reductions import Average, ReduceOp
 from edriver.horovod.collectives.sparse import sparse_allreduce_async
 from edriver.horovod.compression import Compressor
-from edriver.horovod.process_sets import Lane, ProcessSet
+from edriver.horovod.process_sets import CollectiveLane, ProcessSet
 from edriver.model.ids import NO_ROUND
 
 _KIND = "DistributedOptimizer's gradients"
@@ -78,12 +78,12 @@ class GradientReducer:
         self._order: list[int] | None = None
         self._buckets: list[Bucket] = []
         self._bucket_of: dict[int, tuple[Bucket, int]] = {}
-        self._lane: Lane | None = None
+        self._lane: CollectiveLane | None = None
         self._included = False
         self._launched = 0
         self._round = NO_ROUND
         self._begun = False
-        self._call: Call | None = None
+        self._call: CollectiveCall | None = None
         self._agreement: UnderWay | None = None
         ours = weakref.ref(self)
         self._hooks = [_hooked(param, place, ours) for place, param in enumerate(self._params)]
@@ -218,7 +218,7 @@ class GradientReducer:
     def _agree_on_layout(self, order: list[int] | None, sparse: set[int]) -> tuple[list[int], set[int]] | None:
         outlines = tuple(f"{name}: {outline(param)}" for name, param in self._named)
         with self._resetting():
-            own = agree(Call(f"{_KIND}, first step", None, outlines, self._options()), self._members).lane
+            own = agree(CollectiveCall(f"{_KIND}, first step", None, outlines, self._options()), self._members).lane
         if self._lane is None:
             self._members.prepare()
             self._lane = self._members.open_lane()
@@ -239,7 +239,7 @@ class GradientReducer:
         reductions = None
         if not apart:
             reductions = tuple(Reduction(b.flat.numel(), self._travels_as(b), self._op.value) for b in self._buckets)
-        self._call = Call(_KIND, None, (f"{len(self._params)} parameters",), self._options(), reductions)
+        self._call = CollectiveCall(_KIND, None, (f"{len(self._params)} parameters",), self._options(), reductions)
         assert self._lane is not None, "it was opened when this was agreed on"
         self._call = replace(self._call, lane=self._lane.number)
 

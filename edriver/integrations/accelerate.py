@@ -27,7 +27,7 @@ from accelerate.utils import patch_environment, send_to_device
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 _SHARDING = {
@@ -165,7 +165,7 @@ def enter_round(cpu: bool) -> None:
     Raises:
         RuntimeError: called outside of a round.
     """
-    place = topology.current()
+    place = context.assignment()
     if not dist.is_initialized():
         raise RuntimeError("there is no round here: make an ElasticAccelerator inside the function of edriver.run")
     leave_round()

@@ -13,7 +13,7 @@ from typing import Any
 from edriver.worker.state.handlers import StateHandler, register_handler
 
 
-class Progress:
+class TrainerProgress:
     """The state that a Trainer continues from, besides its model, its optimizer and its sampler.
 
     Attributes:
@@ -29,7 +29,7 @@ class Progress:
 class ProgressHandler(StateHandler):
     """A Progress: a boundary keeps the log's length instead of the log, which grows without limit."""
 
-    value: Progress
+    value: TrainerProgress
 
     def capture(self) -> Any:
         """The complete state."""
@@ -54,7 +54,7 @@ class ProgressHandler(StateHandler):
         return tree["values"].get("global_step", 0)
 
 
-register_handler(Progress, ProgressHandler)
+register_handler(TrainerProgress, ProgressHandler)
 
 
 def planned(

@@ -14,9 +14,9 @@ from transformers import ProgressCallback, Trainer
 from transformers.trainer_callback import ExportableState, TrainerState
 
 from edriver.integrations.accelerate import ElasticAccelerator, ElasticLoader, enter_round
-from edriver.integrations.trainer_progress import Progress, planned
+from edriver.integrations.trainer_progress import TrainerProgress, planned
 from edriver.integrations.trainer_settings import refuse_settings
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
 
@@ -31,7 +31,7 @@ class RoundTrainer(Trainer):
     optimizer: Any
     control: Any
     _sampler: ElasticSampler
-    _progress: Progress
+    _progress: TrainerProgress
     _begins_at: tuple[int, int]  # steps and epochs, before the first step of `train`
     _picked_up: bool
 
@@ -90,7 +90,7 @@ class RoundTrainer(Trainer):
                 "it return self.accelerator.prepare(DataLoader(..., sampler=self._get_train_sampler()))"
             )
         _, _, num_examples, num_train_samples, batch, _, _ = super().set_initial_training_values(args, dataloader)
-        size, length = topology.current().size, len(self.train_dataset)
+        size, length = context.assignment().size, len(self.train_dataset)
         share, each = -(-length // size), self._train_batch_size
         batches = share // each if args.dataloader_drop_last else -(-share // each)
         full = max(1, -(-batches // args.gradient_accumulation_steps))

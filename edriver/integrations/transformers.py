@@ -27,9 +27,9 @@ from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput, set_seed
 
-from edriver.integrations.trainer_progress import Progress
+from edriver.integrations.trainer_progress import TrainerProgress
 from edriver.integrations.trainer_round import RoundTrainer, callback_states
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.rounds.run import run
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
@@ -93,7 +93,7 @@ class ElasticTrainer(RoundTrainer):
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         shuffle = self.args.train_sampling_strategy != "sequential"
         self._sampler = ElasticSampler(self.train_dataset, shuffle=shuffle, seed=seed)
-        self._progress = Progress()
+        self._progress = TrainerProgress()
         self._begins_at = 0, 0
         if resume_from_checkpoint is not None:
             self._go_to(Path(resume_from_checkpoint, TRAINER_STATE_NAME))
@@ -108,7 +108,7 @@ class ElasticTrainer(RoundTrainer):
             unlogged={},  # of this worker alone
             from_rank_0=("unlogged",),
         )
-        set_seed(topology.worker_seed(self.args.seed) % 2**32)  # or a newcomer would draw what others have drawn
+        set_seed(context.worker_seed(self.args.seed) % 2**32)  # or a newcomer would draw what others have drawn
 
         def in_round(state: TorchState) -> TrainOutput:
             self._enter(state)
@@ -144,7 +144,7 @@ class ElasticTrainer(RoundTrainer):
             setattr(self.control, name, flag)
         unlogged = self._state().unlogged
         self._tr_loss = torch.tensor(unlogged["loss"], device=self.args.device)
-        self.current_flos = unlogged["flos"] * unlogged["workers"] / topology.current().size
+        self.current_flos = unlogged["flos"] * unlogged["workers"] / context.assignment().size
         due: str = values["due"]
         return due
 
@@ -248,7 +248,7 @@ class ElasticTrainer(RoundTrainer):
             **{name: getattr(self, name) for name in _OF_TRAINER},
         }
         # Trainer, too, asks for each step's loss: logging_nan_inf_filter.
-        state.unlogged = {"loss": self._tr_loss.item(), "flos": self.current_flos, "workers": topology.current().size}
+        state.unlogged = {"loss": self._tr_loss.item(), "flos": self.current_flos, "workers": context.assignment().size}
         state.check_host_updates()
 
     def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> TrainOutput:

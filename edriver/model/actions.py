@@ -63,8 +63,10 @@ class StopWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Notify:
-    """Notify members that the hosts have changed; each answers at once with BoundaryReached of the same number."""
+class HostsUpdated:
+    """Begin an agreed interrupt, for the members are to change; each answers at once with BoundaryReached of the same
+    number, and StopAt or GoOn ends it.
+    """
 
     workers: tuple[int, ...]
     round_id: RoundId
@@ -126,7 +128,7 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAgain:
+class FindNewestCheckpoint:
     """Workers that wait look for the newest checkpoint once more: all that held state are lost. Each answers with
     WorkerWaiting.
     """
@@ -190,7 +192,7 @@ Action = (
     | AbandonAgent
     | StartWorker
     | StopWorker
-    | Notify
+    | HostsUpdated
     | StopAt
     | GoOn
     | Abort
@@ -198,7 +200,7 @@ Action = (
     | Finish
     | Leave
     | Skip
-    | LookAgain
+    | FindNewestCheckpoint
     | Explain
     | FinishRun
 )

@@ -6,8 +6,9 @@ The core makes and compares causes; it neither writes nor reads text. `driver.ob
 from __future__ import annotations
 
 import enum
+import signal
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
@@ -24,7 +25,7 @@ class CauseKind(enum.Enum):
     SILENT = "silent"  # Duration: it has not answered for a whole lease
     STALLED = "stalled"  # Stall
     STUCK = "stuck"  # it hangs in a collective of an aborted round
-    OUTSTAYED = "outstayed"  # Duration: its process outlived its script
+    EXIT_OVERDUE = "exit-overdue"  # Duration: its process outlived its script
     UNREACHABLE = "unreachable"  # AgentFault: its agent is silent
     LOST_WITH_HOST = "lost-with-host"  # AgentFault: its agent was lost
     NOT_STARTED = "not-started"  # Exit: its process could not be started
@@ -101,6 +102,12 @@ class CauseKind(enum.Enum):
     UNWRITTEN = "unwritten"  # ReportedText: which file of the run cannot be written, and why
     DRIVER_PAUSED = "driver-paused"  # Duration: for how long the driver stood still
     CLOCK_SET = "clock-set"  # Duration: by how much the clock of its machine was set forward; below 0: back
+
+
+AGENT_KNOWN: Final = frozenset({CauseKind.NOT_STARTED, CauseKind.OUT_OF_MEMORY, CauseKind.MAYBE_OUT_OF_MEMORY})
+"""What an agent can know of a worker's end. The detail is an Exit."""
+
+_OUTER_SIGNALS: Final = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class RoundEnd(enum.Enum):
@@ -549,6 +556,14 @@ class Cause:
     def itself(self) -> bool:
         """Whether it ends a run independently of workers that failed before."""
         return self.kind in (CauseKind.UNEVEN_STEPS, CauseKind.COLLECTIVES_BROKEN, CauseKind.STATES_DIFFER)
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """Whether a worker without an order to end was ended by a signal that it cannot have caused itself.
+
+        A kill by the kernel for lack of memory counts as a separate kind, also if that is only likely.
+        """
+        return self.kind is CauseKind.KILLED and isinstance(self.detail, Exit) and self.detail.code in _OUTER_SIGNALS
 
     def same_as(self, other: Cause) -> bool:
         """Whether both are equal but for what they count as."""

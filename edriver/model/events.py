@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from edriver.model.cause import AgentFault, CauseKind
+from edriver.model.cause import AgentFault, Cause, CauseKind, Duration, Exit, Stall, WorkerName
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
 from edriver.model.mode import CheckpointWay
+from edriver.model.script_error import script_error
 from edriver.model.store_address import StoreAddress
 
 
@@ -349,13 +351,14 @@ class WorkerBlocked:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """A host, or one of its slots, is to be drained: not used again until UndrainRequested.
+    """A host, or one of its slots, is to be drained: not used again until UndrainRequested. By an operator, or by the
+    host's agent, whose host is about to be taken away.
 
     Attributes:
         host: the host.
         slot: the slot; None: all of the host.
         reason: the reason, for observers.
-        requester: the operator who requests it, according to their client; empty: not known.
+        requester: the operator who requests it, according to their client; empty: not known, or the agent.
     """
 
     host: str
@@ -445,3 +448,28 @@ Event = (
     | DriverResumed
     | Ticked
 )
+
+Loss: TypeAlias = WorkerExited | WorkerEnding | WorkerFailed | LeaseExpired | WorkerStalled | WorkerStuck | ExitOverdue
+"""An event that has a worker lost or suspected."""
+
+
+def loss_of(event: Loss, worker: WorkerName) -> Cause:
+    """Why an event has the worker lost or suspected."""
+    match event:
+        case WorkerExited(code=code, reason=ExitReason(kind, said, memory_limit)):
+            return Cause(kind, worker, detail=Exit(code, said, memory_limit))
+        case WorkerExited(_, code, recorded=recorded):
+            error = script_error(recorded.traceback) if recorded else None
+            return Cause(CauseKind.KILLED if code < 0 else CauseKind.EXITED, worker, detail=Exit(code, recorded=error))
+        case WorkerEnding():
+            return Cause(CauseKind.ENDED, worker)
+        case WorkerFailed(_, traceback):
+            return Cause(CauseKind.RAISED, worker, detail=script_error(traceback))
+        case LeaseExpired(_, lease):
+            return Cause(CauseKind.SILENT, worker, detail=Duration(lease))
+        case WorkerStalled(_, _, phase, seconds):
+            return Cause(CauseKind.STALLED, worker, detail=Stall(phase, seconds))
+        case WorkerStuck():
+            return Cause(CauseKind.STUCK, worker)
+        case ExitOverdue(_, seconds):
+            return Cause(CauseKind.EXIT_OVERDUE, worker, detail=Duration(seconds))

@@ -36,7 +36,7 @@ class WorkerStep(enum.Enum):
     JOIN = "RoundPlan"
     RETURN = "WorkerDone"
     FINISH = "Finish"
-    SEND_BACK = "Skip, LookAgain"
+    SEND_BACK = "Skip, FindNewestCheckpoint"
     STOP = "Leave, StopWorker, or it is lost"
 
 

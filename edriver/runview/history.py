@@ -138,7 +138,7 @@ class History:
                 self.lanes.end(self.revision, time)
                 kind = "end"
                 if event.run_ended.HasField("progress"):
-                    self.curve.add(self.revision, time, event.run_ended.progress, last=True)
+                    self.curve.add(self.revision, time, event.run_ended.progress, self.view.call, last=True)
             case "hold_up" | "straggler":
                 kind = "remark"
             case "interruption":
@@ -155,7 +155,7 @@ class History:
         """Training was so far at this time."""
         self.revision += 1
         self.view.sample(time, progress)
-        self.curve.add(self.revision, time, progress)
+        self.curve.add(self.revision, time, progress, self.view.call)
 
     def sample_usage(self, sample: resources_pb2.UsageSample) -> None:
         """Hosts used so much at a time."""

@@ -43,7 +43,7 @@ _SLOT_STATES: Final = {
 }
 
 
-class Lane:
+class SlotTimeline:
     """One slot.
 
     Attributes:
@@ -94,7 +94,7 @@ class Lanes:
     """All slots that ever had a worker."""
 
     def __init__(self) -> None:
-        self.of_slots: dict[tuple[str, int], Lane] = {}
+        self.of_slots: dict[tuple[str, int], SlotTimeline] = {}
         self._changed: Changes[tuple[str, int]] = Changes()
         self._whole = 0
 
@@ -114,7 +114,7 @@ class Lanes:
         if lane is None:
             if state is SlotState.EMPTY:
                 return
-            lane = self.of_slots[place] = Lane()
+            lane = self.of_slots[place] = SlotTimeline()
         before, of = (lane.steps[-1][1], lane.steps[-1][2]) if lane.steps else (SlotState.EMPTY, message.worker_id)
         if of > message.worker_id:
             return  # its slot has another worker already
@@ -130,7 +130,7 @@ class Lanes:
             place = (member.host, member.slot)
             lane = self.of_slots.get(place)
             if lane is None:
-                self.of_slots[place] = Lane()
+                self.of_slots[place] = SlotTimeline()
             elif lane.holds(SlotState.TRAINING, member.worker_id):
                 continue  # as nearly all of them in nearly each round
             self._change(revision, time, place, SlotState.TRAINING, member.worker_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -83,7 +83,8 @@ def progress_rows(entries: Iterable[status_pb2.Event | status_pb2.ProgressSample
             rows.append(_row(view, time, entry.run_ended.progress, view.last_size or entry.run_ended.size))
     for row in rows:
         row.seconds = row.time - view.began  # which an event tells that comes after the first of them
-    _mark_undone(rows)
+    for row, undone in zip(rows, undone_samples([(row.call, row.step) for row in rows]), strict=True):
+        row.undone = undone
     return rows
 
 
@@ -93,7 +94,7 @@ def _row(view: RunView, time: float, progress: status_pb2.Progress, workers: int
         time,
         0.0,
         position.step,
-        max(0, view.round_counts["start"] - 1),
+        view.call,
         position.samples,
         workers,
         progress.step_rate,
@@ -103,9 +104,14 @@ def _row(view: RunView, time: float, progress: status_pb2.Progress, workers: int
     )
 
 
-def _mark_undone(rows: list[ProgressRow]) -> None:
-    """A row is undone if a later one of the same call has fewer steps."""
+def undone_samples(samples: Sequence[tuple[int, int]]) -> list[bool]:
+    """Of samples, oldest first, each by its call of `run` and its step: whether its step was repeated later.
+
+    It was if a later sample of the same call has fewer steps: a failure has led back.
+    """
     fewest: dict[int, int] = {}
-    for row in reversed(rows):
-        row.undone = row.step > fewest.get(row.call, row.step)
-        fewest[row.call] = min(row.step, fewest.get(row.call, row.step))
+    undone = []
+    for call, step in reversed(samples):
+        undone.append(step > fewest.get(call, step))
+        fewest[call] = min(step, fewest.get(call, step))
+    return undone[::-1]

@@ -266,6 +266,11 @@ class RunView:
         return self.last_size if self.goes_on else 0
 
     @property
+    def call(self) -> int:
+        """The number of the script's current call of `run`, from 0."""
+        return max(0, self.round_counts["start"] - 1)
+
+    @property
     def rounds(self) -> int:
         """Number of rounds so far."""
         return self._most("rounds", sum(self.round_counts.values()))

@@ -68,9 +68,9 @@ class ConnectRequest(_message.Message):
     WORKER_EXITED_FIELD_NUMBER: _builtins.int
     LEASE_EXPIRED_FIELD_NUMBER: _builtins.int
     WORKER_ENDING_FIELD_NUMBER: _builtins.int
-    HOST_LEAVING_FIELD_NUMBER: _builtins.int
+    DRAIN_REQUESTED_FIELD_NUMBER: _builtins.int
     AGENT_ENDING_FIELD_NUMBER: _builtins.int
-    LEASE_RENEWED_FIELD_NUMBER: _builtins.int
+    WORKER_ANSWERED_FIELD_NUMBER: _builtins.int
     WORKER_QUIET_FIELD_NUMBER: _builtins.int
     EXIT_OVERDUE_FIELD_NUMBER: _builtins.int
     MEMORY_KILL_FIELD_NUMBER: _builtins.int
@@ -105,15 +105,15 @@ class ConnectRequest(_message.Message):
         """A worker's process has ended."""
 
     @_builtins.property
-    def host_leaving(self) -> Global___HostLeaving:
-        """The host is about to be taken away."""
+    def drain_requested(self) -> Global___DrainRequested:
+        """The host is to be drained: it is about to be taken away."""
 
     @_builtins.property
     def agent_ending(self) -> Global___AgentEnding:
         """The agent ends."""
 
     @_builtins.property
-    def lease_renewed(self) -> Global___LeaseRenewed:
+    def worker_answered(self) -> Global___WorkerAnswered:
         """A worker answers again."""
 
     @_builtins.property
@@ -147,20 +147,20 @@ class ConnectRequest(_message.Message):
         worker_exited: Global___WorkerExited | None = ...,
         lease_expired: Global___LeaseExpired | None = ...,
         worker_ending: Global___WorkerEnding | None = ...,
-        host_leaving: Global___HostLeaving | None = ...,
+        drain_requested: Global___DrainRequested | None = ...,
         agent_ending: Global___AgentEnding | None = ...,
-        lease_renewed: Global___LeaseRenewed | None = ...,
+        worker_answered: Global___WorkerAnswered | None = ...,
         worker_quiet: Global___WorkerQuiet | None = ...,
         exit_overdue: Global___ExitOverdue | None = ...,
         memory_kill: Global___MemoryKill | None = ...,
         output_unwritten: Global___OutputUnwritten | None = ...,
         worker_stacks_taken: Global___WorkerStacksTaken | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending", "lease_renewed", "worker_quiet", "exit_overdue", "memory_kill", "output_unwritten", "worker_stacks_taken"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "drain_requested", "agent_ending", "worker_answered", "worker_quiet", "exit_overdue", "memory_kill", "output_unwritten", "worker_stacks_taken"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -726,24 +726,24 @@ class AssignRound(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
-    MEMBERS_FIELD_NUMBER: _builtins.int
+    SEATS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def round(self) -> _rounds_pb2.RoundAssignment:
         """The part that is the same for all members."""
 
     @_builtins.property
-    def members(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.RankAssignment]:
+    def seats(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Seat]:
         """The places of the members on this host."""
 
     def __init__(
         self,
         *,
         round: _rounds_pb2.RoundAssignment | None = ...,
-        members: _abc.Iterable[_rounds_pb2.RankAssignment] | None = ...,
+        seats: _abc.Iterable[_rounds_pb2.Seat] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seats", b"seats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -970,9 +970,9 @@ class RecordedError(_message.Message):
 Global___RecordedError: _TypeAlias = RecordedError  # noqa: Y015
 
 @_typing.final
-class HostLeaving(_message.Message):
-    """HostLeaving reports that the host is about to be taken away, for example by a batch system. Its workers should leave the
-    round before the agent ends them.
+class DrainRequested(_message.Message):
+    """DrainRequested asks the driver to drain the agent's host, which is about to be taken away, for example by a batch system.
+    Its workers should leave the round before the agent ends them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -991,7 +991,7 @@ class HostLeaving(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HostLeaving: _TypeAlias = HostLeaving  # noqa: Y015
+Global___DrainRequested: _TypeAlias = DrainRequested  # noqa: Y015
 
 @_typing.final
 class AgentEnding(_message.Message):
@@ -1035,8 +1035,8 @@ class LeaseExpired(_message.Message):
 Global___LeaseExpired: _TypeAlias = LeaseExpired  # noqa: Y015
 
 @_typing.final
-class LeaseRenewed(_message.Message):
-    """LeaseRenewed reports that a worker answers again after LeaseExpired or WorkerQuiet."""
+class WorkerAnswered(_message.Message):
+    """WorkerAnswered reports that a worker answers again after LeaseExpired or WorkerQuiet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1054,7 +1054,7 @@ class LeaseRenewed(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LeaseRenewed: _TypeAlias = LeaseRenewed  # noqa: Y015
+Global___WorkerAnswered: _TypeAlias = WorkerAnswered  # noqa: Y015
 
 @_typing.final
 class WorkerQuiet(_message.Message):

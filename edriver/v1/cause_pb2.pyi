@@ -79,7 +79,7 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """The worker has made no progress in `phase` for `duration`."""
     CAUSE_KIND_STUCK: _CauseKind.ValueType  # 7
     """The worker hangs in a collective of an aborted round."""
-    CAUSE_KIND_OUTSTAYED: _CauseKind.ValueType  # 8
+    CAUSE_KIND_EXIT_OVERDUE: _CauseKind.ValueType  # 8
     """The worker's process has not ended within `duration` of the end of its script."""
     CAUSE_KIND_UNREACHABLE: _CauseKind.ValueType  # 9
     """The worker's agent does not answer: see `agent_fault`."""
@@ -258,7 +258,7 @@ CAUSE_KIND_STALLED: CauseKind.ValueType  # 6
 """The worker has made no progress in `phase` for `duration`."""
 CAUSE_KIND_STUCK: CauseKind.ValueType  # 7
 """The worker hangs in a collective of an aborted round."""
-CAUSE_KIND_OUTSTAYED: CauseKind.ValueType  # 8
+CAUSE_KIND_EXIT_OVERDUE: CauseKind.ValueType  # 8
 """The worker's process has not ended within `duration` of the end of its script."""
 CAUSE_KIND_UNREACHABLE: CauseKind.ValueType  # 9
 """The worker's agent does not answer: see `agent_fault`."""

@@ -108,11 +108,11 @@ class Notice(_message.Message):
     STOP_AT_FIELD_NUMBER: _builtins.int
     GO_ON_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
-    ASSIGN_PLACE_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
     SKIP_FIELD_NUMBER: _builtins.int
-    LOOK_AGAIN_FIELD_NUMBER: _builtins.int
+    FIND_NEWEST_CHECKPOINT_FIELD_NUMBER: _builtins.int
     DRIVER_GONE_FIELD_NUMBER: _builtins.int
     TAKE_STACKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -140,7 +140,7 @@ class Notice(_message.Message):
         """Aborts the round."""
 
     @_builtins.property
-    def assign_place(self) -> Global___AssignPlace:
+    def assignment(self) -> Global___Assignment:
         """Begins a round."""
 
     @_builtins.property
@@ -156,7 +156,7 @@ class Notice(_message.Message):
         """Skips a `run` call."""
 
     @_builtins.property
-    def look_again(self) -> Global___LookAgain:
+    def find_newest_checkpoint(self) -> Global___FindNewestCheckpoint:
         """Asks for the newest checkpoint."""
 
     @_builtins.property
@@ -176,19 +176,19 @@ class Notice(_message.Message):
         stop_at: Global___StopAt | None = ...,
         go_on: Global___GoOn | None = ...,
         abort: Global___Abort | None = ...,
-        assign_place: Global___AssignPlace | None = ...,
+        assignment: Global___Assignment | None = ...,
         finish: Global___Finish | None = ...,
         leave: Global___Leave | None = ...,
         skip: Global___Skip | None = ...,
-        look_again: Global___LookAgain | None = ...,
+        find_newest_checkpoint: Global___FindNewestCheckpoint | None = ...,
         driver_gone: Global___DriverGone | None = ...,
         take_stacks: Global___TakeStacks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "driver_gone", b"driver_gone", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "look_again", b"look_again", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "driver_gone", b"driver_gone", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "look_again", b"look_again", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assign_place", "finish", "leave", "skip", "look_again", "driver_gone", "take_stacks"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assignment", "finish", "leave", "skip", "find_newest_checkpoint", "driver_gone", "take_stacks"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -201,19 +201,19 @@ class Report(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PONG_FIELD_NUMBER: _builtins.int
-    WAITING_FIELD_NUMBER: _builtins.int
+    WORKER_WAITING_FIELD_NUMBER: _builtins.int
     BOUNDARY_REACHED_FIELD_NUMBER: _builtins.int
-    DONE_FIELD_NUMBER: _builtins.int
+    WORKER_DONE_FIELD_NUMBER: _builtins.int
     COLLECTIVE_RAISED_FIELD_NUMBER: _builtins.int
-    FAILED_FIELD_NUMBER: _builtins.int
-    FIRST_BOUNDARY_FIELD_NUMBER: _builtins.int
-    STALLED_FIELD_NUMBER: _builtins.int
-    IDLE_FIELD_NUMBER: _builtins.int
+    WORKER_FAILED_FIELD_NUMBER: _builtins.int
+    FIRST_BOUNDARY_PASSED_FIELD_NUMBER: _builtins.int
+    WORKER_STALLED_FIELD_NUMBER: _builtins.int
+    WORKER_IDLE_FIELD_NUMBER: _builtins.int
     PEER_UNPROVEN_FIELD_NUMBER: _builtins.int
-    STUCK_FIELD_NUMBER: _builtins.int
-    BLOCKED_FIELD_NUMBER: _builtins.int
+    WORKER_STUCK_FIELD_NUMBER: _builtins.int
+    WORKER_BLOCKED_FIELD_NUMBER: _builtins.int
     SCRIPT_ENDED_FIELD_NUMBER: _builtins.int
-    SAVED_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_SAVED_FIELD_NUMBER: _builtins.int
     STACKS_TAKEN_FIELD_NUMBER: _builtins.int
     PROGRESS_CHANGED_FIELD_NUMBER: _builtins.int
     SOURCES_LOADED_FIELD_NUMBER: _builtins.int
@@ -223,7 +223,7 @@ class Report(_message.Message):
         """Answers Ping."""
 
     @_builtins.property
-    def waiting(self) -> Global___Waiting:
+    def worker_waiting(self) -> Global___WorkerWaiting:
         """The worker is ready for a round."""
 
     @_builtins.property
@@ -231,7 +231,7 @@ class Report(_message.Message):
         """Answers HostsUpdated."""
 
     @_builtins.property
-    def done(self) -> Global___Done:
+    def worker_done(self) -> Global___WorkerDone:
         """The training function has returned."""
 
     @_builtins.property
@@ -239,19 +239,19 @@ class Report(_message.Message):
         """A collective has failed."""
 
     @_builtins.property
-    def failed(self) -> Global___Failed:
+    def worker_failed(self) -> Global___WorkerFailed:
         """The script has raised an exception."""
 
     @_builtins.property
-    def first_boundary(self) -> Global___FirstBoundary:
+    def first_boundary_passed(self) -> Global___FirstBoundaryPassed:
         """The first boundary of a round has been passed."""
 
     @_builtins.property
-    def stalled(self) -> Global___Stalled:
+    def worker_stalled(self) -> Global___WorkerStalled:
         """The worker makes no progress."""
 
     @_builtins.property
-    def idle(self) -> Global___Idle:
+    def worker_idle(self) -> Global___WorkerIdle:
         """A script in restart mode is idle, or no longer is."""
 
     @_builtins.property
@@ -259,11 +259,11 @@ class Report(_message.Message):
         """A connection did not prove to lead to a member."""
 
     @_builtins.property
-    def stuck(self) -> Global___Stuck:
+    def worker_stuck(self) -> Global___WorkerStuck:
         """The training thread hangs in an aborted round."""
 
     @_builtins.property
-    def blocked(self) -> Global___Blocked:
+    def worker_blocked(self) -> Global___WorkerBlocked:
         """The training thread waits in a collective."""
 
     @_builtins.property
@@ -271,7 +271,7 @@ class Report(_message.Message):
         """The script has ended."""
 
     @_builtins.property
-    def saved(self) -> Global___Saved:
+    def checkpoint_saved(self) -> Global___CheckpointSaved:
         """A script in restart mode has had its time to save."""
 
     @_builtins.property
@@ -288,37 +288,37 @@ class Report(_message.Message):
 
     @_builtins.property
     def progress(self) -> Global___WorkerProgress:
-        """The worker's progress. Set in reports that end a stretch of training (waiting, done, failed and first_boundary), and in
-        progress_changed.
+        """The worker's progress. Set in reports that end a stretch of training (worker_waiting, worker_done, worker_failed and
+        first_boundary_passed), and in progress_changed.
         """
 
     def __init__(
         self,
         *,
         pong: Global___Pong | None = ...,
-        waiting: Global___Waiting | None = ...,
+        worker_waiting: Global___WorkerWaiting | None = ...,
         boundary_reached: Global___BoundaryReached | None = ...,
-        done: Global___Done | None = ...,
+        worker_done: Global___WorkerDone | None = ...,
         collective_raised: Global___CollectiveRaised | None = ...,
-        failed: Global___Failed | None = ...,
-        first_boundary: Global___FirstBoundary | None = ...,
-        stalled: Global___Stalled | None = ...,
-        idle: Global___Idle | None = ...,
+        worker_failed: Global___WorkerFailed | None = ...,
+        first_boundary_passed: Global___FirstBoundaryPassed | None = ...,
+        worker_stalled: Global___WorkerStalled | None = ...,
+        worker_idle: Global___WorkerIdle | None = ...,
         peer_unproven: Global___PeerUnproven | None = ...,
-        stuck: Global___Stuck | None = ...,
-        blocked: Global___Blocked | None = ...,
+        worker_stuck: Global___WorkerStuck | None = ...,
+        worker_blocked: Global___WorkerBlocked | None = ...,
         script_ended: Global___ScriptEnded | None = ...,
-        saved: Global___Saved | None = ...,
+        checkpoint_saved: Global___CheckpointSaved | None = ...,
         stacks_taken: Global___StacksTaken | None = ...,
         progress_changed: Global___ProgressChanged | None = ...,
         sources_loaded: Global___SourcesLoaded | None = ...,
         progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "idle", b"idle", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "idle", b"idle", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "idle", "peer_unproven", "stuck", "blocked", "script_ended", "saved", "stacks_taken", "progress_changed", "sources_loaded"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -509,34 +509,34 @@ class Abort(_message.Message):
 Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
-class AssignPlace(_message.Message):
-    """AssignPlace begins a round for a worker."""
+class Assignment(_message.Message):
+    """Assignment begins a round for a worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
-    MEMBER_FIELD_NUMBER: _builtins.int
+    SEAT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def round(self) -> _rounds_pb2.RoundAssignment:
         """The part that is the same for all members."""
 
     @_builtins.property
-    def member(self) -> _rounds_pb2.RankAssignment:
+    def seat(self) -> _rounds_pb2.Seat:
         """The worker's own place."""
 
     def __init__(
         self,
         *,
         round: _rounds_pb2.RoundAssignment | None = ...,
-        member: _rounds_pb2.RankAssignment | None = ...,
+        seat: _rounds_pb2.Seat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "round", b"round"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seat", b"seat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seat", b"seat"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AssignPlace: _TypeAlias = AssignPlace  # noqa: Y015
+Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
 
 @_typing.final
 class Finish(_message.Message):
@@ -602,9 +602,9 @@ class Skip(_message.Message):
 Global___Skip: _TypeAlias = Skip  # noqa: Y015
 
 @_typing.final
-class LookAgain(_message.Message):
-    """LookAgain asks a worker that waits to look for the newest checkpoint once more, and to answer with Waiting: all workers
-    that held state are lost, and there may be a newer checkpoint than when it looked first.
+class FindNewestCheckpoint(_message.Message):
+    """FindNewestCheckpoint asks a worker that waits to look for the newest checkpoint once more, and to answer with
+    WorkerWaiting: all workers that held state are lost, and there may be a newer checkpoint than when it looked first.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -618,7 +618,7 @@ class LookAgain(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LookAgain: _TypeAlias = LookAgain  # noqa: Y015
+Global___FindNewestCheckpoint: _TypeAlias = FindNewestCheckpoint  # noqa: Y015
 
 @_typing.final
 class DriverGone(_message.Message):
@@ -984,8 +984,8 @@ class Stall(_message.Message):
 Global___Stall: _TypeAlias = Stall  # noqa: Y015
 
 @_typing.final
-class Waiting(_message.Message):
-    """Waiting reports that the worker is ready for a round."""
+class WorkerWaiting(_message.Message):
+    """WorkerWaiting reports that the worker is ready for a round."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1037,7 +1037,7 @@ class Waiting(_message.Message):
     _WhichOneofArgType__checkpoint_steps: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_steps) -> _WhichOneofReturnType__checkpoint_steps | None: ...
 
-Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
+Global___WorkerWaiting: _TypeAlias = WorkerWaiting  # noqa: Y015
 
 @_typing.final
 class BoundaryReached(_message.Message):
@@ -1076,8 +1076,10 @@ class BoundaryReached(_message.Message):
 Global___BoundaryReached: _TypeAlias = BoundaryReached  # noqa: Y015
 
 @_typing.final
-class Saved(_message.Message):
-    """Saved reports that a script in restart mode has had its time to save a checkpoint after StopAt. Its process may be stopped."""
+class CheckpointSaved(_message.Message):
+    """CheckpointSaved reports that a script in restart mode has had its time to save a checkpoint after StopAt. Its process may
+    be stopped.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1097,11 +1099,11 @@ class Saved(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Saved: _TypeAlias = Saved  # noqa: Y015
+Global___CheckpointSaved: _TypeAlias = CheckpointSaved  # noqa: Y015
 
 @_typing.final
-class Done(_message.Message):
-    """Done reports that the training function has returned. It answers every later interrupt of the round as well."""
+class WorkerDone(_message.Message):
+    """WorkerDone reports that the training function has returned. It answers every later interrupt of the round as well."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1125,7 +1127,7 @@ class Done(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Done: _TypeAlias = Done  # noqa: Y015
+Global___WorkerDone: _TypeAlias = WorkerDone  # noqa: Y015
 
 @_typing.final
 class CollectiveRaised(_message.Message):
@@ -1186,8 +1188,8 @@ class PeerUnproven(_message.Message):
 Global___PeerUnproven: _TypeAlias = PeerUnproven  # noqa: Y015
 
 @_typing.final
-class Failed(_message.Message):
-    """Failed reports that the training function raised an exception of the script's own. The process is about to end."""
+class WorkerFailed(_message.Message):
+    """WorkerFailed reports that the training function raised an exception of the script's own. The process is about to end."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1211,7 +1213,7 @@ class Failed(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Failed: _TypeAlias = Failed  # noqa: Y015
+Global___WorkerFailed: _TypeAlias = WorkerFailed  # noqa: Y015
 
 @_typing.final
 class ScriptEnded(_message.Message):
@@ -1231,8 +1233,8 @@ class ScriptEnded(_message.Message):
 Global___ScriptEnded: _TypeAlias = ScriptEnded  # noqa: Y015
 
 @_typing.final
-class Stalled(_message.Message):
-    """Stalled reports that the worker's process lives but has made no progress for longer than the limit of its phase."""
+class WorkerStalled(_message.Message):
+    """WorkerStalled reports that the worker's process lives but has made no progress for longer than the limit of its phase."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1274,7 +1276,7 @@ class Stalled(_message.Message):
     _WhichOneofArgType_threads: _TypeAlias = _typing.Literal["threads", b"threads"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_threads) -> _WhichOneofReturnType_threads | None: ...
 
-Global___Stalled: _TypeAlias = Stalled  # noqa: Y015
+Global___WorkerStalled: _TypeAlias = WorkerStalled  # noqa: Y015
 
 @_typing.final
 class StacksOnStderr(_message.Message):
@@ -1296,9 +1298,9 @@ class StacksOnStderr(_message.Message):
 Global___StacksOnStderr: _TypeAlias = StacksOnStderr  # noqa: Y015
 
 @_typing.final
-class Idle(_message.Message):
-    """Idle reports that a script in restart mode prints nothing and uses no processor. Its agent sends it once while that lasts,
-    and once more when the script continues.
+class WorkerIdle(_message.Message):
+    """WorkerIdle reports that a script in restart mode prints nothing and uses no processor. Its agent sends it once while that
+    lasts, and once more when the script continues.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1325,12 +1327,12 @@ class Idle(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Idle: _TypeAlias = Idle  # noqa: Y015
+Global___WorkerIdle: _TypeAlias = WorkerIdle  # noqa: Y015
 
 @_typing.final
-class Blocked(_message.Message):
-    """Blocked reports that the training thread waits in a collective for other members. It is sent once while the thread waits,
-    and once more when it continues.
+class WorkerBlocked(_message.Message):
+    """WorkerBlocked reports that the training thread waits in a collective for other members. It is sent once while the thread
+    waits, and once more when it continues.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1361,12 +1363,12 @@ class Blocked(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Blocked: _TypeAlias = Blocked  # noqa: Y015
+Global___WorkerBlocked: _TypeAlias = WorkerBlocked  # noqa: Y015
 
 @_typing.final
-class Stuck(_message.Message):
-    """Stuck reports that the training thread hangs in a collective of an aborted round, and that the worker cannot free it. The
-    driver decides whether to replace the worker.
+class WorkerStuck(_message.Message):
+    """WorkerStuck reports that the training thread hangs in a collective of an aborted round, and that the worker cannot free
+    it. The driver decides whether to replace the worker.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1387,7 +1389,7 @@ class Stuck(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Stuck: _TypeAlias = Stuck  # noqa: Y015
+Global___WorkerStuck: _TypeAlias = WorkerStuck  # noqa: Y015
 
 @_typing.final
 class SourcesLoaded(_message.Message):
@@ -1448,8 +1450,8 @@ class SourceFile(_message.Message):
 Global___SourceFile: _TypeAlias = SourceFile  # noqa: Y015
 
 @_typing.final
-class FirstBoundary(_message.Message):
-    """FirstBoundary reports that the worker has passed the first boundary of a round. Its recovery is complete."""
+class FirstBoundaryPassed(_message.Message):
+    """FirstBoundaryPassed reports that the worker has passed the first boundary of a round. Its recovery is complete."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1457,7 +1459,7 @@ class FirstBoundary(_message.Message):
     TIMES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
-    """A digest of the small parts of the state at this boundary, as in Waiting. It should be the same for all members."""
+    """A digest of the small parts of the state at this boundary, as in WorkerWaiting. It should be the same for all members."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId:
         """The round."""
@@ -1479,7 +1481,7 @@ class FirstBoundary(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FirstBoundary: _TypeAlias = FirstBoundary  # noqa: Y015
+Global___FirstBoundaryPassed: _TypeAlias = FirstBoundaryPassed  # noqa: Y015
 
 @_typing.final
 class RoundTimes(_message.Message):
@@ -1513,7 +1515,7 @@ class RoundTimes(_message.Message):
 
     @_builtins.property
     def waiting(self) -> _timestamp_pb2.Timestamp:
-        """When it reported that it was ready for the round (Waiting)."""
+        """When it reported that it was ready for the round (WorkerWaiting)."""
 
     @_builtins.property
     def assigned(self) -> _timestamp_pb2.Timestamp:

@@ -102,8 +102,8 @@ class Version(_message.Message):
 Global___Version: _TypeAlias = Version  # noqa: Y015
 
 @_typing.final
-class RankAssignment(_message.Message):
-    """RankAssignment is one member's place in a round. Ranks and sizes have Horovod's meanings."""
+class Seat(_message.Message):
+    """Seat is one member's place in a round. Ranks and sizes have Horovod's meanings."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -149,7 +149,7 @@ class RankAssignment(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RankAssignment: _TypeAlias = RankAssignment  # noqa: Y015
+Global___Seat: _TypeAlias = Seat  # noqa: Y015
 
 @_typing.final
 class StoreAddress(_message.Message):
@@ -179,7 +179,7 @@ Global___StoreAddress: _TypeAlias = StoreAddress  # noqa: Y015
 
 @_typing.final
 class RoundAssignment(_message.Message):
-    """RoundAssignment is what all members of a round receive, each with its own RankAssignment."""
+    """RoundAssignment is what all members of a round receive, each with its own Seat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

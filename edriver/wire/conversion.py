@@ -15,11 +15,6 @@ from edriver.model.ids import RoundId, Version
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2, rounds_pb2
 
-RANK_FIELDS: Final = tuple(
-    field.name for field in rounds_pb2.RankAssignment.DESCRIPTOR.fields if field.name != "worker_id"
-)
-"""A member's ranks and sizes, by the names that they have in the core's Seat and the worker's Assignment as well."""
-
 _MICROSECONDS: Final = 1_000_000
 _NANOSECONDS: Final = 1_000_000_000
 

@@ -24,12 +24,12 @@ class LinkState(NamedTuple):
 
     Attributes:
         sent: the number of the last message that was sent.
-        safe: the number of the last received one that will be acted upon, whatever happens.
+        durable: the number of the last received one that will be acted upon, whatever happens.
         unacknowledged: the messages that the other side has not acknowledged.
     """
 
     sent: int
-    safe: int
+    durable: int
     unacknowledged: tuple[Any, ...]
 
 
@@ -42,15 +42,16 @@ class Link(Generic[M]):
 
     Args:
         limit: most messages that may be unacknowledged.
-        safe_at_once: whether a message is acknowledged as soon as it is received; else once `keep_safe` has said so.
+        acknowledge_at_once: whether a message is acknowledged as soon as it is received; else once
+            `mark_durable` has said so.
     """
 
-    def __init__(self, limit: int = 10_000, safe_at_once: bool = True) -> None:
+    def __init__(self, limit: int = 10_000, acknowledge_at_once: bool = True) -> None:
         self._limit = limit
-        self._safe_at_once = safe_at_once
+        self._acknowledge_at_once = acknowledge_at_once
         self._sent = 0
         self._received = 0
-        self._safe = 0
+        self._durable = 0
         self._unacknowledged: deque[M] = deque()
 
     def send(self, message: M) -> M:
@@ -68,37 +69,37 @@ class Link(Generic[M]):
 
     def stamp(self, message: M) -> M:
         """Acknowledge with a message what has been received; returns it. Enough for heartbeats, which are not kept."""
-        message.ack = self._safe
+        message.ack = self._durable
         return message
 
-    def keep_safe(self, seq: int) -> None:
+    def mark_durable(self, seq: int) -> None:
         """All messages up to this one will be acted upon, whatever happens: they may be acknowledged."""
-        self._safe = max(self._safe, seq)
+        self._durable = max(self._durable, seq)
 
     @property
     def state(self) -> LinkState:
-        """What another process goes on from: it gets again what is not safe."""
-        return LinkState(self._sent, self._safe, tuple(self._unacknowledged))
+        """What another process goes on from: it gets again what is not durable."""
+        return LinkState(self._sent, self._durable, tuple(self._unacknowledged))
 
     def restore(self, state: LinkState) -> None:
         """Go on from the state of another process."""
-        self._sent, self._safe = state.sent, state.safe
-        self._received = state.safe
+        self._sent, self._durable = state.sent, state.durable
+        self._received = state.durable
         self._unacknowledged = deque(state.unacknowledged)
 
-    def safe_at_once(self) -> None:
+    def acknowledge_at_once(self) -> None:
         """From now on acknowledge each message as soon as it is received."""
-        self._safe_at_once = True
-        self._safe = self._received
+        self._acknowledge_at_once = True
+        self._durable = self._received
 
     def resume(self, received: int, acknowledged: int) -> None:
         """Go on where another process has stopped, which had sent the same messages.
 
         Args:
-            received: the number of the last message that is safe.
+            received: the number of the last message that is durable.
             acknowledged: the number of the last one that the other side had acknowledged.
         """
-        self._received = self._safe = received
+        self._received = self._durable = received
         self._forget(acknowledged)
 
     def receive(self, message: Numbered) -> bool:
@@ -118,8 +119,8 @@ class Link(Generic[M]):
         if message.seq != self._received + 1:
             raise ValueError(f"message {message.seq} came after message {self._received}")
         self._received = message.seq
-        if self._safe_at_once:
-            self._safe = message.seq
+        if self._acknowledge_at_once:
+            self._durable = message.seq
         return True
 
     def again(self) -> list[M]:

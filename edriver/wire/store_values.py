@@ -12,14 +12,14 @@ NUMBER_BYTES: Final = len(str(-MAX_NUMBER)) + 1
 
 
 class NotANumberError(ValueError):
-    """Something is to be added to a value that is not a number."""
+    """The value to which something is to be added, or the sum, is not a number that a key may hold."""
 
 
 def added(value: bytes | None, more: int) -> bytes:
     """The sum, which is also the answer. A key that is not set counts from 0.
 
     Raises:
-        NotANumberError: the value is not a number, or is too large.
+        NotANumberError: the value is not a number, or the sum would be too large: the key keeps its value.
     """
     try:
         number = int(value or b"0")
@@ -27,7 +27,9 @@ def added(value: bytes | None, more: int) -> bytes:
         number = MAX_NUMBER + 1
     if abs(number) > MAX_NUMBER:
         raise NotANumberError("the value is not a number to which something could be added")
-    return b"%d" % (number + more)
+    if abs(total := number + more) > MAX_NUMBER:
+        raise NotANumberError(f"the sum would be beyond {MAX_NUMBER}, the largest number that a key may hold")
+    return b"%d" % total
 
 
 def compared(value: bytes | None, expected: bytes, desired: bytes) -> tuple[bytes, bool]:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from edriver.calls import parcels
-from edriver.calls.exchange import EXCHANGE_VARIABLE, Exchange
-from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
+from edriver.calls.exchange import EXCHANGE_VARIABLE, RemoteParcelStore
+from edriver.calls.parcels import CALL, FOLDER_VARIABLE, FolderParcelStore, Outcome, ParcelStore, PickledCall
 from edriver.common.join_config import JoinConfig
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.state.state import State
@@ -30,17 +30,17 @@ def meet(_state: State) -> None:
     """Wait for all workers: afterwards there are ranks and a group."""
 
 
-def place_of(environ: Mapping[str, str]) -> Place:
+def place_of(environ: Mapping[str, str]) -> ParcelStore:
     """Where the call is, and the outcome goes."""
     if EXCHANGE_VARIABLE in environ:
-        return Exchange(JoinConfig.from_json(environ[EXCHANGE_VARIABLE].encode()))
-    return FolderPlace(Path(environ[FOLDER_VARIABLE]))
+        return RemoteParcelStore(JoinConfig.from_json(environ[EXCHANGE_VARIABLE].encode()))
+    return FolderParcelStore(Path(environ[FOLDER_VARIABLE]))
 
 
 def main() -> None:
     """Call the function, and send its outcome."""
     place = place_of(os.environ)
-    call: Call = parcels.unpack(place.get(CALL))
+    call: PickledCall = parcels.unpack(place.get(CALL))
     sys.path[:] = [*sys.path, *(entry for entry in call.path if entry not in sys.path)]
     meet(ObjectState())
     name = f"outcome-{os.environ['EDRIVER_WORKER_ID']}"
@@ -50,9 +50,9 @@ def main() -> None:
         refuse_result(function, result, "edriver.launch")
         packed = parcels.pack(result, "the result")
     except Exception as error:
-        place.put(name, parcels.dump(Outcome(topology.rank(), _packed(error), traceback.format_exc())))
+        place.put(name, parcels.dump(Outcome(context.rank(), _packed(error), traceback.format_exc())))
         raise
-    place.put(name, parcels.dump(Outcome(topology.rank(), packed)))
+    place.put(name, parcels.dump(Outcome(context.rank(), packed)))
     gc.freeze()  # the result has been sent, and a search of all of torch for garbage delays the caller's answer
 
 

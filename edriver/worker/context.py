@@ -1,27 +1,29 @@
 """What holds for a worker's process as a whole: one object, made once, which stands in `current`.
 
-What a script calls without an object of edriver's (`edriver.rank()`, `edriver.phase`, a sampler that it makes) looks
-there; the parts of the rounds are given it. A test puts a context of its own in its place. A forked child inherits its
-parent's: a data loader's process answers as the worker does. A process that was started anew has an empty one.
+What a script calls without an object of edriver's looks there: `edriver.rank()` and its kin, below, `edriver.phase`, a
+sampler that it makes. The parts of the rounds are given it. A test puts a context of its own in its place. A forked
+child inherits its parent's: a data loader's process answers as the worker does. A process that was started anew has an
+empty one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
 from edriver.calls.worker_process import owner
 from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.stall_limits import Phase
-from edriver.worker.assignment import SINGLE_WORKER, Assignment
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Place:
+class CurrentPlace:
     """This worker's place in the current round; after `run` has returned, in the last one."""
 
     def __init__(self) -> None:
@@ -118,7 +120,7 @@ class RoundCounters:
         return count
 
 
-class Rounds(Protocol):
+class RoundRunner(Protocol):
     """What `edriver.run` calls a script's functions in."""
 
     def run(self, function: Callable[..., R], state: Any, args: Any, kwargs: Any) -> R | None:
@@ -137,10 +139,10 @@ class WorkerContext:
     """
 
     def __init__(self) -> None:
-        self.place = Place()
+        self.place = CurrentPlace()
         self.phase = TrainingPhase()
         self.counters = RoundCounters()
-        self.rounds: Rounds | None = None
+        self.rounds: RoundRunner | None = None
         self.checkpoint_requested: Callable[[], bool] = lambda: False
         self._parts: dict[type, object] = {}
 
@@ -153,3 +155,65 @@ class WorkerContext:
 
 current = WorkerContext()
 """The context of this process."""
+
+
+def assignment() -> Assignment:
+    """This worker's place in the current round (after `run` has returned: in the last one).
+
+    Raises:
+        RuntimeError: under the driver, before this worker's first round has begun: it has no rank yet.
+    """
+    return current.place.assignment
+
+
+def in_round() -> bool:
+    """Whether a driver has assigned this worker a place."""
+    return current.place.in_round
+
+
+def worker_seed(base: int = 0) -> int:
+    """Return a seed that no other worker of the run ever has, not even a replacement.
+
+        torch.manual_seed(edriver.worker_seed(42))
+
+    The seed stays the same for the whole life of a worker's process, whatever its rank, and is available at any time.
+    With a constant seed in the script, a newcomer would draw the same numbers as others before.
+
+    Args:
+        base: the script's seed; with the same base, the n-th worker of every run has the same seed.
+
+    Returns:
+        A number from 0 to 2**63 - 1.
+    """
+    text = f"{base}:{os.environ.get('EDRIVER_WORKER_ID', '0')}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+
+
+def rank() -> int:
+    """This worker's rank in the round, 0 to size() - 1."""
+    return assignment().rank
+
+
+def size() -> int:
+    """The number of workers in the round."""
+    return assignment().size
+
+
+def local_rank() -> int:
+    """This worker's rank among the members on its host, 0 to local_size() - 1."""
+    return assignment().local_rank
+
+
+def local_size() -> int:
+    """The number of members on this worker's host."""
+    return assignment().local_size
+
+
+def cross_rank() -> int:
+    """The index of this host among the hosts that have a member with this worker's local_rank."""
+    return assignment().cross_rank
+
+
+def cross_size() -> int:
+    """The number of hosts that have a member with this worker's local_rank."""
+    return assignment().cross_size

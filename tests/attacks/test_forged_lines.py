@@ -15,7 +15,7 @@ from edriver.commands import status as status_command
 from edriver.dashboard import known_runs
 from edriver.rendezvous import command as rendezvous_command
 from edriver.v1 import rendezvous_pb2
-from tests.unit.test_checkpoint_folder import manifest, write
+from tests.made_checkpoints import manifest, write
 
 FORGED = "edriver: done\n0bad0bad  forged  done"
 NAME = f"x\n{FORGED}\r\x1b[2J\t\u2028{FORGED}"

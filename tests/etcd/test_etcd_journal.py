@@ -15,10 +15,10 @@ import pytest
 
 from edriver.driver.journal import etcd_journal, formats
 from edriver.driver.journal import journal as journal_module
-from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient
 from edriver.driver.journal.etcd_journal import ORDERS_AT_ONCE, PART_BYTES, EtcdJournal
-from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
+from edriver.driver.journal.journal import Head, JournalError, JournalLostError, JournalRecord
 from edriver.model import events
 from tests.etcd.cluster import Cluster, TlsFiles, etcd_cluster
 
@@ -49,8 +49,8 @@ def drivers(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Driver
         yield Drivers(cluster, request.node.name.replace("[", "-").rstrip("]"), closing)
 
 
-def tick(n: int) -> Turn:
-    return Turn(Entry(float(n), 100.0 + n, events.Ticked(), b"progress" * n), (7, n + 1, n))
+def tick(n: int) -> JournalRecord:
+    return JournalRecord(JournalEntry(float(n), 100.0 + n, events.Ticked(), b"progress" * n), (7, n + 1, n))
 
 
 def expire(journal: EtcdJournal) -> None:
@@ -63,7 +63,7 @@ def test_what_was_written_is_there_for_the_next_driver(drivers: Drivers) -> None
     assert first.acquire()
     assert not first.holds_run
     first.begin(HEAD)
-    first.append([tick(0), tick(1), Turn(None, (8, 1, 0))])
+    first.append([tick(0), tick(1), JournalRecord(None, (8, 1, 0))])
     first.append([tick(2)])
     first.update(replace(HEAD, port=4711))
     assert not standby.acquire()
@@ -86,20 +86,20 @@ def test_a_snapshot_takes_the_place_of_the_events_before_it(drivers: Drivers) ->
     large = "0123456789abcdef" * (PART_BYTES // 7)
     for state in (large, large[::-1]):
         first.append([tick(n) for n in range(60)])
-        first.note_orders(["StartAgent 1"])
-        first.keep_snapshot(1.0, 2.0, json.dumps(state).encode())
+        first.append_orders(["StartAgent 1"])
+        first.write_snapshot(1.0, 2.0, json.dumps(state).encode())
     first.append([tick(61)])
-    first.note_orders(["StartWorker 1", "StartWorker 2"])
-    first.note_orders(["Leave 3"] * (ORDERS_AT_ONCE + 1))
+    first.append_orders(["StartWorker 1", "StartWorker 2"])
+    first.append_orders(["Leave 3"] * (ORDERS_AT_ONCE + 1))
     expire(first)
     assert second.wait()
     assert second.snapshot() == (1.0, 2.0, large[::-1])
     assert list(second.entries()) == [tick(61).entry]
     assert list(second.orders()) == ["StartWorker 1", "StartWorker 2", *["Leave 3"] * (ORDERS_AT_ONCE + 1)]
     second.append([tick(62)])
-    second.note_orders(["Leave 4"])
+    second.append_orders(["Leave 4"])
     assert list(second.orders())[-2:] == ["Leave 3", "Leave 4"]
-    second.keep_snapshot(3.0, 4.0, b'"small"')
+    second.write_snapshot(3.0, 4.0, b'"small"')
     assert second.snapshot() == (3.0, 4.0, "small")
     assert list(second.entries()) == []
     assert list(second.orders()) == []
@@ -117,14 +117,14 @@ def test_a_journal_of_another_format_goes_on_in_the_present_one(
     for module in (formats, journal_module, etcd_journal):
         monkeypatch.setattr(module, "FORMAT", newest)
 
-    def upgrade(part: formats.Part, data: Any) -> Any:
-        return {**data, "folder": "/tmp/6"} if part is formats.Part.HEAD else data
+    def upgrade(part: formats.JournalPart, data: Any) -> Any:
+        return {**data, "folder": "/tmp/6"} if part is formats.JournalPart.HEAD else data
 
     monkeypatch.setitem(formats.UPGRADES, newest - 1, upgrade)
     assert second.wait()
     assert second.head == replace(HEAD, folder="/tmp/6")
     assert list(second.entries()) == [tick(0).entry]
-    second.keep_snapshot(1.0, 2.0, b"{}")
+    second.write_snapshot(1.0, 2.0, b"{}")
     expire(second)
     assert third.wait()
     assert third.head == replace(HEAD, folder="/tmp/6")
@@ -139,10 +139,10 @@ def test_a_journal_of_another_format_goes_on_in_the_present_one(
     [
         lambda journal: journal.append([tick(1)]),
         lambda journal: journal.update(HEAD),
-        lambda journal: journal.keep_snapshot(1.0, 2.0, b"{}"),
-        lambda journal: journal.note_orders(["Leave 1"]),
+        lambda journal: journal.write_snapshot(1.0, 2.0, b"{}"),
+        lambda journal: journal.append_orders(["Leave 1"]),
     ],
-    ids=["append", "update", "keep_snapshot", "note_orders"],
+    ids=["append", "update", "write_snapshot", "append_orders"],
 )
 def test_a_driver_that_was_replaced_writes_nothing(drivers: Drivers, write: object) -> None:
     first, second = drivers(), drivers("second")

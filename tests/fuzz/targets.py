@@ -26,7 +26,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agent_service import AgentServer
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
@@ -37,7 +37,7 @@ from edriver.model import actions, events, limits
 from edriver.model.cause import Cause, CauseKind
 from edriver.model.hosts import Host, HostSet
 from edriver.model.settings import Settings
-from edriver.rendezvous.server.journal import Journal
+from edriver.rendezvous.server.journal import ServerJournal
 from edriver.rendezvous.server.runs import Runs
 from edriver.rendezvous.server.service import RendezvousService, StoreService
 from edriver.system.private_files import OwnFolder
@@ -344,7 +344,7 @@ class Rendezvous(Target):
         """See Target."""
         failures: list[OSError] = []
         with tempfile.TemporaryDirectory() as folder, OwnFolder(Path(folder)) as own:
-            journal = Journal(own, Path(folder))
+            journal = ServerJournal(own, Path(folder))
             runs = Runs(journal, time.monotonic)
             rendezvous = RendezvousService(runs, time.monotonic, failures.append)
             store = StoreService(runs, failures.append)
@@ -363,7 +363,7 @@ class Rendezvous(Target):
                 listed = rendezvous_pb2_grpc.RendezvousServiceStub(channel).ListRendezvous
                 before = await listed(rendezvous_pb2.ListRendezvousRequest())
             journal.close()
-            again = Journal(own, Path(folder))
+            again = ServerJournal(own, Path(folder))
             found = {run_id: len(run.keys) for run_id, run in Runs(again, time.monotonic)}
             again.close()
         kept = {run.run_id: run.store_keys for run in before.rendezvous}

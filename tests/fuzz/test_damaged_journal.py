@@ -13,18 +13,18 @@ from google.protobuf.message import Message
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
-from edriver.driver.journal.journal import Head, JournalError, Turn
+from edriver.driver.journal.entries import JournalEntry, event_from_bytes, event_to_bytes
+from edriver.driver.journal.journal import Head, JournalError, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
-from edriver.driver.rpc.translate import event_of_report
 from edriver.model import events
 from edriver.model.ids import RoundId, Version
 from edriver.model.limits import OutOfBoundsError
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2
 from edriver.wire import message_limits
+from edriver.wire.reports import event_of_report
 from tests.fuzz.messages import Fuzzer
-from tests.fuzz.test_wire_messages import SOURCES, messages
+from tests.fuzz.strategies import SOURCES, messages
 
 WAITING = events.WorkerWaiting(1, 1, Version(RoundId(1, 2), 3), StoreAddress("a", 4000), "digest")
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))
@@ -60,7 +60,7 @@ def whole() -> Iterator[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         journal = SqliteJournal.create(Path(folder, "journal.sqlite3"), HEAD)
         for n in range(40):
-            journal.append([Turn(Entry(float(n), 0.0, WAITING), (7, n, 1))])
+            journal.append([JournalRecord(JournalEntry(float(n), 0.0, WAITING), (7, n, 1))])
         journal.close()
         yield journal.path.read_bytes()
 

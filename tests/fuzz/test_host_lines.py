@@ -11,7 +11,7 @@ from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.hosts import MAX_WRITTEN_SLOTS, parse_host_list, parse_hosts
 from edriver.model.hosts import Host, HostSet
 from edriver.model.limits import MAX_HOST_NAME_LENGTH, MAX_TOTAL_SLOTS, is_host_name
-from tests.fuzz.test_wire_messages import check_sentence
+from tests.fuzz.strategies import check_sentence
 
 NAMES = st.from_regex(r"\A[a-z0-9_][a-z0-9._-]{0,20}[a-z0-9]\Z").filter(lambda name: name != "localhost")
 ADDRESSES = st.ip_addresses(v=6).map(str)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edriver.model.limits import OutOfBoundsError
 from edriver.rendezvous.server import key_values
-from edriver.rendezvous.server.journal import Journal
+from edriver.rendezvous.server.journal import ServerJournal
 from edriver.rendezvous.server.run_state import RunState, is_in, key_of
 from edriver.rendezvous.server.runs import Runs
 from edriver.system.private_files import OwnFolder
@@ -63,14 +63,14 @@ REQUESTS = st.lists(st.builds(SetKeysRequest, run_id=st.just("r"), pairs=PAIRS |
 
 
 @contextmanager
-def small_bounds() -> Iterator[Callable[[], Journal]]:
+def small_bounds() -> Iterator[Callable[[], ServerJournal]]:
     """Bounds that a few requests reach; yields what opens the server's journal, in a folder of its own."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(key_values, "MAX_STORE_BYTES", MAX_BYTES)
         patch.setattr(key_values, "MAX_STORE_KEYS", MAX_KEYS)
         patch.setattr(key_values, "ENTRY_BYTES", 10)
         with OwnFolder(Path(folder)) as own:
-            yield lambda: Journal(own, Path(folder))
+            yield lambda: ServerJournal(own, Path(folder))
 
 
 @given(REQUESTS)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from hypothesis import given
-from hypothesis import strategies as st
 
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.wire.conversion import round_id_message, round_id_of, version_message, version_of
-
-NUMBERS = st.integers(0, 3) | st.integers(0, 2**32 - 1)
-ROUND_IDS = st.builds(RoundId, NUMBERS, NUMBERS)
-VERSIONS = st.builds(Version, ROUND_IDS, NUMBERS)
+from tests.fuzz.strategies import NUMBERS, VERSIONS
 
 
 @given(VERSIONS, VERSIONS, VERSIONS)

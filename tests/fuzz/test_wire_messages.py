@@ -9,10 +9,9 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edriver.agent.host_workers import assignment_notices
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.selection import plan_round
-from edriver.driver.rpc.translate import assignments_by_host, event_of_report, orders_of
+from edriver.driver.observe.cause_text import cause_text
 from edriver.model import events, limits
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
@@ -23,10 +22,12 @@ from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rendezvous_pb2, status_pb2
 from edriver.wire import message_limits
-from edriver.wire.conversion import RANK_FIELDS, duration, epoch_seconds, span_seconds, timestamp, version_message
+from edriver.wire.assignments import RANK_FIELDS, assignment_notices, assignments_by_host
+from edriver.wire.conversion import duration, epoch_seconds, span_seconds, timestamp, version_message
+from edriver.wire.orders import orders_of
+from edriver.wire.reports import event_of_report
 from edriver.worker.rounds.participant import Participant, Stage
-from tests.fuzz.messages import Fuzzer
-from tests.fuzz.test_versions import NUMBERS, VERSIONS
+from tests.fuzz.strategies import NUMBERS, VERSIONS, check_sentence, messages
 from tests.sim.scanning import check_indexes
 
 FILES = (agent_pb2, control_pb2, notification_pb2, rendezvous_pb2, status_pb2)
@@ -38,12 +39,7 @@ REQUESTS = [
 ]
 """Every message that a server of ours takes."""
 
-SOURCES = st.randoms(use_true_random=False)
 STORES = st.builds(StoreAddress, st.text(max_size=8), st.integers(0, 65535))
-
-
-def messages(kind: type[Message]) -> st.SearchStrategy[Message]:
-    return SOURCES.map(lambda source: Fuzzer(source).message(kind))
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------
@@ -62,11 +58,6 @@ def test_a_message_is_within_its_limits_or_refused_by_one_sentence(message: Mess
     assert type(message).FromString(once) == message or _has_nan(once)
 
 
-def check_sentence(text: str, longest: int) -> None:
-    assert text.isprintable()
-    assert len(text) < longest, "a message repeats what has come"
-
-
 def _has_nan(data: bytes) -> bool:
     """A script may report a loss that is no number, and no message with one is equal to itself."""
     return b"\x00\x00\x00\x00\x00\x00\xf8" in data
@@ -76,7 +67,7 @@ def _has_nan(data: bytes) -> bool:
 def test_a_text_that_is_too_long_keeps_both_ends(part: str, over: int) -> None:
     length = limits.MAX_TEXT_LENGTH + over
     text = (part * length)[:length]
-    with_text = notification_pb2.Failed(traceback=text)
+    with_text = notification_pb2.WorkerFailed(traceback=text)
     message_limits.check(with_text)
     kept = with_text.traceback
     assert len(kept) <= limits.MAX_TEXT_LENGTH
@@ -126,7 +117,7 @@ class Run:
         for action in self.core.step(event, self.now):
             if isinstance(action, RoundPlan):
                 self.plan = action
-            for _, message in orders_of(action, self.core.roster.workers, self.now, lambda: b"secret"):
+            for _, message in orders_of(action, self.core.roster.workers, self.now, lambda: b"secret", cause_text):
                 message.SerializeToString()
         check_indexes(self.core)
 
@@ -147,15 +138,15 @@ def _in_the_round(report: Message, round_id: RoundId) -> None:
 
 
 OFFERS = st.builds(
-    notification_pb2.Waiting,
+    notification_pb2.WorkerWaiting,
     ordinal=st.just(1) | NUMBERS,
     version=VERSIONS.map(version_message),
     digest=st.sampled_from(["", "a", "b"]),
     checkpoint_steps=st.none() | NUMBERS,
-).map(lambda waiting: notification_pb2.Report(waiting=waiting))
-FAILURES = st.builds(notification_pb2.Failed, traceback=st.sampled_from(["ValueError", ""]), rejoins=st.booleans()).map(
-    lambda failed: notification_pb2.Report(failed=failed)
-)
+).map(lambda waiting: notification_pb2.Report(worker_waiting=waiting))
+FAILURES = st.builds(
+    notification_pb2.WorkerFailed, traceback=st.sampled_from(["ValueError", ""]), rejoins=st.booleans()
+).map(lambda failed: notification_pb2.Report(worker_failed=failed))
 REPORTS = st.lists(
     st.tuples(
         messages(notification_pb2.Report) | OFFERS | FAILURES, st.integers(1, 4), st.booleans(), st.floats(0, 40)

@@ -6,8 +6,7 @@ import pytest
 
 from edriver.model.ids import RoundId, Version
 from tests.libraries.worlds import script
-from tests.torch.elastic_world import undisturbed, world
-from tests.torch.test_kinds_of_training import GATE, ordeal
+from tests.torch.elastic_world import GATE, ordeal, undisturbed, world
 
 pytestmark = [pytest.mark.libraries, pytest.mark.timeout(900)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edriver
-from edriver.integrations.trainer_progress import Progress, planned
+from edriver.integrations.trainer_progress import TrainerProgress, planned
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_is_planned(
 
 
 def test_a_boundary_keeps_a_long_log_by_its_length() -> None:
-    progress = Progress()
+    progress = TrainerProgress()
     state = edriver.TorchState(progress=progress)
     log = progress.log_history
     progress.values = {"global_step": 1, "control": {"should_training_stop": False}}
@@ -57,7 +57,7 @@ def test_a_boundary_keeps_a_long_log_by_its_length() -> None:
 
 
 def test_a_newcomer_receives_the_whole_log() -> None:
-    one, other = Progress(), Progress()
+    one, other = TrainerProgress(), TrainerProgress()
     one.values, one.log_history[:] = {"global_step": 3}, [{"loss": 0.5}]
     source, receiver = edriver.TorchState(progress=one), edriver.TorchState(progress=other)
     log = other.log_history

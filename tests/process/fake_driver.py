@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import grpc
 import grpc.aio
 
 from edriver.common.join_config import JoinConfig
-from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
+from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2, rounds_pb2
 from edriver.wire.conversion import duration
 from edriver.wire.link import Link
 
@@ -25,6 +26,18 @@ RUN_ID = "run-1"
 AGENT_ID = 7
 AMPLE = 300.0
 """A lease or grace that no test is to reach."""
+
+FAKE_WORKER = [sys.executable, str(Path(__file__).with_name("fake_worker.py"))]
+
+FORKS_A_SLEEPER = """
+import os, time
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(os.getpid(), flush=True)
+print(child, flush=True)
+time.sleep(600)
+"""
 
 ConnectRequest = agent_pb2.ConnectRequest
 ConnectResponse = agent_pb2.ConnectResponse
@@ -111,8 +124,8 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         return [kind for message, kind in kinds if kind and getattr(message, kind).worker_id == worker_id]
 
     async def waiting(self, count: int = 1) -> None:
-        """Wait until this many workers have reported Waiting."""
-        await self.until(lambda: len(self.reports("waiting")) >= count)
+        """Wait until this many workers have reported WorkerWaiting."""
+        await self.until(lambda: len(self.reports("worker_waiting")) >= count)
 
     def texts(self, *, stderr: bool = False) -> list[bytes]:
         return [line.text for line in self.lines if line.stderr == stderr]
@@ -269,3 +282,28 @@ async def end_of(pidfd: int) -> None:
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in a loop of its own, bounded."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), AMPLE))
+
+    return run
+
+
+def script(source: str) -> Sequence[str]:
+    return [sys.executable, "-I", "-c", source]
+
+
+def round_of(*seats: rounds_pb2.Seat) -> agent_pb2.AssignRound:
+    shared = rounds_pb2.RoundAssignment(round_id=rounds_pb2.RoundId(incarnation=1, n=1), size=8)
+    return agent_pb2.AssignRound(round=shared, seats=seats)
+
+
+async def finish(on: Host) -> None:
+    """Shut the agent down in order."""
+    on.driver.shut_down(AMPLE)
+    assert await on.agent.exit_code() == 0

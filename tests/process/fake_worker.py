@@ -1,9 +1,9 @@
 """A worker without torch, run as a script: serves the notification service as the library does, and does little else.
 
-It reports Waiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed" when it
-is given a place and "freed" when its round is aborted, and exits with 0 at Finish. At the first Ping after an Abort of
-no round it stops the agent, reports Failed and exits with 1. It prints "lives" at every fifteenth Ping. Its first line
-of output is its process id.
+It reports WorkerWaiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed"
+when it is given a place and "freed" when its round is aborted, and exits with 0 at Finish. At the first Ping after an
+Abort of no round it stops the agent, reports WorkerFailed and exits with 1. It prints "lives" at every fifteenth
+Ping. Its first line of output is its process id.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                 case "attached":
                     assert notice.attached.run_id == os.environ["EDRIVER_RUN_ID"]
                     assert notice.attached.worker_id == int(os.environ["EDRIVER_WORKER_ID"])
-                    yield pb.Report(waiting=pb.Waiting(ordinal=1))
+                    yield pb.Report(worker_waiting=pb.WorkerWaiting(ordinal=1))
                 case "ping" if self.dying:
                     # The next Ping is a whole period away: gRPC drops what it has not read when a write fails.
                     os.kill(os.getppid(), signal.SIGSTOP)
-                    yield pb.Report(failed=pb.Failed(traceback="why"))
+                    yield pb.Report(worker_failed=pb.WorkerFailed(traceback="why"))
                     os._exit(1)
                 case "ping":
                     yield pb.Report(pong=pb.Pong(number=notice.ping.number))
@@ -50,7 +50,7 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                         print("lives", flush=True)
                 case "stop_at":
                     yield pb.Report(boundary_reached=pb.BoundaryReached(number=notice.stop_at.number))
-                case "assign_place":
+                case "assignment":
                     print("placed", flush=True)
                 case "finish":
                     self.finished.put(None)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from edriver.system.own_addresses import bound_at
 from tests.waiting import BOUND as BOUND
 
 ROOT = Path(__file__).parents[2]
@@ -229,3 +230,12 @@ def edriver(*words: str, environ: Mapping[str, str] | None = None) -> subprocess
     finally:
         process.kill()
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that were free at the same time a moment ago."""
+    sockets = [bound_at("127.0.0.1", 0) for _ in range(number)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

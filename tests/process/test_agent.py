@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import shlex
 import signal
-import sys
-from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edriver.agent.workers.processes import children_of
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
-from tests.process.fake_driver import AGENT_ID, AMPLE, RUN_ID, FakeDriver, Host, end_of, host, pidfd_of
-
-FAKE_WORKER = [sys.executable, str(Path(__file__).with_name("fake_worker.py"))]
-
-FORKS_A_SLEEPER = """
-import os, time
-child = os.fork()
-if child == 0:
-    time.sleep(600)
-print(os.getpid(), flush=True)
-print(child, flush=True)
-time.sleep(600)
-"""
+from edriver.v1 import cause_pb2, notification_pb2, rounds_pb2
+from tests.process.fake_driver import (
+    AGENT_ID,
+    AMPLE,
+    FAKE_WORKER,
+    FORKS_A_SLEEPER,
+    RUN_ID,
+    FakeDriver,
+    end_of,
+    finish,
+    host,
+    in_loop,
+    pidfd_of,
+    round_of,
+    script,
+)
 
 IGNORES_SIGTERM = """
 import os, signal, time
@@ -62,31 +60,6 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(600)
 """
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in a loop of its own, bounded."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), AMPLE))
-
-    return run
-
-
-def script(source: str) -> Sequence[str]:
-    return [sys.executable, "-I", "-c", source]
-
-
-def round_of(*seats: rounds_pb2.RankAssignment) -> agent_pb2.AssignRound:
-    shared = rounds_pb2.RoundAssignment(round_id=rounds_pb2.RoundId(incarnation=1, n=1), size=8)
-    return agent_pb2.AssignRound(round=shared, members=seats)
-
-
-async def finish(on: Host) -> None:
-    """Shut the agent down in order."""
-    on.driver.shut_down(AMPLE)
-    assert await on.agent.exit_code() == 0
 
 
 @in_loop
@@ -184,7 +157,7 @@ async def test_lines_carry_the_rank_of_the_round() -> None:
     async with host(FAKE_WORKER) as on:
         on.driver.start_worker(1)
         await on.driver.waiting()
-        on.driver.send(assign_round=round_of(rounds_pb2.RankAssignment(worker_id=1, rank=6)))
+        on.driver.send(assign_round=round_of(rounds_pb2.Seat(worker_id=1, rank=6)))
         await on.driver.until(lambda: b"placed" in on.driver.texts())
         first, placed = on.driver.lines
         assert not first.HasField("rank")
@@ -227,7 +200,7 @@ async def test_notices_wait_for_the_worker_and_keep_their_order() -> None:
             on.driver.notify(1, notification_pb2.Notice(stop_at=notification_pb2.StopAt(number=number)))
         await on.driver.until(lambda: len(on.driver.reports("boundary_reached")) == 5)
         kinds = [message.worker_report.report.WhichOneof("kind") for message in on.driver.messages]
-        assert kinds == ["waiting", *["boundary_reached"] * 5]
+        assert kinds == ["worker_waiting", *["boundary_reached"] * 5]
         on.driver.notify(1, notification_pb2.Notice(finish=notification_pb2.Finish()))
         assert (await on.driver.exit_of(1)).code == 0
         await finish(on)
@@ -267,7 +240,7 @@ async def test_a_killed_guard_is_replaced_and_knows_the_workers() -> None:
 
 def leaving(driver: FakeDriver) -> list[str]:
     """The reason with which the agent has reported that its host is leaving."""
-    return [m.host_leaving.reason for m in driver.messages if m.WhichOneof("kind") == "host_leaving"]
+    return [m.drain_requested.reason for m in driver.messages if m.WhichOneof("kind") == "drain_requested"]
 
 
 @in_loop
@@ -384,7 +357,7 @@ async def test_a_worker_that_is_quiet_and_answers_again_is_reported_as_such() ->
         os.kill(worker, signal.SIGSTOP)
         await on.driver.until(lambda: "worker_quiet" in on.driver.kinds_about(1))
         os.kill(worker, signal.SIGCONT)
-        await on.driver.until(lambda: "lease_renewed" in on.driver.kinds_about(1))
+        await on.driver.until(lambda: "worker_answered" in on.driver.kinds_about(1))
         assert on.driver.kinds_about(1).count("worker_quiet") == 1
         await finish(on)
 

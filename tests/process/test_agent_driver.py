@@ -11,8 +11,20 @@ from pathlib import Path
 import pytest
 
 from edriver.v1 import notification_pb2, rounds_pb2
-from tests.process.fake_driver import AMPLE, AgentProcess, Host, end_of, host, pidfd_of
-from tests.process.test_agent import FAKE_WORKER, FORKS_A_SLEEPER, finish, in_loop, round_of, script
+from tests.process.fake_driver import (
+    AMPLE,
+    FAKE_WORKER,
+    FORKS_A_SLEEPER,
+    AgentProcess,
+    Host,
+    end_of,
+    finish,
+    host,
+    in_loop,
+    pidfd_of,
+    round_of,
+    script,
+)
 
 
 @in_loop
@@ -83,7 +95,7 @@ async def train(on: Host, workers: int) -> int:
     for slot in range(workers):
         on.driver.start_worker(slot + 1, slot)
     await on.driver.waiting(workers)
-    members = [rounds_pb2.RankAssignment(worker_id=number, rank=number - 1) for number in (1, 2)]
+    members = [rounds_pb2.Seat(worker_id=number, rank=number - 1) for number in (1, 2)]
     on.driver.send(assign_round=round_of(*members))
     await on.driver.until(lambda: on.driver.texts().count(b"placed") == 2)
     return next(int(line.text) for line in on.driver.lines if line.worker_id == 1)

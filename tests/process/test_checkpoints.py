@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoints.folder import CheckpointFolder
+from tests.process.resuming import assert_every_step_once, environ_of, kill, steps_of
 from tests.process.running import SCRIPTS, running, wait_for_exit
-from tests.process.test_resume import assert_every_step_once, environ_of, kill, steps_of
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 

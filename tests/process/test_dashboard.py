@@ -9,97 +9,20 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, expect
 
 from edriver.client.requester import own_name
 from edriver.text.event_lines import event_line, usage_line
 from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import duration, timestamp
-from tests import needs
 from tests.made_runs import MadeRun
 from tests.process.accessibility import changes_said, reach_all_by_tab, violations
-from tests.process.chromium import CHROMIUM, FLAGS
+from tests.process.dashboards import HOSTILE, WAIT, Watched, dashboard
 from tests.process.running import BOUND, ROOT, SCRIPTS, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
-WAIT = BOUND * 1000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    needs.require(needs.CHROMIUM)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-class Watched:
-    """A page, and what went wrong on it."""
-
-    def __init__(self, browser: Browser, scheme: str = "light", width: int = 1280) -> None:
-        self.errors: list[str] = []
-        self.asked: set[str] = set()
-        self.page: Page = browser.new_page(
-            viewport={"width": width, "height": 844},
-            color_scheme="dark" if scheme == "dark" else "light",
-        )
-        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.asked.add(request.url))
-
-    def check(self, url: str) -> None:
-        """Assert that there was no error, and that all requests went to the page's own server."""
-        assert self.errors == []
-        schemes = {urlsplit(asked)[:2] for asked in self.asked} - {("data", ""), ("blob", "")}
-        assert schemes == {urlsplit(url)[:2]}
-        self.page.close()
-
-
-@contextmanager
-def dashboard(run_id: str, state: Path, control: bool = True) -> Iterator[str]:
-    """`edriver dashboard` of a run; gives the URL of the page that steers it, or only shows it.
-
-    Args:
-        run_id: the run.
-        state: the records are below this folder.
-        control: whether the page steers the run, which must go on.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "edriver", "dashboard", *(["--control"] if control else []), "--run", run_id],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(state)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        first = process.stdout.readline()
-        match = re.fullmatch(
-            rf"run {run_id}: (http://127\.0\.0\.1:\d+/[\w-]{{20,}}/(?:run\?run=\w+)?) \(Ctrl-C ends it\)\n", first
-        )
-        assert match, first
-        shown = match[1]
-        if control:
-            second = process.stdout.readline()
-            steering = re.fullmatch(rf"run {run_id}: to steer it: (http://127\.0\.0\.1:\d+/[\w-]{{20,}}/)\n", second)
-            assert steering, second
-            assert steering[1] != shown
-            shown = steering[1]
-        yield shown
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=BOUND) == 0
-        assert process.stdout.read() == f"run {run_id}: the page is closed\n"
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path: Path) -> None:
@@ -218,9 +141,6 @@ def compared_with_two_that_have_ended(browser: Browser, url: str, live: str) -> 
     expect(loss).not_to_have_text(before, timeout=WAIT)  # the live one is followed
     assert page.evaluate("window.harmed") is None
     watched.check(url)
-
-
-HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'><!-- <b>&amp;"
 
 
 def test_hostile_names_in_a_report_do_nothing(browser: Browser, tmp_path: Path) -> None:

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.needs import CGROUPS, lack
 from tests.process.running import running
 
-MEMORY = Path("/sys/fs/cgroup/memory")
 HOG = "x = bytearray(1500 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1"
-
-
-@pytest.fixture
-def small_cgroup() -> Iterator[Path]:
-    """A cgroup whose processes may use 600 MiB together; the test makes and removes it."""
-    mount = MEMORY if (MEMORY / "memory.limit_in_bytes").exists() else Path("/sys/fs/cgroup")
-    v1 = mount == MEMORY
-    folder = mount / f"edriver-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-        (folder / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(600 << 20))
-    except OSError:
-        if folder.exists():
-            folder.rmdir()
-        if os.environ.get("CI") and os.geteuid() == 0 and v1:
-            raise
-        lack(CGROUPS)
-    yield folder
-    folder.rmdir()
 
 
 def test_out_of_memory_is_reported_with_the_limit(tmp_path: Path, small_cgroup: Path) -> None:

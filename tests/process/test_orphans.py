@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from contextlib import suppress
@@ -19,6 +20,7 @@ from edriver.agent.workers.processes import children_of
 from tests.process.dialling import dialled
 from tests.process.running import SCRIPTS, SOON, Run, running, wait_for_exit
 from tests.process.sites import Site, parent_of, site, ssh_client
+from tests.waiting import until
 
 FOR_GOOD = ("--no-records",)
 """A run without records has no journal: no driver can take it over, and so nothing of it waits for one."""
@@ -238,7 +240,7 @@ def test_a_driver_killed_while_its_hosts_start(there: Site, tmp_path: Path) -> N
     for moment in range(8):
         with there.running([*FOR_GOOD, "-np", "2", "-H", "host1:1,host2:1", *WORKER], tmp_path) as run:
             run.line("waiting")
-            wait_for_exit(os.getpid(), moment * 0.1)
+            time.sleep(moment * 0.1)  # the moment of the kill
             run.process.kill()
             run.end()
     assert there.left(SOON) == []
@@ -249,8 +251,7 @@ def test_a_kill_while_a_host_does_not_answer(there: Site, tmp_path: Path, victim
     there.ssh.config.write_text(f"Host silent\n  ProxyCommand sleep 3600\n{there.ssh.config.read_text()}")
     with there.running([*FOR_GOOD, "-np", "1", "-H", "silent:1", *WORKER], tmp_path) as run:
         run.line("waiting")
-        while not (proxies := [text for text in run.left_behind() if ": sleep 3600" in text]):
-            assert run.process.poll() is None
+        proxies = until(lambda: [text for text in run.left_behind() if ": sleep 3600" in text], lambda: run.text)
         if victim == "ssh":
             os.kill(ssh_client(run, "silent"), signal.SIGKILL)
             assert wait_for_exit(int(proxies[0].partition(":")[0]))

@@ -17,10 +17,7 @@ from edriver.client import Client, WorkerStatus, here
 from edriver.history.records import UnreadableLine, read_usage
 from edriver.wire.conversion import epoch_seconds
 from tests.process.running import ROOT, running
-from tests.process.test_exit_reasons import small_cgroup
 from tests.waiting import until
-
-__all__ = ["small_cgroup"]  # a fixture
 
 MIB = 1 << 20
 

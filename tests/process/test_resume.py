@@ -7,7 +7,8 @@ import re
 import signal
 import sqlite3
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,67 +16,13 @@ import pytest
 
 from edriver.common.release import VERSION
 from edriver.system.record_folder import JOURNAL_FILE
+from tests.process.resuming import TRAIN, Resumed, assert_every_step_once, environ_of, kill, wait_for_steps
 from tests.process.running import ROOT, SCRIPTS, Printing, Run, running, wait_for_exit
 from tests.process.sites import site
 from tests.waiting import until
 
-TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
-
-
 EAGER = (sys.executable, str(SCRIPTS / "eager_snapshots.py"))
 """Before a driver's command line: it takes a snapshot after each event."""
-
-
-class Resumed(Printing):
-    """`edriver resume`, of a run that a test has begun."""
-
-    def __init__(
-        self,
-        run: Run,
-        folder: Path,
-        *words: str,
-        through: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        state = folder / "state" / "edriver"
-        where = words or (str(state / run.id),)
-        super().__init__(
-            [*through, sys.executable, "-m", "edriver", "resume", *where],
-            folder,
-            {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state"), **(environ or {})},
-        )
-
-
-def kill(run: Run) -> None:
-    """Kill its driver."""
-    run.process.kill()
-    run.process.wait()
-
-
-def steps_of(reports: Path) -> list[int]:
-    return [int(line.split()[0]) for line in reports.read_text().splitlines()]
-
-
-def assert_every_step_once(reports: Path) -> None:
-    steps = steps_of(reports)
-    assert steps == [*range(1, len(steps) + 1)]
-
-
-def wait_for_steps(reports: Path, more: int) -> None:
-    """Wait until rank 0 has written down so many more."""
-    before = len(steps_of(reports))
-    until(lambda: len(steps_of(reports)) >= before + more, f"{more} more steps than {before}", every=0.02)
-
-
-def environ_of(folder: Path, **more: str) -> dict[str, str]:
-    return {
-        "XDG_STATE_HOME": str(folder / "state"),
-        "REPORTS": str(folder / "reports"),
-        "STEPS": "200",
-        "EPOCHS": "2",
-        "PAUSE": "0.05",
-        **more,
-    }
 
 
 @pytest.mark.parametrize("through", [(), EAGER], ids=["from-events", "from-snapshots"])
@@ -124,7 +71,7 @@ def test_drivers_are_killed_one_after_the_other(tmp_path: Path, through: Sequenc
         for number in range(2, 7):
             resumed = Resumed(run, tmp_path, through=through)
             resumed.line(f"another driver has taken over, number {number} of this run")
-            wait_for_exit(os.getpid(), 0.4 * (number - 2))
+            time.sleep(0.4 * (number - 2))  # the moment of the kill: each in another phase
             resumed.process.kill()
             resumed.process.wait()
         resumed = Resumed(run, tmp_path)
@@ -279,10 +226,7 @@ def test_the_same_command_line_starts_a_named_run_and_resumes_it(tmp_path: Path)
 def driver_of(supervisor: Run) -> int:
     """The process id of the driver that a supervisor runs."""
     children = Path(f"/proc/{supervisor.process.pid}/task/{supervisor.process.pid}/children")
-    while not (found := children.read_text().split()):
-        assert supervisor.process.poll() is None, supervisor.text
-        wait_for_exit(os.getpid(), 0.02)
-    return int(found[0])
+    return int(until(lambda: children.read_text().split(), lambda: supervisor.text)[0])
 
 
 def test_a_supervised_driver_is_started_again_whenever_it_is_killed(tmp_path: Path) -> None:

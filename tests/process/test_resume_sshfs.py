@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.needs import FUSE, ROOT_USER, SFTP_SERVER, SSHFS
+from tests.process.resuming import TRAIN, Resumed, assert_every_step_once, environ_of, kill, wait_for_steps
 from tests.process.running import BOUND, Run, running
-from tests.process.test_resume import TRAIN, Resumed, assert_every_step_once, environ_of, kill, wait_for_steps
 
 pytestmark = pytest.mark.needs(ROOT_USER, FUSE, SSHFS)
 

@@ -10,18 +10,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from edriver.system.own_addresses import bound_at
 from tests.process.dialling import TRAIN
-from tests.process.running import BOUND, ROOT, Printing, edriver, running
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that were free at the same time a moment ago."""
-    sockets = [bound_at("127.0.0.1", 0) for _ in range(number)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+from tests.process.running import BOUND, ROOT, Printing, edriver, free_ports, running
 
 
 def health(port: int, service: str) -> int:

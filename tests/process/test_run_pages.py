@@ -12,9 +12,7 @@ from playwright.sync_api import Browser, Download, Page, Route, expect
 
 from tests.made_runs import MadeRun
 from tests.process.accessibility import reach_all_by_tab, violations
-from tests.process.test_dashboard import HOSTILE, WAIT, Watched, browser, dashboard
-
-__all__ = ["browser"]
+from tests.process.dashboards import HOSTILE, WAIT, Watched, dashboard
 
 BASE = MadeRun("aaaaaaaa", names=("acc", HOSTILE), about={"name": "base", "tags": {"lr": "1e-3"}})
 WIDE = MadeRun("bbbbbbbb", seconds=900.0, losses=4, rate=4.0, seed=1, about={"tags": {"lr": "3e-4", "who": HOSTILE}})

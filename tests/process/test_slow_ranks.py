@@ -23,8 +23,8 @@ from edriver.commands.stack import stack
 from edriver.commands.status import status as status_command
 from edriver.v1 import pace_pb2, stacks_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
+from tests.process.dashboards import WAIT, Watched, dashboard
 from tests.process.running import SCRIPTS, Run, edriver, running
-from tests.process.test_dashboard import WAIT, Watched, browser, dashboard  # noqa: F401  browser is a fixture
 from tests.strict_json import strict
 from tests.waiting import until
 
@@ -210,7 +210,7 @@ def is_named_as_slow(paced: Paced, rank: int, reason: pace_pb2.StragglerReason.V
     assert span_seconds(other.waiting) > 0.05
 
 
-def test_the_page_says_it_and_shows_where_a_worker_stands(paced: Paced, browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_the_page_says_it_and_shows_where_a_worker_stands(paced: Paced, browser: Browser, tmp_path: Path) -> None:
     with dashboard(paced.run.id, tmp_path) as url:
         watched = Watched(browser)
         page = watched.page

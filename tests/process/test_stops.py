@@ -85,7 +85,7 @@ def test_the_agent_of_the_only_host(tmp_path: Path) -> None:
         pids = all_train(run, 2)
         with stopped([parent_of(pids[0])]):
             run.line("left alone, .* cannot be reached: its agent has not answered for 5 s")
-            time.sleep(STOP - 6)
+            time.sleep(STOP - 6)  # it is the stop's length that counts
         ends_well(run, pids)
         assert "round 1.1 ended" not in run.text
 

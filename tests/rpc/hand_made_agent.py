@@ -12,13 +12,13 @@ import grpc
 
 from edriver.common.release import PROTOCOL
 from edriver.model.ids import RoundId
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc, rounds_pb2
 from edriver.wire.conversion import round_id_message
 from edriver.worker import context
-from edriver.worker.assignment import Assignment
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import ObjectState
 
@@ -82,16 +82,16 @@ class Agent:
 
     def hear(self, kind: str) -> pb.Report:
         report = next(self.answers).report
-        if report.WhichOneof("kind") == "first_boundary" != kind:
+        if report.WhichOneof("kind") == "first_boundary_passed" != kind:
             report = next(self.answers).report
         assert report.WhichOneof("kind") == kind, report
         return report
 
     def assign(self, n: int) -> None:
-        seat = rounds_pb2.RankAssignment(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+        seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="h", port=1)
         shared = rounds_pb2.RoundAssignment(round_id=round_id(n), size=1, store=store)
-        self.say(pb.Notice(assign_place=pb.AssignPlace(round=shared, member=seat)))
+        self.say(pb.Notice(assignment=pb.Assignment(round=shared, seat=seat)))
 
     def close(self) -> None:
         self._requests.put(None)

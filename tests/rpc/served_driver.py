@@ -15,7 +15,7 @@ import grpc.aio
 
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.rpc.agent_service import AgentServer
-from edriver.driver.rpc.agents.received import Inbound, Received
+from edriver.driver.rpc.agents.inbound import Inbound, InboundMessage
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
@@ -118,9 +118,9 @@ class Driver:
         while True:
             found = await self.inbox.get()
             assert found is not None
-            if not isinstance(found, Received):
+            if not isinstance(found, InboundMessage):
                 return found
-            self.registry.keep_safe(found.agent_id, found.seq)
+            self.registry.mark_durable(found.agent_id, found.seq)
             if found.event is not None:
                 return found.event
 

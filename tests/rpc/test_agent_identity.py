@@ -19,7 +19,7 @@ def of_a_stranger(kind: str) -> ConnectRequest:
     """Messages that an agent may send about a worker, about one that is not its own."""
     match kind:
         case "worker_report":
-            report = notification_pb2.Report(failed=notification_pb2.Failed(traceback="boom"))
+            report = notification_pb2.Report(worker_failed=notification_pb2.WorkerFailed(traceback="boom"))
             return ConnectRequest(seq=1, worker_report=agent_pb2.WorkerReport(worker_id=2, report=report))
         case "worker_exited":
             return ConnectRequest(seq=1, worker_exited=agent_pb2.WorkerExited(worker_id=2, code=1))
@@ -58,8 +58,8 @@ def test_lines_of_other_agents_workers_are_left_out() -> None:
     async def work(made: Driver) -> None:
         made.registry.expect("a", 1)
         made.registry.send("a", start(1))
-        seats = [rounds_pb2.RankAssignment(worker_id=1, rank=1)]
-        made.registry.send("a", ConnectResponse(assign_round=agent_pb2.AssignRound(members=seats)))
+        seats = [rounds_pb2.Seat(worker_id=1, rank=1)]
+        made.registry.send("a", ConnectResponse(assign_round=agent_pb2.AssignRound(seats=seats)))
         line = agent_pb2.OutputLine
         lines = [
             line(worker_id=2, text=b"no worker of its own"),
@@ -155,10 +155,10 @@ def test_a_hello_out_of_bounds_is_refused_by_a_sentence(hello: dict[str, Any], s
 def test_a_message_out_of_bounds_ends_the_connection_by_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made, 1)
-        await stream.write(ConnectRequest(seq=1, host_leaving=agent_pb2.HostLeaving(reason="\x1b[2J")))
+        await stream.write(ConnectRequest(seq=1, drain_requested=agent_pb2.DrainRequested(reason="\x1b[2J")))
         assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "HostLeaving.reason has a control character in it" in (await stream.details() or "")
+        assert "DrainRequested.reason has a control character in it" in (await stream.details() or "")
         assert made.inbox.drain() == []
 
     serve(work)
-    assert "HostLeaving.reason" in caplog.text
+    assert "DrainRequested.reason" in caplog.text

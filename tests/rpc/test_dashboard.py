@@ -37,6 +37,7 @@ from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2_grpc
 from edriver.wire.conversion import round_id_message
 from tests.told_events import told
+from tests.waiting import until_async
 
 SECRET = "hush"
 
@@ -375,13 +376,13 @@ def test_a_browser_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch
         await writer.drain()
         await reader.readuntil(b"data: ")
         assert page.server.browsers == 1
-        for number in range(2000):
-            page.run.take(events.Ticked(), f"{number} {'x' * 100_000}")
-            await asyncio.sleep(0.01)
-            if not page.server.browsers:
-                break
+
+        def dropped() -> bool:
+            page.run.take(events.Ticked(), f"{page.run.now} {'x' * 100_000}")
+            return not page.server.browsers
+
+        await until_async(dropped)
         writer.close()
-        assert not page.server.browsers
 
     serve(work, limit=64_000_000)
 

@@ -345,9 +345,12 @@ def test_the_end_waits_no_longer_than_to_the_next_scrape(monkeypatch: pytest.Mon
         site = Site()
         async with site.open():
             await asyncio.to_thread(site.get)
-            site.now = 1000.0
+            site.now = 2 * BOUND
             await asyncio.to_thread(site.get)
-            await site.server.last_scrape(asyncio.Event())
+            waiting = asyncio.create_task(site.server.last_scrape(asyncio.Event()))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await waiting
 
     asyncio.run(asyncio.wait_for(test(), BOUND))
 

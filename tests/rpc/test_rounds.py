@@ -19,15 +19,16 @@ import pytest
 
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.model.ids import RoundId, Version
+from edriver.model.plan import Assignment
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import timestamp, version_of
-from edriver.worker import topology
-from edriver.worker.assignment import Assignment
+from edriver.worker import context
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
 from edriver.worker.rounds import notification
 from edriver.worker.state.object_state import ObjectState
 from tests.rpc.hand_made_agent import BOUND, Agent, Group, in_thread, round_id, rounds_of
+from tests.waiting import until
 
 
 class SlowState(ObjectState):
@@ -67,17 +68,17 @@ def test_from_the_first_word_to_the_last(agent: Agent) -> None:
     outcome = in_thread(rounds, train, state)
     assert agent.announced() == 7
     agent.attach()
-    waiting = agent.hear("waiting").waiting
+    waiting = agent.hear("worker_waiting").worker_waiting
     assert (waiting.ordinal, version_of(waiting.version), waiting.store.port) == (1, Version(RoundId(0, 0), 0), 1)
     agent.say(pb.Notice(ping=pb.Ping(number=5)))
     assert agent.hear("pong").pong.number == 5
     agent.assign(1)
-    assert agent.hear("done").done.boundaries == 3
+    assert agent.hear("worker_done").worker_done.boundaries == 3
     agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
     assert agent.hear("boundary_reached").boundary_reached.boundaries == 3
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
     assert outcome.get(timeout=BOUND) == "trained"
-    assert topology.rank() == 0
+    assert context.rank() == 0
 
 
 def test_the_next_place_may_come_while_the_state_is_restored(agent: Agent) -> None:
@@ -103,17 +104,17 @@ def test_the_next_place_may_come_while_the_state_is_restored(agent: Agent) -> No
     outcome = in_thread(rounds, train, state)
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.assign(1)
     assert entered.get(timeout=BOUND) == 0
     agent.say(pb.Notice(abort=pb.Abort(round_id=round_id(1), cause=cause_pb2.Cause(text="a worker died"))))
-    assert version_of(agent.hear("waiting").waiting.version) == Version(RoundId(1, 1), 1)
+    assert version_of(agent.hear("worker_waiting").worker_waiting.version) == Version(RoundId(1, 1), 1)
     agent.assign(2)
     agent.say(pb.Notice(ping=pb.Ping(number=1)))
     agent.hear("pong")  # the place has been taken in
     state.may_restore.set()
     assert entered.get(timeout=BOUND) == 1
-    assert agent.hear("done").done.round_id.n == 2
+    assert agent.hear("worker_done").worker_done.round_id.n == 2
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
     assert outcome.get(timeout=BOUND) == "trained"
 
@@ -136,7 +137,7 @@ def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: py
     outcome = in_thread(rounds, train, state)
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.assign(1)
     assert entered.get(timeout=BOUND) == 0
     monkeypatch.setattr(state, "on_hosts_updated", lambda timestamp, update_res: received.put((timestamp, update_res)))
@@ -148,12 +149,12 @@ def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: py
     assert received.get(timeout=BOUND) == (9.5, 2)
     agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=2)))
     go.release(4)
-    waiting = agent.hear("waiting").waiting
+    waiting = agent.hear("worker_waiting").worker_waiting
     assert version_of(waiting.version) == Version(RoundId(1, 1), 2)
     assert waiting.digest == "step=2"
     agent.assign(2)
     assert entered.get(timeout=BOUND) == 2
-    assert agent.hear("done").done.boundaries == 2
+    assert agent.hear("worker_done").worker_done.boundaries == 2
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
     assert outcome.get(timeout=BOUND) == "trained"
 
@@ -163,7 +164,7 @@ def test_a_newcomer_that_has_no_place_leaves_with_0(agent: Agent, monkeypatch: p
     outcome = in_thread(rounds_of(agent, Group()), lambda state: 1, ObjectState(step=0))
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.say(pb.Notice(leave=pb.Leave()))
     left = outcome.get(timeout=BOUND)
     assert isinstance(left, SystemExit)
@@ -176,17 +177,17 @@ def test_skip_leave_and_an_exception_of_its_own(agent: Agent) -> None:
     outcome = in_thread(rounds, lambda state: 1 / 0, state)
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.say(pb.Notice(skip=pb.Skip(ordinal=1)))
     assert outcome.get(timeout=BOUND) is None
-    assert topology.rank() == -1
+    assert context.rank() == -1
     outcome = in_thread(rounds, lambda state: 1 / 0, state)
-    assert agent.hear("waiting").waiting.ordinal == 2
+    assert agent.hear("worker_waiting").worker_waiting.ordinal == 2
     agent.assign(1)
-    assert "ZeroDivisionError" in agent.hear("failed").failed.traceback
+    assert "ZeroDivisionError" in agent.hear("worker_failed").worker_failed.traceback
     assert isinstance(outcome.get(timeout=BOUND), ZeroDivisionError)
     outcome = in_thread(rounds, lambda state: 1, state)
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.say(pb.Notice(leave=pb.Leave()))
     left = outcome.get(timeout=BOUND)
     assert isinstance(left, SystemExit)
@@ -203,9 +204,9 @@ def test_whatever_leaves_the_function_is_reported_before_the_process_ends(agent:
     outcome = in_thread(rounds, train, ObjectState(step=0))
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.assign(1)
-    assert "in train" in agent.hear("failed").failed.traceback
+    assert "in train" in agent.hear("worker_failed").worker_failed.traceback
     assert outcome.get(timeout=BOUND) is error
 
 
@@ -216,7 +217,7 @@ def test_a_worker_whose_agent_is_gone_does_not_stay(agent: Agent, monkeypatch: p
     in_thread(rounds, lambda state: orphaned.wait(BOUND), ObjectState(step=0))
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.assign(1)
     agent.channel.close()
     assert orphaned.wait(BOUND)
@@ -262,7 +263,7 @@ def test_a_worker_that_waits_for_a_verdict_is_not_checked_for_a_stall(
     outcome = in_thread(rounds, train, ObjectState(step=0))
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.assign(1)
     assert trains.wait(BOUND)
     agent.say(pb.Notice(ping=pb.Ping(number=1)))
@@ -271,14 +272,13 @@ def test_a_worker_that_waits_for_a_verdict_is_not_checked_for_a_stall(
     agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
     agent.hear("boundary_reached")
     go.set()
-    agent.hear("first_boundary")
-    while not rounds._watch.waits_for_verdict:  # set by the training thread, right after what was heard
-        threading.Event().wait(0.001)
+    agent.hear("first_boundary_passed")
+    until(lambda: rounds._watch.waits_for_verdict)  # set by the training thread, right after what was heard
     agent.say(pb.Notice(ping=pb.Ping(number=2)))
     agent.hear("pong")
     assert looks.qsize() == 1
     agent.say(pb.Notice(go_on=pb.GoOn(round_id=round_id(1), number=1)))
-    agent.hear("done")
+    agent.hear("worker_done")
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
     assert outcome.get(timeout=BOUND) is None
 
@@ -302,13 +302,13 @@ def test_a_script_that_catches_the_interrupt_gets_an_error(agent: Agent, end: st
     outcome = in_thread(rounds, train, ObjectState(step=0))
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.assign(1)
     agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
     agent.hear("boundary_reached")
     agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=3)))
     go.set()
-    text = agent.hear("failed").failed.traceback
+    text = agent.hear("worker_failed").worker_failed.traceback
     assert "SwallowedInterruptError: worker 7 (rank 0) went on in a round that is over: the script caught Hosts" in text
     assert f"raised by the boundary at {__file__}:" in text
     assert (f"called again at {__file__}:" if end == "goes on" else "and returned from its function") in text
@@ -321,9 +321,9 @@ def test_a_run_inside_a_run_is_refused_at_once(agent: Agent) -> None:
     outcome = in_thread(rounds, lambda state: rounds.run(lambda state: 1, state, (), {}), state)
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.assign(1)
-    assert "inside a function that it runs" in agent.hear("failed").failed.traceback
+    assert "inside a function that it runs" in agent.hear("worker_failed").worker_failed.traceback
     assert isinstance(outcome.get(timeout=BOUND), RuntimeError)
 
 
@@ -360,18 +360,18 @@ def test_nothing_of_a_round_is_alive_when_the_next_group_is_built(agent: Agent, 
     outcome = in_thread(rounds, train, ObjectState(step=0))
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     gc.disable()
     try:
         agent.assign(1)
         if raised is PeerLostError:
             agent.hear("collective_raised")
         elif raised is None:
-            agent.hear("done")
+            agent.hear("worker_done")
             agent.say(pb.Notice(abort=pb.Abort(round_id=round_id(1), cause=cause_pb2.Cause(text="a worker died"))))
-        agent.hear("waiting")
+        agent.hear("worker_waiting")
         agent.assign(2)
-        agent.hear("done")
+        agent.hear("worker_done")
     finally:
         gc.enable()
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
@@ -404,14 +404,14 @@ def fork_a_child_that_raises(folder: Path) -> None:
     training.start()
     agent.announced()
     agent.attach()
-    agent.hear("waiting")
+    agent.hear("worker_waiting")
     agent.assign(1)
     child = children.get(timeout=BOUND)
     ended, _, _ = select.select([os.pidfd_open(child)], [], [], 10.0)
     if not ended:
         os.kill(child, signal.SIGKILL)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    agent.hear("done")
+    agent.hear("worker_done")
     agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
     training.join(timeout=BOUND)
     assert not training.is_alive()

@@ -9,7 +9,7 @@ import pytest
 from edriver.agent.control_stream import REFUSAL_CODES
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.rpc import agent_service
-from edriver.driver.rpc.agents.received import Received
+from edriver.driver.rpc.agents.inbound import InboundMessage
 from edriver.driver.rpc.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind
@@ -44,7 +44,7 @@ def test_orders_given_before_it_dials_wait_for_it() -> None:
 def test_what_it_says_becomes_events() -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made, 3, 4, 5)
-        failed = notification_pb2.Report(failed=notification_pb2.Failed(traceback="boom"))
+        failed = notification_pb2.Report(worker_failed=notification_pb2.WorkerFailed(traceback="boom"))
         await stream.write(ConnectRequest(seq=1, worker_report=agent_pb2.WorkerReport(worker_id=4, report=failed)))
         await stream.write(ConnectRequest(seq=2, lease_expired=agent_pb2.LeaseExpired(worker_id=5)))
         await stream.write(exited(3))
@@ -138,7 +138,7 @@ def test_an_agent_has_ended_when_it_says_so_and_not_when_its_stream_ends(in_orde
         assert await ended(again)
         assert made.ended == [1]
         assert await made.event() == events.WorkerExited(1, -9, "bye")
-        assert made.inbox.drain() == [Received(None, 1, seq=2, acknowledged=0)]
+        assert made.inbox.drain() == [InboundMessage(None, 1, seq=2, acknowledged=0)]
 
     serve(work)
 

@@ -25,7 +25,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agent_service import AgentServer
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.mailbox import Mailbox
@@ -417,7 +417,7 @@ def test_a_message_that_is_too_long_ends_one_connection_and_no_other() -> None:
             ):
                 await welcome(good)
                 reason = "x" * (MAX_MESSAGE_BYTES + 1)
-                await bad.write(ConnectRequest(seq=1, host_leaving=agent_pb2.HostLeaving(reason=reason)))
+                await bad.write(ConnectRequest(seq=1, drain_requested=agent_pb2.DrainRequested(reason=reason)))
                 assert await refusal(bad) is grpc.StatusCode.RESOURCE_EXHAUSTED
                 registry.send("a", ConnectResponse(stop_worker=agent_pb2.StopWorker(worker_id=7)))
                 order = await good.read()

@@ -24,7 +24,7 @@ def render(action: Action) -> Iterator[str]:
             yield f"start worker {worker_id} in {host}:{slot}"
         case actions.StopWorker(worker_id, host, grace):
             yield f"stop worker {worker_id} on {host}: grace {grace:g} s"
-        case actions.Notify(workers, round_id, number, result):
+        case actions.HostsUpdated(workers, round_id, number, result):
             yield f"notify {_listed(workers)}: round {round_id}, interrupt {number}, {(result.name or '?').lower()}"
         case actions.StopAt(workers, round_id, number, boundary, cause):
             verdict = f"interrupt {number}, boundary {boundary}"
@@ -41,8 +41,8 @@ def render(action: Action) -> Iterator[str]:
             yield f"leave worker {worker_id}"
         case actions.Skip(worker_id, ordinal):
             yield f"skip worker {worker_id}: ordinal {ordinal}"
-        case actions.LookAgain(workers):
-            yield f"look-again {_listed(workers)}"
+        case actions.FindNewestCheckpoint(workers):
+            yield f"find-newest-checkpoint {_listed(workers)}"
         case actions.Explain(cause):
             yield f"explain: {shown(cause)}"
         case actions.FinishRun(end, cause, failures):

@@ -257,7 +257,7 @@ class Nemesis:
         """Inject a fault at the worst moment: while a round is being built, synced, stopped or aborted."""
         if self._calm or self.rng.random() > self._reactive:
             return
-        if isinstance(order, RoundPlan | actions.StopAt | actions.Notify | actions.Abort | actions.Finish):
+        if isinstance(order, RoundPlan | actions.StopAt | actions.HostsUpdated | actions.Abort | actions.Finish):
             self.world.clockwork.after(self.rng.expovariate(100), self._kill_a_member)
 
     def _surprise(self, event: events.Event) -> None:

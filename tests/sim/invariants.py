@@ -104,7 +104,7 @@ class Invariants:
                 case RoundPlan() as plan:
                     self._check_plan(plan)
                     self._open_at = self._world.driver.now + self._world.driver.core.settings.resize_pause
-                case actions.Notify(_, round_id, _, HostUpdateResult.ADDED):
+                case actions.HostsUpdated(_, round_id, _, HostUpdateResult.ADDED):
                     waited = self._world.driver.now >= self._open_at
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker():

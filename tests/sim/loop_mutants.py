@@ -13,8 +13,7 @@ import pytest
 from edriver.model.ids import Version
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Effect, Raised
-from edriver.worker.rounds.loop import RoundLoop
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, Participant, RoundLoop, Stage
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Steps = Generator[Effect, Any, Any]
@@ -139,7 +138,7 @@ def a_swallowed_interrupt_is_forgiven(patch: pytest.MonkeyPatch) -> None:
 
     def boundary(self: RoundLoop) -> Steps:
         must_leave = self._participant.must_leave
-        return Verdict.PASS if must_leave else (yield from original(self))
+        return BoundaryVerdict.PASS if must_leave else (yield from original(self))
 
     patch.setattr(RoundLoop, "boundary", boundary)
 
@@ -189,7 +188,7 @@ def a_loss_is_not_reported(patch: pytest.MonkeyPatch) -> None:
     """A worker whose collective has raised waits for the next round without reporting the error."""
 
     def alter(_participant: Participant, step: Effect) -> Steps:
-        if isinstance(step, effects.Say) and not step.report.HasField("waiting"):
+        if isinstance(step, effects.Say) and not step.report.HasField("worker_waiting"):
             return None
         return (yield step)
 

@@ -15,8 +15,7 @@ from edriver.driver.core import membership, round_control, selection
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
-from edriver.driver.core.failures.long_work import Judgement, LongWork
-from edriver.driver.core.failures.long_work import Verdict as LongWorkVerdict
+from edriver.driver.core.failures.long_work import Judgement, LongWork, StallVerdict
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.failures.suspicion import Suspects
@@ -36,7 +35,7 @@ from edriver.model.records import Worker, WorkerState, WorkerStep
 from edriver.model.script_error import ScriptError
 from edriver.model.settings import Settings
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, Participant, Stage
 from edriver.worker.sampler.cursor import Cursor
 from tests.sim.trainee import Trainee
 
@@ -57,11 +56,11 @@ def members_do_not_wait_for_the_verdict(patch: pytest.MonkeyPatch) -> None:
     """A member that has reported trains on past its next boundary."""
     original = Participant.verdict
 
-    def verdict(self: Participant) -> Verdict:
+    def verdict(self: Participant) -> BoundaryVerdict:
         if self._stop_at is not None and self.boundaries > self._stop_at:
-            return Verdict.STOP
+            return BoundaryVerdict.STOP
         found = original(self)
-        return Verdict.PASS if found is Verdict.WAIT else found
+        return BoundaryVerdict.PASS if found is BoundaryVerdict.WAIT else found
 
     patch.setattr(Participant, "verdict", verdict)
 
@@ -70,9 +69,9 @@ def stop_overrides_abort(patch: pytest.MonkeyPatch) -> None:
     """A member that waits for a verdict, or for boundary B, ignores the abort."""
     original = Participant.verdict
 
-    def verdict(self: Participant) -> Verdict:
+    def verdict(self: Participant) -> BoundaryVerdict:
         if self._reported is not None and self._stop_at is None and self.boundaries > self._reported:
-            return Verdict.WAIT
+            return BoundaryVerdict.WAIT
         return original(self)
 
     patch.setattr(Participant, "verdict", verdict)
@@ -80,12 +79,12 @@ def stop_overrides_abort(patch: pytest.MonkeyPatch) -> None:
 
 def done_is_no_report(patch: pytest.MonkeyPatch) -> None:
     """The notice waits for an answer of members whose function has returned."""
-    original = Participant._take_hosts_updated
+    original = Participant._begin_interrupt
 
     def take(self: Participant, notice: pb.HostsUpdated) -> pb.Report | None:
         return None if self.stage is Stage.DONE else original(self, notice)
 
-    patch.setattr(Participant, "_take_hosts_updated", take)
+    patch.setattr(Participant, "_begin_interrupt", take)
     real = RoundControl.run
 
     def run(self: RoundControl, current: Round, now: float) -> list[Action]:
@@ -299,7 +298,7 @@ def a_kill_is_a_hosts_fault_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def uneven_steps_are_waited_out(patch: pytest.MonkeyPatch) -> None:
     """A member waits for one that is done, for ever."""
-    patch.setattr(UnevenWatch, "look", lambda self, current, now: None)
+    patch.setattr(UnevenWatch, "check", lambda self, current, now: None)
 
 
 def members_that_stop_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -386,7 +385,7 @@ def newcomers_do_not_wait(patch: pytest.MonkeyPatch) -> None:
 
 def checkpoints_are_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     """What a worker found on disk while others trained counts when they are lost."""
-    patch.setattr(RoundControl, "_look_again", lambda self: [])
+    patch.setattr(RoundControl, "_find_newest_checkpoint", lambda self: [])
 
 
 def a_late_offer_has_seen_every_checkpoint(patch: pytest.MonkeyPatch) -> None:
@@ -433,8 +432,8 @@ def the_second_stall_at_a_place_ends_the_run(patch: pytest.MonkeyPatch) -> None:
 
     def judge(self: LongWork, event: events.WorkerStalled, current: Round) -> Judgement:
         found = original(self, event, current)
-        again = found.verdict is LongWorkVerdict.FIRST_OF_MANY
-        return Judgement(LongWorkVerdict.HOPELESS, found.cause) if again else found
+        again = found.verdict is StallVerdict.FIRST_OF_MANY
+        return Judgement(StallVerdict.HOPELESS, found.cause) if again else found
 
     patch.setattr(LongWork, "judge", judge)
 

@@ -14,7 +14,7 @@ from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, round_id_of
 from edriver.worker.restart.one_round import ROOT_CAUSE_TIMEOUT
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, Participant, Stage
 from tests.sim.fabric import Severed
 from tests.sim.sim_rounds import Exploded, Meet, Sleep, Steps, WaitChange
 from tests.sim.trainee import SIZE_LINE
@@ -172,13 +172,15 @@ class RestartTrainee:
     def _checkpoint_requested(self) -> Steps[bool]:
         if not self.participant.passed(committed=False):
             return False
-        while (verdict := self.participant.verdict()) is Verdict.WAIT:
+        while (verdict := self.participant.verdict()) is BoundaryVerdict.WAIT:
             yield WaitChange()
-        if verdict in (Verdict.ABORT, Verdict.SWALLOWED):
+        if verdict in (BoundaryVerdict.ABORT, BoundaryVerdict.SWALLOWED):
             yield from self._wait_to_be_stopped()
-        return verdict is Verdict.STOP
+        return verdict is BoundaryVerdict.STOP
 
     def _wait_to_be_stopped(self) -> Steps[None]:
-        self._report(pb.Report(saved=pb.Saved(round_id=round_id_message(self.participant.round_id))))
+        self._report(
+            pb.Report(checkpoint_saved=pb.CheckpointSaved(round_id=round_id_message(self.participant.round_id)))
+        )
         while True:
             yield WaitChange()

@@ -74,6 +74,8 @@ def _check_suspects(core: Membership) -> None:
     for worker in [workers[w] for w in suspicions]:
         needed = not worker.live or worker.host in agents or is_needed(worker)
         check(needed, f"worker {worker.worker_id} is left alone, and the run does not depend on it")
+    if core.roster.departures != suspects["_departures"]:  # the step itself stopped some: agents are judged in the next
+        return
     for host in agents.keys() & core.roster.hosts.keys():
         needed = any(worker.live and is_needed(worker) for worker in core.roster.on(host))
         check(needed, f"the agent of {host} is left alone, and the run does not depend on it")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from edriver.agent.host_workers import assignment_notices
 from edriver.driver.core.membership import Membership
-from edriver.driver.rpc.translate import assignments_by_host, notice_of
+from edriver.driver.observe.cause_text import cause_text
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import RoundId
 from edriver.model.plan import RoundPlan
 from edriver.model.settings import Settings
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.assignments import assignment_notices, assignments_by_host
+from edriver.wire.orders import notice_of
 from tests.sim.invariants import check
 from tests.sim.scanning import check_indexes
 from tests.sim.sim_hosts import SimHost
@@ -178,7 +179,7 @@ class SimDriver:
             case actions.Explain():
                 pass
             case _:
-                workers, notice = notice_of(order, self._clockwork.now)
+                workers, notice = notice_of(order, self._clockwork.now, cause_text)
                 for worker_id in workers:
                     record = next((h for h in self._world.agents.hosts.values() if worker_id in h.processes), None)
                     if record:

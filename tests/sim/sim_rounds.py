@@ -9,15 +9,14 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edriver.model.ids import NO_VERSION, Version
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import version_of
-from edriver.worker.assignment import Assignment
 from edriver.worker.reports import Copied
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, Effect, Raised
-from edriver.worker.rounds.loop import End, RoundLoop
-from edriver.worker.rounds.participant import Participant, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop
 from edriver.worker.rounds.round_times import RoundTimes
 from tests.sim.fabric import Severed
 
@@ -160,11 +159,11 @@ class SimRounds:
         if not news:
             return
         verdict = yield from self._carry_out(self._loop.boundary())
-        if verdict is Verdict.STOP:
+        if verdict is BoundaryVerdict.STOP:
             raise Interrupted
-        if verdict is Verdict.ABORT:
+        if verdict is BoundaryVerdict.ABORT:
             raise Severed
-        assert verdict is Verdict.PASS, "there is no other verdict"
+        assert verdict is BoundaryVerdict.PASS, "there is no other verdict"
 
     def _carry_out(self, steps: Generator[Effect, Any, T]) -> Steps[T]:
         answer: Answer = None
@@ -188,9 +187,9 @@ class SimRounds:
             case effects.WaitForChange():
                 yield WaitChange()
             case effects.Say(report):
-                if report.HasField("waiting"):
-                    self.offered = version_of(report.waiting.version)
-                    self.digest = report.waiting.digest
+                if report.HasField("worker_waiting"):
+                    self.offered = version_of(report.worker_waiting.version)
+                    self.digest = report.worker_waiting.digest
                     self.entered_at = self.entered_at or self.offered
                 self._report(report)
             case effects.Build():

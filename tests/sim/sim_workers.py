@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edriver.agent.lost_round import loss_in
-from edriver.driver.rpc.translate import event_of_report
 from edriver.model import events
 from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import duration, round_id_message, round_id_of
+from edriver.wire.reports import event_of_report
 from edriver.worker.rounds.participant import Stage
 from tests.sim.sim_hosts import Process, SimHost
 from tests.sim.sim_rounds import Exploded, Meet, Sleep, WaitChange
@@ -60,7 +60,7 @@ class SimWorkers:
             told = agent_pb2.WorkerReport(worker_id=worker_id, report=message)
             if loss_in(agent_pb2.ConnectRequest(worker_report=told)):
                 self._world.agents.note_loss(process)
-            elif message.HasField("waiting"):
+            elif message.HasField("worker_waiting"):
                 process.in_round = None
 
         process = Process(worker_id, host, self._trainee(worker_id, report))
@@ -141,8 +141,8 @@ class SimWorkers:
         """The notification thread."""
         if process is None or not process.alive:
             return
-        if notice.HasField("assign_place"):
-            process.in_round = round_id_of(notice.assign_place.round.round_id)
+        if notice.HasField("assignment"):
+            process.in_round = round_id_of(notice.assignment.round.round_id)
         if process.frozen:
             process.held.append(notice)
             return
@@ -161,7 +161,7 @@ class SimWorkers:
             self._world.invariants.bug_met(process.trainee.participant.round_id)
         if error.line != SIZE_LINE:
             self._world.invariants.failed_by_itself(process.worker_id)
-        report = pb.Report(failed=pb.Failed(traceback=error.traceback(process.worker_id)))
+        report = pb.Report(worker_failed=pb.WorkerFailed(traceback=error.traceback(process.worker_id)))
         self._report(process, report)
         self._clockwork.after(self._rng.uniform(0.05, 0.5), lambda: self._exit(process, 1))
 
@@ -256,8 +256,8 @@ class SimWorkers:
         if process.alive and process.stalled and same and not isinstance(process.wait, Meet):
             round_id = round_id_message(participant.round_id)
             lasted = duration(STALL_LIMIT)
-            stalled = pb.Stalled(round_id=round_id, phase="step", duration=lasted, stacks=STALLED_AT)
-            self._report(process, pb.Report(stalled=stalled))
+            stalled = pb.WorkerStalled(round_id=round_id, phase="step", duration=lasted, stacks=STALLED_AT)
+            self._report(process, pb.Report(worker_stalled=stalled))
 
     def _tell_blocked(self, process: Process, ticket: int, seconds: float) -> None:
         """The training thread has stood still in a collective, or goes on."""

@@ -17,7 +17,7 @@ from edriver.driver.core.round import Interrupt
 from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, Participant, Stage
 
 ROUND = rounds_pb2.RoundId(incarnation=1, n=1)
 
@@ -120,10 +120,10 @@ def move_training(position: Position, index: int, rank: Rank, rules: Rules) -> R
         step += at == COMPUTING
     elif at == AT_BOUNDARY:
         verdict = participant.verdict()
-        assert verdict is not Verdict.SWALLOWED, "passed an agreed boundary"
-        if verdict is Verdict.WAIT and rules.wait:
+        assert verdict is not BoundaryVerdict.SWALLOWED, "passed an agreed boundary"
+        if verdict is BoundaryVerdict.WAIT and rules.wait:
             return None
-        at = STOPPED if verdict is Verdict.STOP else next_place(rank, rules)
+        at = STOPPED if verdict is BoundaryVerdict.STOP else next_place(rank, rules)
         step += at == COMPUTING
     else:
         return None
@@ -159,10 +159,10 @@ def hear(position: Position, index: int, rank: Rank, rules: Rules) -> Position:
     report = pb.Report.FromString(rank.up[0])
     rest = with_rank(position, index, Rank(rank.at, rank.step, rank.fields, rank.down, rank.up[1:], rank.owed))
     reports, done = rest.reports, rest.done
-    if report.HasField("done"):
-        done = (*done, (index, report.done.boundaries))
+    if report.HasField("worker_done"):
+        done = (*done, (index, report.worker_done.boundaries))
         if reports is not None and rules.done_counts:
-            reports = tuple(sorted({**dict(reports), index: report.done.boundaries}.items()))
+            reports = tuple(sorted({**dict(reports), index: report.worker_done.boundaries}.items()))
     elif reports is not None and report.boundary_reached.number == rest.number:
         reports = tuple(sorted({**dict(reports), index: report.boundary_reached.boundaries}.items()))
     return Position(rest.ranks, rest.number, reports, rest.stop_at, done)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from edriver.model.ids import Version
+from edriver.model.plan import Assignment
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker.assignment import Assignment
-from edriver.worker.rounds.loop import End
+from edriver.worker.rounds.participant import End
 from edriver.worker.sampler.cursor import Cursor, CursorState
 from tests.sim.fabric import Severed
 from tests.sim.sim_rounds import Exploded, Interrupted, Meet, SimRounds, Sleep, Steps

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from edriver.worker.backend import default_group
+from edriver.worker.checkpoints import checkpoints
 
 
 @pytest.fixture
@@ -24,6 +25,16 @@ def alone() -> Iterator[None]:
     """A script on its own: its group, which stays as long as the process, ends with the test."""
     yield
     default_group.destroy()
+
+
+@pytest.fixture
+def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread writes checkpoints, and the time of day stands still."""
+
+    def at_once(job: Callable[[], None]) -> None:
+        job()
+
+    monkeypatch.setattr(checkpoints.Checkpoints.__init__, "__defaults__", (at_once, lambda: 1000.0))
 
 
 @pytest.fixture(autouse=True)

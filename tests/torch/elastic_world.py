@@ -152,7 +152,7 @@ class World:
         self._opened = FORKS.Event()
         self._inbox: queue.Queue[tuple[int, pb.Report | None]] = queue.Queue()
         self._started: list[_Worker] = []
-        self._waiting: dict[int, pb.Waiting] = {}
+        self._waiting: dict[int, pb.WorkerWaiting] = {}
         self._round = 0
         self._members: list[_Worker] = []
         self.from_versions: list[Version] = []
@@ -189,7 +189,7 @@ class World:
             secret=bytes(range(32)),
         )
         for rank, worker in enumerate(members):
-            seat = rounds_pb2.RankAssignment(
+            seat = rounds_pb2.Seat(
                 worker_id=worker.worker_id,
                 rank=rank,
                 local_rank=rank,
@@ -197,7 +197,7 @@ class World:
                 cross_rank=0,
                 cross_size=1,
             )
-            worker.say(assign_place=pb.AssignPlace(round=shared, member=seat))
+            worker.say(assignment=pb.Assignment(round=shared, seat=seat))
 
     def await_death(self) -> list[_Worker]:
         """Wait until a member has died, and end its round; returns the survivors."""
@@ -236,7 +236,7 @@ class World:
         done: set[int] = set()
         while len(done) < len(self._members):
             worker_id, report = self._next()
-            if report.HasField("done"):
+            if report.HasField("worker_done"):
                 done.add(worker_id)
         for worker in self._members:
             worker.say(finish=pb.Finish(round_id=self._round_id))
@@ -253,8 +253,8 @@ class World:
 
     def _next(self) -> tuple[int, pb.Report]:
         worker_id, report = self._inbox.get(timeout=BOUND)
-        if report is None or report.HasField("failed"):
-            text = report.failed.traceback if report else self._started[worker_id - 1].result()
+        if report is None or report.HasField("worker_failed"):
+            text = report.worker_failed.traceback if report else self._started[worker_id - 1].result()
             raise AssertionError(f"worker {worker_id} failed: {text}")
         return worker_id, report
 
@@ -264,9 +264,9 @@ class World:
         worker = self._started[worker_id - 1]
         if report is None:
             return worker if worker in self._members else None
-        assert not report.HasField("failed"), report.failed.traceback
-        if report.HasField("waiting"):
-            self._waiting[worker_id] = report.waiting
+        assert not report.HasField("worker_failed"), report.worker_failed.traceback
+        if report.HasField("worker_waiting"):
+            self._waiting[worker_id] = report.worker_waiting
         return None
 
 
@@ -308,3 +308,17 @@ def _work(pipe: Connection, script: Script, fate: Fate, folder: Path, worker_id:
         os._exit(1)
     pipe.send(("", value))
     os._exit(0)
+
+
+GATE = 12
+
+
+def ordeal(one: World, size: int) -> list[str]:
+    """Lose a worker in step 4's backward pass and one in step 8's optimizer, halve the world, and double it."""
+    one.form(one.start(*[None] * (size - 1), Death(4, "backward")))
+    one.form([*one.await_death(), *one.start(Death(8, "optimizer"))])
+    one.form([*one.await_death(), *one.start(None)])
+    members = one.interrupt()
+    one.leave(members[size // 2 :])
+    one.form([*members[: size // 2], *one.start(*[None] * (size - size // 2))])
+    return one.finish()

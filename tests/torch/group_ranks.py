@@ -31,8 +31,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from edriver.agent.workers.worker_environment import GLOO_DEFAULTS
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.store_address import StoreAddress
-from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.backend.gloo import groups as gloo_groups
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from edriver.worker import context
 from edriver.worker.watch import comm_hooks
-from tests.torch.test_boundary import new_state
+from tests.torch.bound_state import new_state
 
 
 @pytest.fixture(autouse=True)

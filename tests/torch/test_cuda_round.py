@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from edriver.agent.workers.worker_environment import NCCL_DEFAULTS
 from edriver.model.ids import RoundId
-from edriver.worker.assignment import SINGLE_WORKER
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.group.round_group import RoundGroup
 from tests import needs

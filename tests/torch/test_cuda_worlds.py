@@ -15,8 +15,7 @@ from benchmarks.workload import share_the_gpu
 from edriver.agent.workers.worker_environment import NCCL_DEFAULTS
 from tests import needs
 from tests.torch import kinds_of_training as kinds
-from tests.torch.elastic_world import Death, Fate, Script, undisturbed, world
-from tests.torch.test_kinds_of_training import GATE, ordeal
+from tests.torch.elastic_world import GATE, Death, Fate, Script, ordeal, undisturbed, world
 
 pytestmark = pytest.mark.needs(needs.GPU)
 

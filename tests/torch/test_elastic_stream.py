@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader
 
 import edriver
 from edriver.model.ids import RoundId
-from edriver.worker import context, topology
-from edriver.worker.assignment import SINGLE_WORKER
+from edriver.model.plan import SINGLE_WORKER
+from edriver.worker import context
 from edriver.worker.sampler import stream_loader
 from edriver.worker.sampler.elastic_stream import ElasticStream
 from edriver.worker.sampler.stream_reader import Reply, Request
@@ -288,7 +288,7 @@ def run_job(job: Job, rng: random.Random) -> list[Worker]:
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "current", lambda: here.place)
+    monkeypatch.setattr(context, "assignment", lambda: here.place)
     monkeypatch.setattr(stream_loader, "Exchange", Exchange)
     monkeypatch.setattr(stream_loader, "DataLoader", Loader)
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from edriver.model.plan import Assignment
 from edriver.system import sockets
-from edriver.worker.assignment import Assignment
 from tests.torch.group_ranks import Member, Outcome, assignment, members
+from tests.torch.group_strangers import answer_all, hang_up, say_nothing, strangers
 from tests.torch.tcp_filters import BOTH_WAYS, NO_OPTION
-from tests.torch.test_proven_pairs import answer_all, hang_up, say_nothing, strangers
 
 LIMIT_SECONDS = 30.0
 

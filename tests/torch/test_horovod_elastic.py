@@ -18,8 +18,8 @@ from edriver.horovod import basics
 from edriver.horovod.elastic import state as states
 from edriver.horovod.elastic.sampler import ElasticSampler
 from edriver.model.ids import RoundId
-from edriver.worker import context, topology
-from edriver.worker.assignment import NO_ASSIGNMENT, SINGLE_WORKER
+from edriver.model.plan import NO_ASSIGNMENT, SINGLE_WORKER
+from edriver.worker import context
 from tests.torch.ranks import run_ranks
 
 SIZE = 2
@@ -430,12 +430,12 @@ def in_a_fixed_world(rank: int) -> None:
     mixed = hvd.elastic.TorchState(sampler=sampler)
     sampler.record_indices([4, 2, 0] if rank == 0 else [1, 5])
     assert sampler.compact()["offset"] == (6 if rank == 0 else 2)
-    context.current.place.enter(replace(topology.current(), round_id=RoundId(0, 2), receivers=()))
+    context.current.place.enter(replace(context.assignment(), round_id=RoundId(0, 2), receivers=()))
     mixed.on_reset()
     mixed.sync()
     assert sampler.compact()["offset"] == 2, "what all have counted"
     assert mixed.digest(committed=False) == ""
-    context.current.place.enter(replace(topology.current(), receivers=(1,)))
+    context.current.place.enter(replace(context.assignment(), receivers=(1,)))
     handled_by_a_script(rank)
     counter = Counter()
     counter.value = rank + 1

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 import edriver.horovod as hvd
 from edriver.horovod import devices, distributed_samplers
 from edriver.model.ids import RoundId
+from edriver.model.plan import NO_ASSIGNMENT, SINGLE_WORKER
 from edriver.worker import context
-from edriver.worker.assignment import NO_ASSIGNMENT, SINGLE_WORKER
 
 WORKER = {"EDRIVER_WORKER_ID": "3", "EDRIVER_HOST": "b"}
 

@@ -8,21 +8,8 @@ from __future__ import annotations
 import pytest
 
 from edriver.model.ids import RoundId, Version
-from tests.torch.elastic_world import Death, World, undisturbed, world
+from tests.torch.elastic_world import GATE, Death, ordeal, undisturbed, world
 from tests.torch.kinds_of_training import EXPOSED, KINDS, sharded, validates
-
-GATE = 12
-
-
-def ordeal(one: World, size: int) -> list[str]:
-    """Lose a worker in step 4's backward pass and one in step 8's optimizer, halve the world, and double it."""
-    one.form(one.start(*[None] * (size - 1), Death(4, "backward")))
-    one.form([*one.await_death(), *one.start(Death(8, "optimizer"))])
-    one.form([*one.await_death(), *one.start(None)])
-    members = one.interrupt()
-    one.leave(members[size // 2 :])
-    one.form([*members[: size // 2], *one.start(*[None] * (size - size // 2))])
-    return one.finish()
 
 
 @pytest.mark.parametrize(("kind", "size"), [*((kind, 2) for kind in KINDS), ("adam", 4)])

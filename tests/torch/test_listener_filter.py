@@ -18,8 +18,8 @@ from edriver.worker.backend import checks
 from edriver.worker.backend.gloo import listener_filter
 from edriver.worker.backend.gloo.listener_filter import close_listeners
 from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices, sever_gloo
+from tests.torch.gloo_pair import Pair
 from tests.torch.tcp_filters import BOTH_WAYS, NO_OPTION
-from tests.torch.test_sever import Pair
 from tests.waiting import until
 
 LIMIT_SECONDS = 30.0

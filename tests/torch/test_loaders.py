@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from torch.utils.data import DistributedSampler
 
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler import loaders
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState

@@ -18,7 +18,7 @@ from edriver.worker.group.membership_proof import MembershipProof
 from edriver.worker.sampler.permutation import Permutation
 from edriver.worker.sync import relay
 from edriver.worker.sync.packing import Layout
-from edriver.worker.sync.sync import Record, TensorOutline
+from edriver.worker.sync.sync import SyncRecord, TensorOutline
 
 RECORDED: Final[dict[str, Any]] = {
     "requests to the store": [0, 1, 2, 3, 4, 5, 6, 7, 8],
@@ -46,7 +46,7 @@ def found() -> dict[str, Any]:
         "their heads": (store_protocol.REQUEST_FORMAT.format, store_protocol.REPLY_FORMAT.format),
         "a list of keys": store_protocol.as_list([b"a", b"bc"]).hex(),
         "the proof of a connection": proof.hex(),
-        "the record of a sync": hashlib.sha256(Record(96, 64, bytes(range(32)), False).text()).hexdigest(),
+        "the record of a sync": hashlib.sha256(SyncRecord(96, 64, bytes(range(32)), False).text()).hexdigest(),
         "what is said of a tensor": TensorOutline._fields,
         "where tensors begin": [layout.add(tensor) for tensor in tensors] + [layout.length],
         "what is sent at a time": (relay.PIECE_BYTES, relay.WINDOW_PIECES),

@@ -14,8 +14,8 @@ from edriver.worker.state.modes import ALWAYS_NOTED, SHARE, ModelModes, Modes
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.sync import sync
-from tests.torch.test_boundary import Rounds, everything, new_state, same, step
-from tests.torch.test_sync_record import sent
+from tests.torch.bound_state import Rounds, everything, new_state, same, step
+from tests.torch.synced_states import sent
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from edriver.model.ids import RoundId
-from edriver.worker.assignment import SINGLE_WORKER
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker.backend import checks, torch_groups
 from edriver.worker.backend import nccl as nccl_module
 from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here, note_sizes

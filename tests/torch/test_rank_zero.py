@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.sync.rank_zero import values_of_rank_0
 from tests.torch.ranks import run_ranks

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler
 from edriver.worker.state.torch_state import TorchState
 

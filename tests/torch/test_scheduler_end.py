@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from edriver.model.ids import RoundId
-from edriver.worker.assignment import SINGLE_WORKER
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker.watch.scheduler_end import name_the_resize
 from edriver.worker.watch.traceback_text import traceback_text
 

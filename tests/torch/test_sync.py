@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -22,10 +22,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER, Assignment
 from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
-from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.sync import relay, sync
 from edriver.worker.sync.packing import ALIGNMENT_BYTES, Layout, packed
@@ -33,46 +32,11 @@ from edriver.worker.sync.relay import Downstream, Upstream
 from edriver.worker.sync.sync import sync_state
 from tests.torch.fingerprint import fingerprint, tree_fingerprint
 from tests.torch.ranks import run_ranks
+from tests.torch.synced_states import Custom, Net, new_state, train
 
 
 def place_of(rank: int, size: int, source: int, receivers: tuple[int, ...]) -> Assignment:
     return replace(SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=size, source=source, receivers=receivers)
-
-
-class Net(torch.nn.Module):
-    """Batch normalisation and tied weights."""
-
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-        self.first = torch.nn.Linear(4, width)
-        self.norm = torch.nn.BatchNorm1d(width)
-        self.second = torch.nn.Linear(width, 4)
-        self.tied = torch.nn.Linear(width, 4)
-        self.tied.weight = self.second.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.norm(self.first(x))
-        return torch.as_tensor(self.second(hidden) + self.tied(hidden))
-
-
-def new_state(seed: int) -> TorchState:
-    torch.manual_seed(seed)
-    model = Net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
-    sampler = ElasticSampler(range(20))
-    return TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, step=0, ema=torch.zeros(3))
-
-
-def train(state: TorchState, steps: int) -> None:
-    for _ in range(steps):
-        generator = torch.Generator().manual_seed(state.step)
-        state.optimizer.zero_grad()
-        state.model(torch.randn(6, 4, generator=generator)).square().sum().backward()
-        state.optimizer.step()
-        state.scheduler.step()
-        state.ema.mul_(0.5).add_(state.step)
-        state.step += 1
 
 
 def pointers(state: TorchState) -> list[int]:
@@ -123,13 +87,6 @@ def test_a_receiver_ends_with_the_sources_state_and_holders_stay_untouched() -> 
     remaining = receiver["samples"] + source["samples"] + holder["samples"]
     assert len(remaining) == 15, "20 samples, 6 done, 1 padded"
     assert len(set(remaining)) == 14
-
-
-@dataclass
-class Custom:
-    """An object of the script's own with a tensor in it."""
-
-    tensor: torch.Tensor
 
 
 def odd_tree() -> dict[str, Any]:

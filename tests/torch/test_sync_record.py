@@ -10,35 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore
-from torch.distributed import distributed_c10d as c10d
 
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sync import sync
-from edriver.worker.sync.sync import Record
-from tests.torch.test_sync import Custom, new_state, train
-
-
-class Sink:
-    """A next rank that only keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[torch.Tensor] = []
-
-    def pass_on(self, piece: torch.Tensor) -> None:
-        self.sent.append(piece.clone())
-
-    def finish(self) -> None:
-        pass
-
-
-def sent(tree: Any) -> tuple[torch.Tensor, Record]:
-    """The stream and the record that a source makes of a tree."""
-    sink, store = Sink(), HashStore()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(c10d, "_get_default_store", lambda: store)
-        sync._send(tree, sink, "key")  # type: ignore[arg-type]
-    return torch.cat(sink.sent), Record.read(bytes(store.get("key")))
+from edriver.worker.sync.sync import SyncRecord
+from tests.torch.synced_states import Custom, new_state, sent, train
 
 
 def test_what_was_sent_is_unpacked() -> None:
@@ -100,8 +76,8 @@ def test_classes_are_looked_up_where_the_source_has_recorded_that_its_state_hold
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\0" * 48, Record(length=64, end=128, digest=bytes(32), classes=False).text()], ids=str
+    "text", [b"", b"\0" * 48, SyncRecord(length=64, end=128, digest=bytes(32), classes=False).text()], ids=str
 )
 def test_a_record_that_is_none_is_refused(text: bytes) -> None:
     with pytest.raises(PeerLostError, match="record"):
-        Record.read(text)
+        SyncRecord.read(text)

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from edriver.worker.watch import uneven_inputs
-from tests.torch.test_boundary import new_state
+from tests.torch.bound_state import new_state
 
 
 class Joined(Joinable):

@@ -57,6 +57,7 @@ class Page:
         self.rounds: dict[str, Any] = {}
         self.interruptions: list[Any] = []
         self.points: list[Any] = []
+        self.undone: list[Any] = []
         self.hosts: dict[str, Any] = {}
         self.log: list[Any] = []
         self.head: dict[str, Any] = {}
@@ -78,6 +79,7 @@ class Page:
             self.rounds[each["id"]] = each
         self.interruptions += reported.get("interruptions", {}).get("interruptions", [])
         self.points += reported.get("curve", {}).get("points", [])
+        self.undone = reported.get("curve", {}).get("undone", self.undone)
         for host in reported.get("hosts", []):
             self.hosts[host["name"]] = host
             if not host["slots"] and "since" not in host:

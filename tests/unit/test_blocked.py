@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,8 @@ import pytest
 
 from edriver.worker.watch.blocked import BLOCKED_REPORT_DELAY, BlockedWatch
 from edriver.worker.watch.stuck import state_of
-from tests.unit.test_stuck import thread_in
+from tests.unit.stuck_thread import thread_in
+from tests.waiting import until
 
 COLLECTIVE = "/x/torch/distributed/c10d.py"
 
@@ -34,10 +34,9 @@ class Time:
 def watch_of(source: str, filename: str = COLLECTIVE) -> tuple[BlockedWatch, Time, Callable[[], None]]:
     thread, end = thread_in(filename, source)
     assert thread.ident
-    while sys._current_frames()[thread.ident].f_code.co_filename != filename:
-        threading.Event().wait(0.001)  # it is on its way there
-    while source.startswith("lock") and state_of(Path(f"/proc/self/task/{thread.native_id}/stat")) != "S":
-        threading.Event().wait(0.001)
+    ident, file = thread.ident, Path(f"/proc/self/task/{thread.native_id}/stat")
+    until(lambda: sys._current_frames()[ident].f_code.co_filename == filename, every=0.001)  # it is on its way there
+    until(lambda: not source.startswith("lock") or state_of(file) == "S", every=0.001)
     clock = Time()
     return BlockedWatch(thread, lambda: clock.now, lambda: clock.used), clock, end
 
@@ -72,8 +71,7 @@ def test_workers_that_are_not_blocked(filename: str, source: str, busy: float) -
 def spin(watch: BlockedWatch) -> None:
     """Wait until the thread has used the processor."""
     used = time.clock_gettime(watch._processor_clock)
-    while time.clock_gettime(watch._processor_clock) < used + 0.02:
-        threading.Event().wait(0.001)
+    until(lambda: time.clock_gettime(watch._processor_clock) >= used + 0.02, every=0.001)
 
 
 def test_the_count_begins_anew_when_it_has_stirred() -> None:

@@ -33,23 +33,23 @@ def standings(count: int) -> agent_pb2.ConnectRequest:
     [
         pytest.param(standings(4097), "Heartbeat.workers has 4097 items: 4096 are allowed", id="standings"),
         pytest.param(
-            report(waiting=notification_pb2.Waiting(store=rounds_pb2.StoreAddress(host="x" * 1025))),
+            report(worker_waiting=notification_pb2.WorkerWaiting(store=rounds_pb2.StoreAddress(host="x" * 1025))),
             "StoreAddress.host has 1025 characters: 1024 are allowed",
             id="store-host",
         ),
         pytest.param(
-            report(waiting=notification_pb2.Waiting(store=rounds_pb2.StoreAddress(port=70_000))),
+            report(worker_waiting=notification_pb2.WorkerWaiting(store=rounds_pb2.StoreAddress(port=70_000))),
             "StoreAddress.port is 70000",
             id="store-port",
         ),
         pytest.param(
-            report(stalled=notification_pb2.Stalled(phase="\N{RIGHT-TO-LEFT OVERRIDE}")),
-            "Stalled.phase has a control character in it",
+            report(worker_stalled=notification_pb2.WorkerStalled(phase="\N{RIGHT-TO-LEFT OVERRIDE}")),
+            "WorkerStalled.phase has a control character in it",
             id="phase",
         ),
         pytest.param(
-            report(stalled=notification_pb2.Stalled(duration=Duration(seconds=2**60))),
-            f"Stalled.duration is out of range: {2**60} s and 0 ns",
+            report(worker_stalled=notification_pb2.WorkerStalled(duration=Duration(seconds=2**60))),
+            f"WorkerStalled.duration is out of range: {2**60} s and 0 ns",
             id="span",
         ),
         pytest.param(
@@ -81,9 +81,11 @@ def test_what_is_out_of_bounds_is_refused_by_a_sentence_that_names_the_field(mes
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
-    message = report(failed=notification_pb2.Failed(traceback="first\n" + "x" * 10_000_000 + "\nValueError: last"))
+    message = report(
+        worker_failed=notification_pb2.WorkerFailed(traceback="first\n" + "x" * 10_000_000 + "\nValueError: last")
+    )
     message_limits.check(message)
-    kept = message.worker_report.report.failed.traceback
+    kept = message.worker_report.report.worker_failed.traceback
     assert len(kept) <= limits.MAX_TEXT_LENGTH
     assert kept.startswith("first\n")
     assert kept.endswith("\nValueError: last")
@@ -112,8 +114,8 @@ def test_what_honest_agents_send_is_within_bounds() -> None:
     assert max(capture.MAX_TAIL_BYTES, stall.MAX_STACKS_LENGTH) <= limits.MAX_TEXT_LENGTH
     version = rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2**40), boundaries=2**60)
     store = rounds_pb2.StoreAddress(host="/tmp/x/w1.store")
-    waiting = notification_pb2.Waiting(ordinal=1, version=version, store=store, digest="a\nb" * 300)
-    for message in (report(waiting=waiting), standings(4096)):
+    waiting = notification_pb2.WorkerWaiting(ordinal=1, version=version, store=store, digest="a\nb" * 300)
+    for message in (report(worker_waiting=waiting), standings(4096)):
         before = message.SerializeToString(deterministic=True)
         message_limits.check(message)
         assert message.SerializeToString(deterministic=True) == before

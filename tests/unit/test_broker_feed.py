@@ -12,11 +12,10 @@ import pytest
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core.demand import Demand, demand_of
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
-from tests.unit.test_event_history import Story
-from tests.unit.test_host_state import connected
+from tests.unit.event_story import Story, connected
 
 DEMAND = Demand(slots=4, needed=2)
 
@@ -28,7 +27,7 @@ class ScriptedBroker:
         self._steps = iter(steps)
         self.asked: list[Demand] = []
 
-    async def meet(self, demand: Demand) -> None:
+    async def reconcile(self, demand: Demand) -> None:
         for step in self._steps:
             self.asked.append(demand)
             if step:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import replace
 
 import pytest
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-from edriver.driver.observe.cause_message import cause_message, cause_with_text
+from edriver.driver.observe.cause_text import cause_with_text
 from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
 from edriver.model.script_error import ScriptError
 from edriver.v1 import cause_pb2
+from edriver.wire.causes import cause_message
 from edriver.wire.conversion import duration
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
@@ -61,6 +64,17 @@ SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
 def test_a_cause_as_a_message(cause: Cause, reported: dict[str, object]) -> None:
     kind = cause_pb2.CauseKind.Value(f"CAUSE_KIND_{cause.kind.name}")
     assert cause_message(cause) == cause_pb2.Cause(kind=kind, **reported)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "wire", "prefix"),
+    [
+        pytest.param(CauseKind, cause_pb2.CauseKind, "CAUSE_KIND", id="cause"),
+        pytest.param(AgentFaultKind, cause_pb2.AgentFault, "AGENT_FAULT", id="agent-fault"),
+    ],
+)
+def test_each_kind_of_the_model_is_one_of_the_wire(model: type[enum.Enum], wire: EnumTypeWrapper, prefix: str) -> None:
+    assert {f"{prefix}_UNSPECIFIED", *(f"{prefix}_{kind.name}" for kind in model)} == set(wire.keys())
 
 
 def test_only_a_cause_that_stands_alone_has_a_text() -> None:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from edriver.common.release import VERSION as VERSION_HERE
-from edriver.driver.observe.cause_message import cause_message, obstacle_messages
-from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text, doing_text
+from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text, doing_text, obstacle_messages
 from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Detail, RoundEnd, WorkerName
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
+from edriver.wire.causes import cause_message
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
 ONE, TWO = "worker 1 (rank 0, a:0)", "worker 2 (rank 1, b:1)"
@@ -92,7 +92,7 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.STALLED, why.Stall("step", 600.0), "has made no progress for 600 s (step)"),
     (CauseKind.STUCK, None, "hangs in a collective of the aborted round and cannot be freed"),
     (
-        CauseKind.OUTSTAYED,
+        CauseKind.EXIT_OVERDUE,
         why.Duration(600.0),
         "did not exit after its script had ended: no sign of life for 600 s (--exit-timeout)",
     ),

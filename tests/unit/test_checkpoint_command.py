@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoints.folder import CheckpointFolder
-from edriver.checkpoints.ownership import Owner, Ownership
+from edriver.checkpoints.ownership import FolderOwner, Ownership
 from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.commands.checkpoint import checkpoint
 from edriver.model.ids import RoundId
-from tests.unit.test_checkpoint_folder import manifest, write
+from tests.made_checkpoints import manifest, write
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_an_empty_folder_says_so(tmp_path: Path) -> None:
 
 
 def test_it_names_the_owner(folder: CheckpointFolder) -> None:
-    claim = Ownership(folder, Owner.this_process({"EDRIVER_RUN_ID": "5d2f01aa", "EDRIVER_HOST": "b"}))
+    claim = Ownership(folder, FolderOwner.this_process({"EDRIVER_RUN_ID": "5d2f01aa", "EDRIVER_HOST": "b"}))
     claim.claim(RoundId(1, 2))
     last = checkpoint(["inspect", folder.location]).splitlines()[-1]
     assert last == f"last used by run 5d2f01aa (rank 0 of round 1.2, pid {os.getpid()} on b)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import uuid
@@ -12,31 +11,14 @@ import fsspec
 import pytest
 
 from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
-from edriver.checkpoints.manifest import Entry, FileRecord, Manifest, ManifestError
-
-CONTENT = b"elements"
-
-
-def manifest(steps: int) -> Manifest:
-    files = {"data": FileRecord(len(CONTENT), hashlib.sha256(CONTENT).hexdigest())}
-    entries = {"model.weight": Entry("float32", (2, 3), 24), "epoch": Entry("", (), 0)}
-    return Manifest(steps, "1.1:5", "run", 1.5, 2, "0.1", "2.13", files, entries)
+from edriver.checkpoints.manifest import Manifest, ManifestError
+from tests.made_checkpoints import CONTENT, manifest, write
 
 
 @pytest.fixture(params=["path", "file", "memory"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     kinds = {"path": str(tmp_path / "a"), "file": f"file://{tmp_path}/a", "memory": f"memory://{uuid.uuid4().hex}"}
     return kinds[request.param]
-
-
-def write(folder: CheckpointFolder, steps: int, whole: bool = True) -> str:
-    name = folder.begin()
-    fs, path = fsspec.core.url_to_fs(folder.place(name))
-    fs.makedirs(path, exist_ok=True)
-    fs.pipe_file(f"{path}/data", CONTENT)
-    if whole:
-        folder.seal(name, manifest(steps))
-    return name
 
 
 def names(folder: CheckpointFolder) -> list[str]:

@@ -19,7 +19,7 @@ from edriver.checkpoints.ownership import (
     LOOK_PERIOD,
     UNREADABLE,
     FolderInUseError,
-    Owner,
+    FolderOwner,
     Ownership,
     RoundOverError,
     owner_of,
@@ -32,8 +32,10 @@ ENDED = "1 1"  # no process that lives was started then
 TOKENS = iter(range(10**9))
 
 
-def member(run_id: str, machine: str = "here x y", process: str = "", agent: str = "") -> Owner:
-    return Owner(run_id, FIRST, "a", machine, process or process_name(os.getpid()), agent, f"token {next(TOKENS)}")
+def member(run_id: str, machine: str = "here x y", process: str = "", agent: str = "") -> FolderOwner:
+    return FolderOwner(
+        run_id, FIRST, "a", machine, process or process_name(os.getpid()), agent, f"token {next(TOKENS)}"
+    )
 
 
 class Claimant:
@@ -45,7 +47,7 @@ class Claimant:
         meanwhile: called at each look but the first.
     """
 
-    def __init__(self, location: str, me: Owner, meanwhile: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, location: str, me: FolderOwner, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.waited = 0.0
         self.folder = CheckpointFolder(location)
         self._meanwhile = meanwhile
@@ -233,7 +235,7 @@ def test_a_folder_that_was_removed_is_no_other_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"format": 2}', b'{"format": 1, "round_id": [1]}'])
 def test_a_file_that_cannot_be_read_is_waited_for(location: str, text: bytes) -> None:
-    assert Owner.of(text) == UNREADABLE
+    assert FolderOwner.of(text) == UNREADABLE
     CheckpointFolder(location).create_note("owner-000004.json", text)
     second = Claimant(location, member("second"))
     second.claim.claim(FIRST)
@@ -243,21 +245,21 @@ def test_a_file_that_cannot_be_read_is_waited_for(location: str, text: bytes) ->
 
 def test_the_name_of_an_owner_is_printed_as_it_is_read() -> None:
     hostile = member("x\n\x1b[2Jedriver: done", process="7\x1b 1")
-    assert "\x1b" not in str(Owner.of(hostile.text().encode()))
-    assert "\n" not in str(Owner.of(hostile.text().encode()))
+    assert "\x1b" not in str(FolderOwner.of(hostile.text().encode()))
+    assert "\n" not in str(FolderOwner.of(hostile.text().encode()))
 
 
 def test_a_process_is_a_member_of_the_run_that_its_environment_names() -> None:
     environ = {"EDRIVER_RUN_ID": "5d2f01aa", "EDRIVER_HOST": "b", "EDRIVER_AGENT_PID": str(os.getppid())}
-    me = Owner.this_process(environ)
+    me = FolderOwner.this_process(environ)
     assert (me.run_id, me.host, me.machine) == ("5d2f01aa", "b", this_machine())
     assert (me.process, me.agent) == (process_name(os.getpid()), process_name(os.getppid()))
     assert me.lives_here
-    assert Owner.of(me.text().encode()) == me
+    assert FolderOwner.of(me.text().encode()) == me
     alone: dict[str, Any] = {}
-    assert Owner.this_process(alone).is_same_run(Owner.this_process(alone))
-    assert not Owner.this_process(alone).is_same_run(me)
-    assert str(Owner.this_process(alone)).startswith(f"a script without a driver (pid {os.getpid()} on ")
+    assert FolderOwner.this_process(alone).is_same_run(FolderOwner.this_process(alone))
+    assert not FolderOwner.this_process(alone).is_same_run(me)
+    assert str(FolderOwner.this_process(alone)).startswith(f"a script without a driver (pid {os.getpid()} on ")
 
 
 class Watched(CheckpointFolder):

@@ -17,7 +17,7 @@ from edriver.commands.checkup import (
     NOTE,
     OK,
     TESTED_TORCH,
-    Host,
+    HostFindings,
     exit_code,
     host_items,
     local_items,
@@ -39,7 +39,7 @@ FOUND: dict[str, Any] = {
     "findings": [FINDING],
     "no_filters": "",
 }
-HOST = Host(
+HOST = HostFindings(
     name="a",
     trouble="",
     introduction={"python": "3.12.1", "edriver": VERSION, "descriptors": 4096, "address": "10.0.0.2", "port": 7},
@@ -146,7 +146,7 @@ def test_too_few_open_files_fail_and_no_limit_is_fine() -> None:
         pytest.param(replace(HOST, reaches={"b": "refused"}), FAILED, "a port of host b (refused)", id="other-host"),
     ],
 )
-def test_what_is_wrong_with_a_host(host: Host, state: str, text: str) -> None:
+def test_what_is_wrong_with_a_host(host: HostFindings, state: str, text: str) -> None:
     wrong = [item for item in host_items(host, VERSION, "/python", we_take_part=True) if item.state != OK]
     assert [item.state for item in wrong] == [state]
     assert text in wrong[0].text

@@ -10,8 +10,8 @@ import pytest
 
 import edriver
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.context import RoundCounters, WorkerContext
 
 PLACE = replace(SINGLE_WORKER, round_id=RoundId(1, 3), rank=2, size=3)

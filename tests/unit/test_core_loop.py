@@ -14,7 +14,7 @@ from edriver.driver import core_loop
 from edriver.driver.core_loop import CoreLoop
 from edriver.driver.driver_state import DriverState
 from edriver.driver.journal.codec import CodecError
-from edriver.driver.journal.journal import Journal, JournalError, Turn
+from edriver.driver.journal.journal import Journal, JournalError, JournalRecord
 from edriver.driver.journal.state import StateCodec
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
@@ -27,24 +27,24 @@ STOP = events.StopRequested("enough")
 class FakeJournal:
     """Notes what happens to it, and can be full."""
 
-    name, turns_at_once, remote, wants_snapshot = "this", 1, False, False
+    name, records_at_once, remote, wants_snapshot = "this", 1, False, False
     unwritable = Journal.unwritable
 
     def __init__(self, happened: list[str], full: bool) -> None:
         self._happened = happened
         self._full = full
 
-    def append(self, turns: Sequence[Turn]) -> None:
+    def append(self, turns: Sequence[JournalRecord]) -> None:
         """See Journal."""
         self._happened += [f"written {type(turn.entry.event).__name__}" for turn in turns if turn.entry]
 
-    def note_orders(self, orders: Sequence[str]) -> None:
+    def append_orders(self, orders: Sequence[str]) -> None:
         """See Journal."""
         if self._full:
             raise JournalError("the disk is full")
         self._happened += [f"ordered {order.partition(' ')[0]}" for order in orders]
 
-    def keep_snapshot(self, _clock: float, _wall_clock: float, state: bytes) -> None:
+    def write_snapshot(self, _clock: float, _wall_clock: float, state: bytes) -> None:
         """See Journal."""
         assert json.loads(state)["core"]
         self._happened.append("snapshot")

@@ -14,7 +14,7 @@ from edriver.discovery.poll_filter import Polls
 from edriver.discovery.slot_counts import DeviceCount, SlotCounts
 from edriver.discovery.steadiness import ANSWERS_CONSIDERED, MIN_CHANGES
 from edriver.driver.discovery_feed import POLL_INTERVAL, DiscoveryFeed
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
 from edriver.model.hosts import HostSet

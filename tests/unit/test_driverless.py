@@ -9,7 +9,7 @@ import pytest
 
 from edriver.agent.driverless import Driverless
 from edriver.agent.lost_round import loss_in
-from edriver.agent.worker import Worker
+from edriver.agent.worker import WorkerSupervisor
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 
@@ -63,7 +63,7 @@ def collective_raised(worker_id: int) -> agent_pb2.ConnectRequest:
 )
 def test_one_of_those_that_live_writes_a_checkpoint(messages: list[agent_pb2.ConnectRequest], writer: int) -> None:
     members = [Member(11, 0), Member(12, 1), Member(13, 2)]
-    workers = {member.worker_id: cast(Worker, member) for member in members}
+    workers = {member.worker_id: cast(WorkerSupervisor, member) for member in members}
     worker_settings: Any = SimpleNamespace(restart_mode=None)
     driverless = Driverless(workers, "a", cast(WorkerSettings, worker_settings), lambda: False)
     for message in messages:
@@ -74,7 +74,7 @@ def test_one_of_those_that_live_writes_a_checkpoint(messages: list[agent_pb2.Con
 
 def test_where_rank_0_is_on_another_host_none_writes_here_unless_the_round_has_lost_a_member() -> None:
     members = [Member(12, 1), Member(13, 2)]
-    workers = {member.worker_id: cast(Worker, member) for member in members}
+    workers = {member.worker_id: cast(WorkerSupervisor, member) for member in members}
     worker_settings: Any = SimpleNamespace(restart_mode=None)
     driverless = Driverless(workers, "a", cast(WorkerSettings, worker_settings), lambda: False)
     driverless.part_with_run(BOUND)

@@ -33,7 +33,7 @@ NO_TIMES = {
     ("edriver.model.settings", "SLOT_COOLDOWN"),
     ("edriver.model.settings", "HOST_COOLDOWN"),
     ("edriver.driver.progress_lines", "HOLD_UP_LINE_DELAY"),  # of what is printed
-    ("edriver.driver.pace_watch", "LOOK_INTERVAL"),  # nothing depends on it
+    ("edriver.driver.driver_watch", "LOOK_INTERVAL"),  # nothing depends on it
     ("edriver.driver.observe.progress", "RATE_WINDOW"),  # of a number that is shown, no bound
     ("edriver.driver.launch.join_configs", "ADDRESS_HINT_TIMEOUT"),
     ("edriver.driver.observe.records.recorder", "PROGRESS_AGE_FRACTION"),

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.file_lease import LEASE, LOOK_PERIOD, FileLease
-from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
+from edriver.driver.journal.journal import Head, JournalError, JournalLostError, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.model import events
 from edriver.system.database import open_locked
 from edriver.system.proc_stat import process_name
 
 HEAD = Head("5d2f01aa", (), "/", {}, b"k" * 32, "")
-EVENT = Turn(Entry(1.0, 2.0, events.Ticked()))
+EVENT = JournalRecord(JournalEntry(1.0, 2.0, events.Ticked()))
 
 
 @pytest.fixture(autouse=True)

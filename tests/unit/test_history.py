@@ -315,6 +315,22 @@ def test_a_page_that_is_sent_changes_has_all_there_is() -> None:
     assert page.take(story.history) == 0
 
 
+def test_samples_whose_steps_a_failure_undid_are_marked_in_each_call_of_run() -> None:
+    story, page = Story(), Page()
+    story.killed()
+    for time, steps in ((140.0, 60), (150.0, 70), (160.0, 75)):
+        story.sample(time, steps)
+    page.take(story.history)
+    assert page.undone == []
+    story.sample(170.0, 65)
+    page.take(story.history)
+    story.assigned(180.0, 4, START, {1: 0, 3: 1})
+    for time, steps in ((190.0, 5), (200.0, 3), (210.0, 9)):
+        story.sample(time, steps)
+    page.take(story.history)
+    assert [point[1] for first, end in page.undone for point in page.points[first:end]] == [70, 75, 5]
+
+
 def test_only_what_has_changed_is_sent() -> None:
     story, page = Story(), Page()
     story.killed()

@@ -55,8 +55,8 @@ def test_what_a_member_said_of_a_step_that_is_over_is_not_what_it_does(behind: i
 def looked(members: Sequence[MemberStanding], later: float = SETTLE_SECONDS + 0.1) -> pace_pb2.HoldUp | None:
     """Look when the first reports have come, and again a little later."""
     watch = HoldUpWatch()
-    watch.look(members, NOW)
-    return watch.look(members, NOW + later)
+    watch.check(members, NOW)
+    return watch.check(members, NOW + later)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_one_whose_last_report_was_on_its_way_is_silent_after_a_while() -> None:
 def test_it_begins_anew_once_steps_are_made() -> None:
     watch = HoldUpWatch()
     silent = member(1, heard=NOW - 2.0)
-    watch.look([member(0, WAITING), silent], NOW)
-    watch.look([member(0), silent], NOW + 1.0)
-    assert watch.look([member(0, WAITING), silent], NOW + 1.1) is None
-    assert watch.look([member(0, WAITING), silent], NOW + 1.7) is not None
+    watch.check([member(0, WAITING), silent], NOW)
+    watch.check([member(0), silent], NOW + 1.0)
+    assert watch.check([member(0, WAITING), silent], NOW + 1.1) is None
+    assert watch.check([member(0, WAITING), silent], NOW + 1.7) is not None
 
 
 def test_a_bounded_number_is_named() -> None:

@@ -20,7 +20,7 @@ from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlot
 from edriver.runview.history import History
 from edriver.text.host_text import host_text, host_words
 from edriver.v1 import status_pb2
-from tests.unit.test_event_history import Story
+from tests.unit.event_story import Story, connected
 
 SILENT = AgentFault(AgentFaultKind.SILENT, seconds=12.0)
 
@@ -42,16 +42,6 @@ def shown(story: Story, host: str, since: float = 0.0) -> str:
 
 def kinds(found: HostStanding) -> list[CauseKind]:
     return [cause.kind for cause in found.reasons]
-
-
-def connected(*slots: int) -> Story:
-    """Hosts a, b, ... with so many slots, whose agents have answered; the run may use three workers."""
-    story = Story(np=1)
-    names = "abcdef"[: len(slots)]
-    story.hosts(**dict(zip(names, slots, strict=True)))
-    for number, name in enumerate(names, start=1):
-        story.take(events.AgentConnected(name, number))
-    return story
 
 
 def test_a_host_starts_and_is_used() -> None:

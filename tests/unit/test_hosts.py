@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edriver.model.hosts import Host, HostSet, HostUpdateResult
-
-
-def hosts(text: str) -> HostSet:
-    """`"a:2 b:4"` as a HostSet."""
-    pairs = (item.split(":") for item in text.split())
-    return HostSet(tuple(Host(name, int(slots)) for name, slots in pairs))
+from tests.unit.host_sets import hosts
 
 
 def test_a_set_answers_by_name() -> None:

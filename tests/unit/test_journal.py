@@ -22,9 +22,9 @@ import pytest
 from edriver.common.release import VERSION
 from edriver.driver.journal import formats, sqlite_journal
 from edriver.driver.journal import journal as journal_module
-from edriver.driver.journal.draws import Draws, new_key
-from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
-from edriver.driver.journal.journal import Head, JournalError, Turn
+from edriver.driver.journal.entries import JournalEntry, event_from_bytes, event_to_bytes
+from edriver.driver.journal.journal import Head, JournalError, JournalRecord
+from edriver.driver.journal.keyed_random import KeyedRandom, new_key
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind
@@ -47,7 +47,7 @@ def journal_in(folder: Path) -> SqliteJournal:
     return SqliteJournal.create(folder / "journal.sqlite3", HEAD)
 
 
-def entries_of(path: Path) -> list[Entry]:
+def entries_of(path: Path) -> list[JournalEntry]:
     """All that another driver finds."""
     with contextlib.closing(SqliteJournal.take_over(path)) as journal:
         return list(journal.entries())
@@ -66,13 +66,13 @@ def test_a_journal_that_is_refused_is_let_go(tmp_path: Path) -> None:
 def test_what_was_written_is_there_for_the_next_driver(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
     for n, event in enumerate(SEEN):
-        first.append([Turn(Entry(1.0 + n, 100.0 + n, event, b"progress" * n), (7, n + 1, n))])
-    first.append([Turn(None, (7, 9, 8))])
-    first.append([Turn(None, (8, 1, 0))])
+        first.append([JournalRecord(JournalEntry(1.0 + n, 100.0 + n, event, b"progress" * n), (7, n + 1, n))])
+    first.append([JournalRecord(None, (7, 9, 8))])
+    first.append([JournalRecord(None, (8, 1, 0))])
     first.update(replace(first.head, port=4711, incarnation=2))
     first.close()
     then = SqliteJournal.take_over(first.path, HEAD.run_id)
-    expected = [Entry(1.0 + n, 100.0 + n, event, b"progress" * n) for n, event in enumerate(SEEN)]
+    expected = [JournalEntry(1.0 + n, 100.0 + n, event, b"progress" * n) for n, event in enumerate(SEEN)]
     assert list(then.entries()) == expected
     assert list(then.links()) == [(7, 9, 8), (8, 1, 0)]
     assert then.head == replace(HEAD, port=4711, incarnation=2)
@@ -84,12 +84,12 @@ WRITES_AND_DIES = """
 import os, sys
 from pathlib import Path
 from edriver.model import events
-from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import Head, Turn
+from edriver.driver.journal.entries import JournalEntry
+from edriver.driver.journal.journal import Head, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 journal = SqliteJournal.create(Path(sys.argv[1]), Head("5d2f01aa", (), "", {}, b"k", ""))
 for n in range(500):
-    journal.append([Turn(Entry(float(n), 0.0, events.Ticked()))])
+    journal.append([JournalRecord(JournalEntry(float(n), 0.0, events.Ticked()))])
 os.kill(os.getpid(), 9)
 """
 
@@ -104,7 +104,7 @@ def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
     with pytest.raises(JournalError, match="the driver of this run lives: it holds the journal"):
         SqliteJournal.take_over(first.path)
-    first.append([Turn(Entry(1.0, 2.0, events.Ticked()))])  # it was not disturbed
+    first.append([JournalRecord(JournalEntry(1.0, 2.0, events.Ticked()))])  # it was not disturbed
     first.close()
     assert len(entries_of(first.path)) == 1
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_used_is_refused_and_left_as_it_is(
 ) -> None:
     first = journal_in(tmp_path)
     for n in range(200):
-        first.append([Turn(Entry(float(n), 0.0, SEEN[2]))])
+        first.append([JournalRecord(JournalEntry(float(n), 0.0, SEEN[2]))])
     first.close()
     harm(first.path)
     before = first.path.read_bytes() if first.path.exists() else None
@@ -171,10 +171,10 @@ def test_a_damaged_head_is_refused_by_a_sentence_that_names_the_file(tmp_path: P
 @pytest.mark.parametrize("table", ["entries", "snapshot", "links", "orders"])
 def test_values_of_other_types_are_damage(tmp_path: Path, table: str) -> None:
     first = journal_in(tmp_path)
-    first.append([Turn(Entry(1.0, 0.0, SEEN[2]), (7, 1, 1))])
-    first.keep_snapshot(1.0, 0.0, b"{}")
-    first.append([Turn(Entry(2.0, 0.0, SEEN[2]), (7, 2, 1))])
-    first.note_orders(["Leave 1"])
+    first.append([JournalRecord(JournalEntry(1.0, 0.0, SEEN[2]), (7, 1, 1))])
+    first.write_snapshot(1.0, 0.0, b"{}")
+    first.append([JournalRecord(JournalEntry(2.0, 0.0, SEEN[2]), (7, 2, 1))])
+    first.append_orders(["Leave 1"])
     first.close()
     names = {"entries": "clock wall_clock event progress", "snapshot": "clock wall_clock state", "links": "received"}
     names["orders"] = "what"
@@ -204,7 +204,7 @@ def test_a_journal_that_is_cut_off_anywhere_is_refused_by_a_sentence(tmp_path: P
 def test_a_journal_with_harmed_bytes_raises_nothing_else(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
     for n in range(100):
-        first.append([Turn(Entry(float(n), 0.0, SEEN[n % len(SEEN)]), (7, n, n))])
+        first.append([JournalRecord(JournalEntry(float(n), 0.0, SEEN[n % len(SEEN)]), (7, n, n))])
     first.close()
     whole, draw = first.path.read_bytes(), random.Random(7)
     for _ in range(300):
@@ -218,7 +218,7 @@ def test_a_journal_with_harmed_bytes_raises_nothing_else(tmp_path: Path) -> None
 
 def write_many(journal: SqliteJournal) -> None:
     for n in range(1000):
-        journal.append([Turn(Entry(float(n), 0.0, SEEN[2]))])
+        journal.append([JournalRecord(JournalEntry(float(n), 0.0, SEEN[2]))])
 
 
 def _execute(path: Path, statement: str, *values: object) -> tuple[typing.Any, ...]:
@@ -322,19 +322,19 @@ def test_a_journal_of_another_release_is_read_and_goes_on_in_the_present_format(
 ) -> None:
     """FORMAT grows by one, and each part has its upgrade."""
     first = journal_in(tmp_path)
-    first.keep_snapshot(1.0, 2.0, b'{"of": "5"}')
-    first.append([Turn(Entry(3.0, 4.0, events.StopRequested("enough")))])
-    first.note_orders(["FinishRun 1"])
+    first.write_snapshot(1.0, 2.0, b'{"of": "5"}')
+    first.append([JournalRecord(JournalEntry(3.0, 4.0, events.StopRequested("enough")))])
+    first.append_orders(["FinishRun 1"])
     first.close()
     as_format(first.path, formats.FORMAT, "0.0.1")
 
-    def upgrade(part: formats.Part, data: Any) -> Any:
+    def upgrade(part: formats.JournalPart, data: Any) -> Any:
         match part:
-            case formats.Part.HEAD:
+            case formats.JournalPart.HEAD:
                 return {**data, "folder": f"{data['folder']}-6"}
-            case formats.Part.EVENT:
+            case formats.JournalPart.EVENT:
                 return {"StopRequested": {**data["StopRequested"], "requester": "somebody"}}
-            case formats.Part.SNAPSHOT:
+            case formats.JournalPart.SNAPSHOT:
                 return {**data, "and": "6"}
 
     newest = formats.FORMAT + 1
@@ -347,8 +347,8 @@ def test_a_journal_of_another_release_is_read_and_goes_on_in_the_present_format(
         assert [entry.event for entry in journal.entries()] == [events.StopRequested("enough", "somebody")]
         assert journal.snapshot() == (1.0, 2.0, {"of": "5", "and": "6"})
         assert list(journal.orders()) == ["FinishRun 1"]
-        journal.keep_snapshot(5.0, 6.0, b'{"of": "6"}')
-        journal.append([Turn(Entry(7.0, 8.0, events.StopRequested("enough")))])
+        journal.write_snapshot(5.0, 6.0, b'{"of": "6"}')
+        journal.append([JournalRecord(JournalEntry(7.0, 8.0, events.StopRequested("enough")))])
     with contextlib.closing(SqliteJournal.take_over(first.path)) as journal:
         assert (journal.format, journal.written_by) == (newest, VERSION)
         assert journal.head == replace(HEAD, folder="/tmp/f-6")  # it was upgraded once
@@ -384,19 +384,19 @@ def test_nothing_in_the_journal_unpickles() -> None:
 
 def test_orders_are_there_for_the_next_driver(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
-    first.note_orders(["StartAgent 1", "StartAgent 2"])
-    first.note_orders(["StartWorker 3"])
+    first.append_orders(["StartAgent 1", "StartAgent 2"])
+    first.append_orders(["StartWorker 3"])
     first.close()
     with contextlib.closing(SqliteJournal.take_over(first.path)) as journal:
         assert list(journal.orders()) == ["StartAgent 1", "StartAgent 2", "StartWorker 3"]
-        journal.keep_snapshot(1.0, 2.0, b"{}")
+        journal.write_snapshot(1.0, 2.0, b"{}")
         assert list(journal.orders()) == []
 
 
 def test_draws_repeat_themselves_with_the_same_key_only() -> None:
-    first, again, other = Draws(HEAD.key), Draws(HEAD.key), Draws(new_key())
-    drawn = [(first.number(), first.secret()) for _ in range(100)]
-    assert drawn == [(again.number(), again.secret()) for _ in range(100)]
+    first, again, other = KeyedRandom(HEAD.key), KeyedRandom(HEAD.key), KeyedRandom(new_key())
+    drawn = [(first.random(), first.secret()) for _ in range(100)]
+    assert drawn == [(again.random(), again.secret()) for _ in range(100)]
     assert len({other.secret(), *(secret for _, secret in drawn)}) == 101
     assert all(0.0 <= number < 1.0 for number, _ in drawn)
     assert 0.4 < sum(number for number, _ in drawn) / 100 < 0.6

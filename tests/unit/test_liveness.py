@@ -57,7 +57,7 @@ LIMITS = {"step": 20.0, "eval": 100.0, "save": 0.0}
 def test_a_mute_worker_may_take_as_long_as_its_phase(phase: Phase | None, seconds: float) -> None:
     asked: list[bool] = []
     mute = UnresponsiveWatch(lambda: asked.append(True))
-    assert [mute.look(s, phase, LIMITS) for s in (5.0, seconds, seconds)] == [None] * 3
+    assert [mute.check(s, phase, LIMITS) for s in (5.0, seconds, seconds)] == [None] * 3
     assert not asked
 
 
@@ -65,11 +65,11 @@ def test_a_worker_whose_long_call_has_just_ended_is_left_alone() -> None:
     """Its phase has changed, and its answer is on the way."""
     asked: list[bool] = []
     mute = UnresponsiveWatch(lambda: asked.append(True))
-    assert mute.look(100.0, Phase.EVAL, {Phase.EVAL: 120.0, Phase.STEP: 5.0}) is None
+    assert mute.check(100.0, Phase.EVAL, {Phase.EVAL: 120.0, Phase.STEP: 5.0}) is None
     for seconds in (100.5, 105.0):
-        assert mute.look(seconds, Phase.STEP, {Phase.EVAL: 120.0, Phase.STEP: 5.0}) is None
+        assert mute.check(seconds, Phase.STEP, {Phase.EVAL: 120.0, Phase.STEP: 5.0}) is None
     assert not asked
-    mute.look(106.0, Phase.STEP, {Phase.EVAL: 120.0, Phase.STEP: 5.0})
+    mute.check(106.0, Phase.STEP, {Phase.EVAL: 120.0, Phase.STEP: 5.0})
     assert asked
 
 
@@ -77,17 +77,21 @@ def test_a_worker_that_does_not_answer_is_asked_and_then_reported_once() -> None
     asked: list[bool] = []
     mute = UnresponsiveWatch(lambda: asked.append(True))
     mute.round_id.CopyFrom(rounds_pb2.RoundId(incarnation=1, n=3))
-    assert mute.look(20.0, Phase.STEP, LIMITS) is None
+    assert mute.check(20.0, Phase.STEP, LIMITS) is None
     assert asked == [True]
-    report = mute.look(20.5, Phase.STEP, LIMITS)
+    report = mute.check(20.5, Phase.STEP, LIMITS)
     assert report is not None
-    assert (report.stalled.phase, span_seconds(report.stalled.duration), report.stalled.round_id.n) == ("step", 20.5, 3)
-    assert report.stalled.WhichOneof("threads") == "stacks_on_stderr"
-    assert mute.look(21.0, Phase.STEP, LIMITS) is None
+    assert (
+        report.worker_stalled.phase,
+        span_seconds(report.worker_stalled.duration),
+        report.worker_stalled.round_id.n,
+    ) == ("step", 20.5, 3)
+    assert report.worker_stalled.WhichOneof("threads") == "stacks_on_stderr"
+    assert mute.check(21.0, Phase.STEP, LIMITS) is None
     # It has answered meanwhile: this is another silence.
-    assert mute.look(5.0, Phase.STEP, LIMITS) is None
-    assert mute.look(20.0, Phase.STEP, LIMITS) is None
-    assert mute.look(20.5, Phase.STEP, LIMITS) is not None
+    assert mute.check(5.0, Phase.STEP, LIMITS) is None
+    assert mute.check(20.0, Phase.STEP, LIMITS) is None
+    assert mute.check(20.5, Phase.STEP, LIMITS) is not None
 
 
 def test_a_phase_is_read_by_another_process_that_maps_the_file(tmp_path: Path) -> None:

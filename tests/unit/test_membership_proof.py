@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from edriver.driver.journal.draws import Draws, new_key
+from edriver.driver.journal.keyed_random import KeyedRandom, new_key
 from edriver.model.ids import RoundId
-from edriver.worker.assignment import SINGLE_WORKER, Assignment
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.worker.group.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
 
 SECRET = bytes(range(SECRET_BYTES))
@@ -50,7 +50,7 @@ def test_too_short_a_secret_is_refused() -> None:
 
 
 def test_the_driver_draws_as_much_as_workers_expect_and_anew_each_time() -> None:
-    draws = Draws(new_key())
+    draws = KeyedRandom(new_key())
     assert len(draws.secret()) == SECRET_BYTES
     assert draws.secret() != draws.secret()
 

@@ -45,7 +45,7 @@ class Host:
         (self.proc / "vmstat").write_text(f"nr_free_pages 1\noom_kill {count}\n")
 
     def look(self, suspect: int = 0) -> None:
-        self.watch.look({1: (10, 10), 2: (20, 0)}, suspect)
+        self.watch.check({1: (10, 10), 2: (20, 0)}, suspect)
 
 
 def test_the_process_that_has_ended_is_named_once(tmp_path: Path) -> None:

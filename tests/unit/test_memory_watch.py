@@ -101,9 +101,9 @@ def test_an_earlier_kill_of_another_process_is_not_its_own(tmp_path: Path) -> No
     machine = Machine(tmp_path, V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"))
     watch = machine.watch()
     machine.kills(1, 1)
-    watch.look()
+    watch.sample()
     machine.now += END_BOUND
-    watch.look()
+    watch.sample()
     assert watch.verdict() is None
 
 
@@ -112,9 +112,9 @@ def test_a_look_between_the_kill_and_the_end_changes_nothing(tmp_path: Path) -> 
     machine = Machine(tmp_path, V1, Path("memory/docker/4f/memory.oom_control"))
     watch = machine.watch()
     machine.kills(1, 1)
-    watch.look()
+    watch.sample()
     (machine.proc / "7" / "cgroup").write_text("4:memory:/\n")
-    watch.look()
+    watch.sample()
     assert watch.verdict() == Cause(kind=CAUSE_KIND_OUT_OF_MEMORY)
 
 
@@ -139,13 +139,13 @@ def test_it_looks_no_more_often_than_it_has_to(tmp_path: Path) -> None:
     """A count is an older kill's once it has lasted for END_BOUND from the first look that has seen it."""
     machine = Machine(tmp_path, V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"))
     watch = machine.watch()
-    watch.look()
+    watch.sample()
     machine.kills(1, 1)
     machine.now += LOOK_INTERVAL / 2
-    watch.look()  # does not read it
+    watch.sample()  # does not read it
     machine.now += END_BOUND
-    watch.look()
+    watch.sample()
     assert watch.verdict() is not None
     machine.now += END_BOUND
-    watch.look()
+    watch.sample()
     assert watch.verdict() is None

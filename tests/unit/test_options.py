@@ -16,10 +16,10 @@ from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
 from edriver.driver.options import RunOptions, options_of, takes_all_slots
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
-from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
 from edriver.model.limits import MAX_TOTAL_SLOTS
 from edriver.model.mode import Mode
 from edriver.model.settings import Settings
+from edriver.model.worker_logs import StreamChoice, Streams, WorkerLogs
 
 LOGS = "-np 1 --mode restart"
 A_PY = f"{shlex.quote(sys.executable)} a.py"

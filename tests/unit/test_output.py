@@ -50,7 +50,7 @@ def test_a_reader_that_does_not_read_costs_lines_but_never_blocks() -> None:
     line = b"x" * 999 + b"\n"
     for _ in range(1000):
         lane.put(line)
-    lane.put(b"the driver's own\n", own=True)
+    lane.put(b"the driver's own\n", from_driver=True)
     assert not lane.flush(timeout=0.01)
     drained: list[bytes] = []
     reading = threading.Thread(target=lambda: drained.append(read_all(reader)), daemon=True)

@@ -40,9 +40,9 @@ class Stalls:
 
     def look(self) -> None:
         """Look twice, so that what was said holds for a while."""
-        self.pace.look()
+        self.pace.check()
         self.now += SETTLE_SECONDS + 0.1
-        self.pace.look()
+        self.pace.check()
 
     def waited_for(self) -> list[int]:
         """Ranks that a stall until now says were waited for."""

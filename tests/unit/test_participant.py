@@ -12,7 +12,7 @@ from edriver.model.store_address import StoreAddress
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, version_of
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, Participant, Stage
 
 FIRST = RoundId(1, 1)
 SECOND = RoundId(1, 2)
@@ -39,7 +39,7 @@ def finish(round_id: RoundId = FIRST) -> pb.Notice:
 
 
 def assignment(round_id: RoundId = FIRST) -> pb.Notice:
-    seat = rounds_pb2.RankAssignment(worker_id=7, rank=1, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
+    seat = rounds_pb2.Seat(worker_id=7, rank=1, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
     shared = rounds_pb2.RoundAssignment(
         round_id=round_id_message(round_id),
         size=2,
@@ -47,7 +47,7 @@ def assignment(round_id: RoundId = FIRST) -> pb.Notice:
         source=0,
         receivers=[1],
     )
-    return pb.Notice(assign_place=pb.AssignPlace(round=shared, member=seat))
+    return pb.Notice(assignment=pb.Assignment(round=shared, seat=seat))
 
 
 LEAVE = pb.Notice(leave=pb.Leave())
@@ -79,13 +79,13 @@ def training(boundaries: int = 0) -> Participant:
     """A member that has passed so many boundaries."""
     participant = at(Stage.ASSIGNED)
     for _ in range(boundaries):
-        assert reach(participant) is Verdict.PASS
+        assert reach(participant) is BoundaryVerdict.PASS
     return participant
 
 
-def reach(participant: Participant, committed: bool = True) -> Verdict:
-    """Reach a boundary, as loop.py does."""
-    return participant.verdict() if participant.passed(committed) else Verdict.PASS
+def reach(participant: Participant, committed: bool = True) -> BoundaryVerdict:
+    """Reach a boundary, as the loop does."""
+    return participant.verdict() if participant.passed(committed) else BoundaryVerdict.PASS
 
 
 def snapshot(participant: Participant) -> dict[str, Any]:
@@ -99,7 +99,7 @@ TAKEN_AT: dict[str, tuple[pb.Notice, set[Stage]]] = {
     "stop-at-number-0": (stop_at(0, 5), set()),
     "go-on-unasked": (go_on(1), set()),
     "abort": (abort(), {Stage.ASSIGNED, Stage.DONE, Stage.FINISHED}),
-    "assign-place": (assignment(), {Stage.WAITING}),
+    "assignment": (assignment(), {Stage.WAITING}),
     "finish": (finish(), {Stage.DONE}),
     "leave": (LEAVE, {Stage.WAITING}),
     "skip": (SKIP, {Stage.WAITING}),
@@ -149,7 +149,7 @@ def test_notices_that_change_the_stage(stage: Stage, notice: pb.Notice, after: S
 
 
 def test_a_quiet_boundary_has_no_news() -> None:
-    participant = training(boundaries=1)  # the first one looks: AssignPlace was news
+    participant = training(boundaries=1)  # the first one looks: Assignment was news
     assert [participant.passed(committed=True) for _ in range(3)] == [False, False, False]
     assert participant.boundaries == 4
 
@@ -158,7 +158,7 @@ def test_a_dropped_notice_is_looked_at_once() -> None:
     participant = training(boundaries=1)
     participant.take(abort(SECOND))
     assert participant.passed(committed=True)
-    assert participant.verdict() is Verdict.PASS
+    assert participant.verdict() is BoundaryVerdict.PASS
     assert not participant.passed(committed=True)
 
 
@@ -169,8 +169,8 @@ def test_a_notice_is_answered_with_the_boundaries_passed_and_the_next_one_waits(
     assert answer is not None
     reached = answer.boundary_reached
     assert (reached.round_id, reached.number, reached.boundaries) == (round_id_message(FIRST), 1, boundaries)
-    assert reach(participant) is Verdict.WAIT
-    assert participant.verdict() is Verdict.WAIT  # until a verdict comes
+    assert reach(participant) is BoundaryVerdict.WAIT
+    assert participant.verdict() is BoundaryVerdict.WAIT  # until a verdict comes
     assert participant.boundaries == boundaries + 1
 
 
@@ -178,10 +178,10 @@ def test_a_notice_is_answered_with_the_boundaries_passed_and_the_next_one_waits(
 def test_all_boundaries_before_the_agreed_one_pass(further: int) -> None:
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
-    assert reach(participant) is Verdict.WAIT
+    assert reach(participant) is BoundaryVerdict.WAIT
     participant.take(stop_at(1, boundary=4 + further))
     verdicts = [participant.verdict(), *(reach(participant) for _ in range(further))]
-    assert verdicts == [Verdict.PASS] * further + [Verdict.STOP]
+    assert verdicts == [BoundaryVerdict.PASS] * further + [BoundaryVerdict.STOP]
     assert participant.boundaries == 4 + further
 
 
@@ -189,15 +189,15 @@ def test_a_verdict_that_comes_before_the_boundary_needs_no_wait() -> None:
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
     participant.take(stop_at(1, boundary=5))
-    assert [reach(participant), reach(participant)] == [Verdict.PASS, Verdict.STOP]
+    assert [reach(participant), reach(participant)] == [BoundaryVerdict.PASS, BoundaryVerdict.STOP]
 
 
 def test_a_verdict_to_go_on_costs_one_look() -> None:
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
-    assert reach(participant) is Verdict.WAIT
+    assert reach(participant) is BoundaryVerdict.WAIT
     participant.take(go_on(1))
-    assert participant.verdict() is Verdict.PASS
+    assert participant.verdict() is BoundaryVerdict.PASS
     assert not participant.passed(committed=True)
 
 
@@ -208,8 +208,8 @@ def test_a_notice_between_the_count_and_the_look_reports_the_boundary_as_passed(
     answer = participant.take(hosts_updated(1))
     assert answer is not None
     assert answer.boundary_reached.boundaries == 4
-    assert participant.verdict() is Verdict.PASS
-    assert reach(participant) is Verdict.WAIT  # and the one after it does not slip through
+    assert participant.verdict() is BoundaryVerdict.PASS
+    assert reach(participant) is BoundaryVerdict.WAIT  # and the one after it does not slip through
 
 
 def test_a_done_member_answers_with_all_its_boundaries() -> None:
@@ -235,16 +235,16 @@ def test_an_abort_overrides_whatever_was_agreed(verdicts: list[pb.Notice], abort
     participant.take(hosts_updated(1))
     for notice in [*verdicts, abort()] if abort_last else [abort(), *verdicts]:
         participant.take(notice)
-    assert reach(participant) is Verdict.ABORT
+    assert reach(participant) is BoundaryVerdict.ABORT
     assert participant.abort_cause == "worker 2 died"
 
 
 def test_a_waiting_boundary_returns_at_an_abort() -> None:
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
-    assert reach(participant) is Verdict.WAIT
+    assert reach(participant) is BoundaryVerdict.WAIT
     participant.take(abort())
-    assert participant.verdict() is Verdict.ABORT
+    assert participant.verdict() is BoundaryVerdict.ABORT
 
 
 # ---- stale numbers and rounds ---------------------------------------------------------------------------------
@@ -267,11 +267,11 @@ def test_only_the_verdict_of_the_last_answer_counts(stale: pb.Notice) -> None:
     participant.take(hosts_updated(1))
     participant.take(go_on(1))
     participant.take(hosts_updated(2))
-    assert reach(participant) is Verdict.WAIT
+    assert reach(participant) is BoundaryVerdict.WAIT
     assert participant.take(stale) is None
-    assert participant.verdict() is Verdict.WAIT
+    assert participant.verdict() is BoundaryVerdict.WAIT
     participant.take(stop_at(2, boundary=4))
-    assert participant.verdict() is Verdict.STOP
+    assert participant.verdict() is BoundaryVerdict.STOP
 
 
 def test_a_second_go_on_does_not_undo_a_later_answer() -> None:
@@ -280,7 +280,7 @@ def test_a_second_go_on_does_not_undo_a_later_answer() -> None:
     participant.take(go_on(1))
     participant.take(hosts_updated(2))
     participant.take(go_on(1))
-    assert reach(participant) is Verdict.WAIT
+    assert reach(participant) is BoundaryVerdict.WAIT
 
 
 def test_to_pass_an_agreed_boundary_is_the_scripts_mistake() -> None:
@@ -290,18 +290,18 @@ def test_to_pass_an_agreed_boundary_is_the_scripts_mistake() -> None:
     participant.take(stop_at(1, boundary=4))
     participant.passed(committed=True)
     participant.passed(committed=True)
-    assert participant.verdict() is Verdict.SWALLOWED
+    assert participant.verdict() is BoundaryVerdict.SWALLOWED
 
 
-@pytest.mark.parametrize("verdict", [Verdict.STOP, Verdict.ABORT])
-def test_to_go_on_after_a_round_is_over_is_the_scripts_mistake(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [BoundaryVerdict.STOP, BoundaryVerdict.ABORT])
+def test_to_go_on_after_a_round_is_over_is_the_scripts_mistake(verdict: BoundaryVerdict) -> None:
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
-    participant.take(stop_at(1, boundary=4) if verdict is Verdict.STOP else abort())
-    assert [reach(participant) for _ in range(3)] == [verdict, Verdict.SWALLOWED, Verdict.SWALLOWED]
+    participant.take(stop_at(1, boundary=4) if verdict is BoundaryVerdict.STOP else abort())
+    assert [reach(participant) for _ in range(3)] == [verdict, BoundaryVerdict.SWALLOWED, BoundaryVerdict.SWALLOWED]
     participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
     participant.take(assignment(SECOND))
-    assert reach(participant) is Verdict.PASS
+    assert reach(participant) is BoundaryVerdict.PASS
 
 
 def test_a_new_round_begins_with_nothing_of_the_old_one() -> None:
@@ -312,7 +312,7 @@ def test_a_new_round_begins_with_nothing_of_the_old_one() -> None:
     participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
     participant.take(assignment(SECOND))
     assert (participant.round_id, participant.boundaries, participant.abort_cause) == (SECOND, 0, None)
-    assert [reach(participant) for _ in range(5)] == [Verdict.PASS] * 5
+    assert [reach(participant) for _ in range(5)] == [BoundaryVerdict.PASS] * 5
     assert participant.take(hosts_updated(1, SECOND)) is not None  # numbers count within a round
 
 
@@ -364,14 +364,14 @@ def test_waiting_says_all_that_the_driver_needs() -> None:
     participant = at(Stage.OUTSIDE)
     participant.enter()
     participant.enter()
-    message = participant.wait(Version(FIRST, 4), StoreAddress("10.0.0.7", 7007), "digest").waiting
+    message = participant.wait(Version(FIRST, 4), StoreAddress("10.0.0.7", 7007), "digest").worker_waiting
     assert (message.ordinal, version_of(message.version)) == (2, Version(FIRST, 4))
     assert (message.store.host, message.store.port, message.digest) == ("10.0.0.7", 7007, "digest")
 
 
 def lost(participant: Participant, offer: Version) -> int:
     """Leave the round with this offer; returns the steps that it says are lost."""
-    return participant.wait(offer, StoreAddress("a", 7007), "", "torn").waiting.steps_lost
+    return participant.wait(offer, StoreAddress("a", 7007), "", "torn").worker_waiting.steps_lost
 
 
 def test_a_torn_worker_says_how_many_steps_it_has_lost_since_its_commit() -> None:
@@ -411,7 +411,9 @@ def test_what_a_worker_received_in_a_sync_is_its_commit() -> None:
     ("report", "expected"),
     [
         pytest.param(
-            lambda p: p.done(), pb.Report(done=pb.Done(round_id=round_id_message(FIRST), boundaries=3)), id="done"
+            lambda p: p.done(),
+            pb.Report(worker_done=pb.WorkerDone(round_id=round_id_message(FIRST), boundaries=3)),
+            id="done",
         ),
         pytest.param(
             lambda p: p.raised("boom"),

@@ -13,7 +13,7 @@ from edriver.model.ids import NO_VERSION
 from edriver.model.records import Offer, Worker, WorkerStep
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
-from tests.unit.test_hosts import hosts
+from tests.unit.host_sets import hosts
 
 
 class Site:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from edriver.discovery.poll_filter import PollFilter, Verdict
+from edriver.discovery.poll_filter import PollFilter, PollResult
 from edriver.model.hosts import Host, HostSet
 
 FAILED = "!"
@@ -19,7 +19,7 @@ def hosts(text: str) -> HostSet:
     return HostSet(tuple(Host(name, int(slots)) for name, slots in pairs))
 
 
-def verdicts(polls: list[str], poll_filter: PollFilter) -> list[Verdict]:
+def verdicts(polls: list[str], poll_filter: PollFilter) -> list[PollResult]:
     return [poll_filter.fail("broken") if poll == FAILED else poll_filter.accept(hosts(poll)) for poll in polls]
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import edriver
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS
 from edriver.worker import context
-from edriver.worker.assignment import SINGLE_WORKER
 from edriver.worker.reports import SamplesDone
 from edriver.worker.rounds.participant import Participant
 from edriver.worker.rounds.progress_watch import ProgressWatch

@@ -10,14 +10,13 @@ import pytest
 
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
-from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.model.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget, WorkerName
-from edriver.model.events import ExitReason, WorkerEnding, WorkerExited
+from edriver.model.events import ExitReason, WorkerEnding, WorkerExited, loss_of
 from edriver.model.records import Worker, WorkerState
 from edriver.model.settings import Settings
-from tests.unit.test_hosts import hosts
+from tests.unit.host_sets import hosts
 
 
 class Site:
@@ -151,7 +150,7 @@ def test_a_kill_from_outside_lets_no_slot_rest_and_no_hosts_cooldown_grow() -> N
     ],
 )
 def test_what_is_a_kill_from_outside(event: WorkerExited | WorkerEnding, outside: bool) -> None:
-    assert killed_from_outside(loss_of(event, WorkerName(1, "a", 0, 0))) is outside
+    assert loss_of(event, WorkerName(1, "a", 0, 0)).killed_from_outside is outside
 
 
 def test_kills_on_all_hosts_blame_none_and_kills_make_no_failure_of_a_host_worse() -> None:

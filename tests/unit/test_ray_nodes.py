@@ -7,9 +7,9 @@ from edriver.driver.engines.ray.nodes import (
     RayArgument,
     actor_options,
     default_resources,
-    fitting,
     hosts_of,
     needed_of,
+    workers_that_fit,
 )
 from edriver.model.hosts import Host, HostSet
 
@@ -75,7 +75,7 @@ def test_dead_and_draining_nodes_are_no_hosts_and_what_the_run_holds_counts() ->
     ],
 )
 def test_how_many_fit(there: dict[str, float], need: dict[str, float], count: int) -> None:
-    assert fitting(there, need) == count
+    assert workers_that_fit(there, need) == count
 
 
 def test_a_gpu_where_there_are_any() -> None:

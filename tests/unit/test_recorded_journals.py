@@ -11,7 +11,7 @@ import pytest
 
 from edriver.driver import driver_state
 from edriver.driver.core.membership import Membership
-from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, Part, upgraded
+from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, JournalPart, upgraded
 from edriver.driver.journal.orders import OrderCheck
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.model import events
@@ -76,7 +76,7 @@ def test_a_driver_goes_on_from_a_recorded_journal(number: int, tmp_path: Path) -
 def test_all_that_a_core_knew_is_taken_over(number: int) -> None:
     for data in json.loads((FOLDER / f"format-{number}-cores.json").read_text()):
         core = Membership(Settings(np=1, min_np=1, max_np=9), now=0.0)
-        driver_state.state_codec().load(core, upgraded(Part.SNAPSHOT, data, number), "core")
+        driver_state.state_codec().load(core, upgraded(JournalPart.SNAPSHOT, data, number), "core")
         check_indexes(core)
         again = Membership(Settings(np=1, min_np=1, max_np=9), now=0.0)
         state = driver_state.state_codec().save(core=core)

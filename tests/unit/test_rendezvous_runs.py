@@ -17,7 +17,7 @@ import pytest
 from edriver.model.limits import OutOfBoundsError
 from edriver.rendezvous.server import journal as journals
 from edriver.rendezvous.server import key_values, runs
-from edriver.rendezvous.server.journal import CorruptJournalError, Journal, JournalHeldError
+from edriver.rendezvous.server.journal import CorruptJournalError, JournalHeldError, ServerJournal
 from edriver.rendezvous.server.runs import Runs
 from edriver.system.database import open_locked
 from edriver.system.private_files import NotOwnError, OwnFolder
@@ -31,7 +31,7 @@ from edriver.v1.rendezvous_pb2 import (
     StateChange,
 )
 from edriver.wire.store_values import NotANumberError
-from tests.unit.test_rendezvous_state import change, entry, names
+from tests.unit.rendezvous_changes import change, entry, names
 
 
 class Clock:
@@ -48,12 +48,12 @@ class Host:
         self.folder = folder
         self.clock = Clock()
         self.own = OwnFolder(folder)
-        self.journal = Journal(self.own, folder)
+        self.journal = ServerJournal(self.own, folder)
         self.runs = Runs(self.journal, self.clock)
 
     def restart(self) -> Runs:
         self.journal.close()
-        self.journal = Journal(self.own, self.folder)
+        self.journal = ServerJournal(self.own, self.folder)
         self.runs = Runs(self.journal, self.clock)
         return self.runs
 
@@ -110,8 +110,9 @@ def test_nodes_get_a_whole_lease_from_a_restarted_server(host: Host) -> None:
     host.join("a")
     host.clock.now += 1000
     state = host.restart().get("r").state
-    state.expire(host.clock.now + 14)
-    assert not any(node.expired for node in state.nodes)
+    for seconds, expired in ((14, False), (16, True)):
+        state.expire(host.clock.now + seconds)
+        assert [node.expired for node in state.nodes] == [expired]
 
 
 def test_a_change_that_arrives_again_is_made_once_also_after_a_restart(host: Host) -> None:
@@ -132,7 +133,7 @@ def test_a_server_that_is_killed_has_lost_nothing_that_it_has_answered(host: Hos
     shutil.copytree(host.folder, killed)
     log = killed / f"{journals.DATABASE}-wal"
     log.write_bytes(log.read_bytes()[:-3])
-    with OwnFolder(killed) as own, closing(Journal(own, killed)) as journal:
+    with OwnFolder(killed) as own, closing(ServerJournal(own, killed)) as journal:
         keys = Runs(journal, host.clock).get("r").keys
         assert (keys.get("a"), keys.get("b")) == (b"1", None)
 
@@ -186,14 +187,14 @@ def test_a_folder_that_is_replaced_while_it_is_opened_is_refused(
 
     monkeypatch.setattr(journals, "open_locked", swapped)
     with OwnFolder(tmp_path / "own") as own, pytest.raises(NotOwnError, match="was replaced by another folder"):
-        Journal(own, tmp_path / "own")
+        ServerJournal(own, tmp_path / "own")
 
 
 def test_files_are_for_their_user_alone_and_a_folder_for_one_server(host: Host) -> None:
     host.set("a", b"1")
     assert {stat.S_IMODE(path.stat().st_mode) for path in host.folder.iterdir()} == {0o600}
     with pytest.raises(JournalHeldError):
-        Journal(host.own, host.folder)
+        ServerJournal(host.own, host.folder)
 
 
 def test_the_file_begins_anew_when_most_of_it_is_out_of_date(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +213,7 @@ def test_a_change_at_which_the_file_begins_anew_is_not_lost(
         host.set("key", b"%d" % number)
         killed = tmp_path / f"killed-{number}"
         shutil.copytree(host.folder, killed)
-        with OwnFolder(killed) as own, closing(Journal(own, killed)) as journal:
+        with OwnFolder(killed) as own, closing(ServerJournal(own, killed)) as journal:
             assert Runs(journal, host.clock).get("r").keys.get("key") == b"%d" % number
 
 

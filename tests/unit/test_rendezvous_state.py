@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
 from edriver.model.limits import OutOfBoundsError
 from edriver.rendezvous.server import run_state
 from edriver.rendezvous.server.run_state import RunState
-from edriver.v1.rendezvous_pb2 import NodeEntry, RendezvousNode, SetStateRequest, StateChange, StateToken
-
-
-def entry(name: str, **lists: bool) -> NodeEntry:
-    return NodeEntry(node=RendezvousNode(address=name, pid=1), **lists)
-
-
-def change(
-    token: StateToken | None,
-    *entries: NodeEntry,
-    count: int,
-    nodes: tuple[int, int] = (3, 5),
-    **header: bool | int,
-) -> SetStateRequest:
-    return SetStateRequest(
-        token=token,
-        change=StateChange(nodes=entries, **header),  # type: ignore[arg-type]
-        participants=count,
-        min_nodes=nodes[0],
-        max_nodes=nodes[1],
-        keep_alive=Duration(seconds=15),
-    )
+from edriver.v1.rendezvous_pb2 import StateToken
+from tests.unit.rendezvous_changes import change, entry, names
 
 
 def joined(*names: str, nodes: tuple[int, int] = (3, 5)) -> RunState:
@@ -37,10 +16,6 @@ def joined(*names: str, nodes: tuple[int, int] = (3, 5)) -> RunState:
     entries = [entry(name, participant=True) for name in names]
     assert state.set(change(None, *entries, count=len(names), nodes=nodes), now=0.0) == (True, True)
     return state
-
-
-def names(state: RunState) -> list[str]:
-    return sorted(node.node.address for node in state.nodes)
 
 
 def test_the_first_writer_creates_the_state_and_the_second_is_refused() -> None:

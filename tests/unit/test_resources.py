@@ -18,7 +18,7 @@ import pytest
 
 from edriver.agent.resources.changes import REFRESH_INTERVAL, UsageChanges, UsageReports
 from edriver.agent.resources.gpus import GpuReading, NoGpus, gpus_of, open_gpus
-from edriver.agent.resources.host import Host, interfaces_that_count
+from edriver.agent.resources.host import HostUsageReader, interfaces_that_count
 from edriver.agent.resources.limits import cpu_limit, memory_limit
 from edriver.agent.resources.processes import (
     LOOKS_BETWEEN_FULL_ONES,
@@ -32,6 +32,7 @@ from edriver.agent.resources.resident import MAX_WALK_AGE, PAGE_BYTES, ResidentM
 from edriver.agent.resources.sample import Sample, WorkerPlace
 from edriver.agent.resources.sampler import Sampler
 from edriver.v1 import agent_pb2, resources_pb2
+from tests.waiting import until
 
 MIB = 1 << 20
 
@@ -79,7 +80,7 @@ def test_a_process_as_the_kernel_tells_of_it(proc: Proc) -> None:
 def test_each_process_belongs_to_one_worker(proc: Proc) -> None:
     for pid, parent, session in ((100, 1, 100), (101, 100, 100), (102, 101, 102), (200, 1, 200), (300, 1, 300)):
         proc.has(pid, parent, session)
-    found = WorkerProcesses(proc.root).look([100, 200, 999])
+    found = WorkerProcesses(proc.root).by_worker([100, 200, 999])
     assert pids(found) == {100: {100, 101, 102}, 200: {200}}
 
 
@@ -87,35 +88,35 @@ def test_an_orphan_in_a_session_of_its_own_stays_its_workers(proc: Proc) -> None
     processes = WorkerProcesses(proc.root)
     for pid, parent, session in ((100, 1, 100), (101, 100, 100), (102, 101, 102)):
         proc.has(pid, parent, session)
-    processes.look([100])
+    processes.by_worker([100])
     proc.ends(101)
     proc.has(102, parent=1, session=102)
-    assert pids(processes.look([100])) == {100: {100, 102}}
+    assert pids(processes.by_worker([100])) == {100: {100, 102}}
     proc.ends(102)
     proc.has(102, parent=1, session=102, start=99)  # its id is another process's now
-    assert pids(processes.look([100])) == {100: {100}}
+    assert pids(processes.by_worker([100])) == {100: {100}}
 
 
 def test_processes_of_others_are_seldom_looked_at(proc: Proc) -> None:
     processes = WorkerProcesses(proc.root)
     proc.has(100, 1, 100)
     proc.has(300, 1, 300)
-    processes.look([100])
+    processes.by_worker([100])
     proc.has(300, 100, 100)
-    assert pids(processes.look([100])) == {100: {100}}
+    assert pids(processes.by_worker([100])) == {100: {100}}
     proc.has(301, 100, 100)  # a new one is seen at once
-    assert pids(processes.look([100])) == {100: {100, 301}}
+    assert pids(processes.by_worker([100])) == {100: {100, 301}}
     for _ in range(LOOKS_BETWEEN_FULL_ONES):
-        processes.look([100])
-    assert pids(processes.look([100])) == {100: {100, 300, 301}}
-    assert pids(processes.look([100, 300]))[300] == {300}
+        processes.by_worker([100])
+    assert pids(processes.by_worker([100])) == {100: {100, 300, 301}}
+    assert pids(processes.by_worker([100, 300]))[300] == {300}
 
 
 def test_parents_that_make_a_ring_are_no_ones(proc: Proc) -> None:
     proc.has(100, 1, 100)
     proc.has(5, 6, 5)
     proc.has(6, 5, 6)
-    assert pids(WorkerProcesses(proc.root).look([100])) == {100: {100}}
+    assert pids(WorkerProcesses(proc.root).by_worker([100])) == {100: {100}}
 
 
 def test_processor_time_is_counted_once() -> None:
@@ -223,8 +224,8 @@ def test_limits_of_version_2(tmp_path: Path) -> None:
     cpu, memory = cpu_limit(V2, tmp_path), memory_limit(V2, tmp_path)
     assert cpu is not None
     assert memory is not None
-    assert (cpu.most, cpu.used()) == (1.5, 2.5)
-    assert (memory.most, memory.used()) == (1000, 600)
+    assert (cpu.maximum, cpu.used()) == (1.5, 2.5)
+    assert (memory.maximum, memory.used()) == (1000, 600)
 
 
 def test_limits_of_version_1(tmp_path: Path) -> None:
@@ -239,8 +240,8 @@ def test_limits_of_version_1(tmp_path: Path) -> None:
     cpu, memory = cpu_limit(V1, tmp_path), memory_limit(V1, tmp_path)
     assert cpu is not None
     assert memory is not None
-    assert (cpu.most, cpu.used()) == (0.5, 3.0)
-    assert (memory.most, memory.used()) == (4000, 900)
+    assert (cpu.maximum, cpu.used()) == (0.5, 3.0)
+    assert (memory.maximum, memory.used()) == (4000, 900)
 
 
 def test_in_a_container_the_mount_is_its_cgroup(tmp_path: Path) -> None:
@@ -249,7 +250,7 @@ def test_in_a_container_the_mount_is_its_cgroup(tmp_path: Path) -> None:
         memory, cpu = memory_limit(text, tmp_path), cpu_limit(text, tmp_path)
         assert memory is not None
         assert cpu is not None
-        assert (memory.most, memory.used(), cpu.most) == (2000, 500, 2.0)
+        assert (memory.maximum, memory.used(), cpu.maximum) == (2000, 500, 2.0)
 
 
 def test_without_limits(tmp_path: Path) -> None:
@@ -259,13 +260,13 @@ def test_without_limits(tmp_path: Path) -> None:
 
 
 def test_the_host_is_the_machine_or_the_container(tmp_path: Path) -> None:
-    machine = Host(cgroups=tmp_path / "none").read()
+    machine = HostUsageReader(cgroups=tmp_path / "none").read()
     assert machine.cpu_limit == len(os.sched_getaffinity(0))
     assert 0 < machine.memory < machine.memory_limit
     put(tmp_path, proc__self__cgroup="0::/\n", groups__memory_dot_max=f"{100 * MIB}\n")
     put(tmp_path, groups__memory_dot_current=f"{60 * MIB}\n", groups__cpu_dot_max="50000 100000\n")
     put(tmp_path, groups__cpu_dot_stat="usage_usec 7000000\n")
-    container = Host(tmp_path / "proc", tmp_path / "groups").read()
+    container = HostUsageReader(tmp_path / "proc", tmp_path / "groups").read()
     assert container[:4] == (7.0, 0.5, 60 * MIB, 100 * MIB)
 
 
@@ -412,8 +413,7 @@ def test_a_worker_and_its_child_as_they_are_sampled() -> None:
         (usage,) = sampler.sample([WorkerPlace(1, pid)]).workers.values()
         after_first = read()
         assert not usage.HasField("cpu_cores")
-        while read()[1] < after_first[1] + 0.3:
-            time.sleep(0.05)
+        until(lambda: read()[1] >= after_first[1] + 0.3, "they use the processor")
         before_second = read()
         sample = sampler.sample([WorkerPlace(1, pid), WorkerPlace(2, 2**22 + 1)])
         after_second = read()

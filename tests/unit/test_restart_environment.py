@@ -17,10 +17,9 @@ import torch
 import edriver
 from edriver.driver.core.selection import plan_round
 from edriver.model.ids import NO_VERSION, RoundId
-from edriver.model.plan import Candidate
+from edriver.model.plan import Assignment, Candidate
 from edriver.model.store_address import StoreAddress
 from edriver.worker import context
-from edriver.worker.assignment import Assignment
 from edriver.worker.restart import standby
 from edriver.worker.restart.environment import torchrun_environment
 from edriver.worker.restart.script import own_traceback, run_script

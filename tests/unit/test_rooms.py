@@ -1,4 +1,4 @@
-"""The rooms of the package: what `lint-imports` does not check. Who may import whom stands in pyproject.toml."""
+"""The rooms of the package and of its tests: what `lint-imports` does not check. Its contracts: pyproject.toml."""
 
 from __future__ import annotations
 
@@ -65,6 +65,19 @@ def test_what_comes_from_outside_is_never_run(module: str) -> None:
         if isinstance(node, ast.Call):
             assert not (isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile", "__import__"))
             assert not any(keyword.arg == "shell" for keyword in node.keywords)
+
+
+IMPORT = re.compile(r"^ *(?:from [\w.]+ import (?:\([^)]*\)|.*)|import .*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_no_test_module_is_imported(folder: str) -> None:
+    """What several need lives in a helper module, or in a conftest.py."""
+    paths = sorted((ROOT.parent / folder).rglob("*.py"))
+    assert paths
+    for path in paths:
+        imports = IMPORT.findall(path.read_text())
+        assert [line for line in imports if re.search(r"\btest_\w+", line)] == [], path
 
 
 def test_the_way_of_a_host_line_is_where_the_architecture_says() -> None:

@@ -14,8 +14,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, version_of
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
-from edriver.worker.rounds.loop import End, RoundLoop
-from edriver.worker.rounds.participant import Participant, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop
 
 STORE = StoreAddress("a", 7007)
 
@@ -57,10 +56,10 @@ class Worker:
     def place(self, fallback_size: int = 0) -> None:
         """It is assigned to the next round."""
         self._n += 1
-        seat = rounds_pb2.RankAssignment(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+        seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="a", port=7001)
         shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=1, store=store, fallback_size=fallback_size)
-        self.take(assign_place=pb.AssignPlace(round=shared, member=seat))
+        self.take(assignment=pb.Assignment(round=shared, seat=seat))
 
     @property
     def round_id(self) -> rounds_pb2.RoundId:
@@ -86,17 +85,17 @@ class Worker:
         at = self.participant.boundaries + 1
         self.take(stop_at=pb.StopAt(round_id=self.round_id, number=1, boundary=at))
 
-    def boundary(self) -> Verdict | Effect:
+    def boundary(self) -> BoundaryVerdict | Effect:
         """Reach a boundary; returns its verdict, or the effect that it waits for."""
         if not self.participant.passed(committed=False):
-            return Verdict.PASS
+            return BoundaryVerdict.PASS
         found = self._go_on(self.loop.boundary(), None)
-        assert isinstance(found, Verdict | effects.WaitForChange | effects.Complain), found
+        assert isinstance(found, BoundaryVerdict | effects.WaitForChange | effects.Complain), found
         return found
 
     @property
     def offered(self) -> tuple[Version, str]:
-        waiting = self.message[-1].waiting
+        waiting = self.message[-1].worker_waiting
         return version_of(waiting.version), waiting.digest
 
     def _go_on(self, steps: Generator[Effect, Any, Any], answer: Any) -> Any:
@@ -139,7 +138,7 @@ def entered(clean: bool = True) -> Worker:
 
 def test_from_entry_to_the_end_of_the_last_round() -> None:
     worker = entered()
-    assert worker.log == ["Digest", "NewestCheckpoint", "say waiting"]
+    assert worker.log == ["Digest", "NewestCheckpoint", "say worker_waiting"]
     assert worker.offered == (NO_VERSION, "of the commit")
     worker.place()
     assert worker.step(None) == effects.Build()
@@ -147,7 +146,7 @@ def test_from_entry_to_the_end_of_the_last_round() -> None:
     assert worker.step(True) == effects.Train()
     assert worker.participant.committed == Version(RoundId(1, 1), 0)
     assert worker.step(None) == effects.WaitForChange()
-    assert worker.log[-1] == "say done"
+    assert worker.log[-1] == "say worker_done"
     worker.take(finish=pb.Finish(round_id=worker.round_id))
     assert worker.step(None) is End.FINISHED
 
@@ -182,7 +181,7 @@ def test_a_worker_whose_run_has_no_driver_leaves_at_its_next_boundary(checkpoint
     worker = entered()
     worker.train(boundaries=2)
     worker.take(**driver_gone(checkpoint))
-    assert worker.boundary() is Verdict.STOP
+    assert worker.boundary() is BoundaryVerdict.STOP
     assert worker.step(Raised.HOSTS_UPDATED) is End.LEFT
     assert worker.offered == (Version(RoundId(1, 1), 3), "of the boundary")
     assert worker.log[worker.log.index("Forget") + 1 :] == ["LastCheckpoint"] * checkpoint
@@ -194,7 +193,7 @@ def test_a_boundary_that_waits_for_a_verdict_waits_no_longer() -> None:
     worker.take(hosts_updated=pb.HostsUpdated(round_id=worker.round_id, number=1))
     assert worker.boundary() == effects.WaitForChange(for_verdict=True)
     worker.take(**driver_gone())
-    assert worker.boundary() is Verdict.STOP
+    assert worker.boundary() is BoundaryVerdict.STOP
 
 
 @pytest.mark.parametrize(("clean", "back"), [(True, "ReturnToBoundary"), (False, "Restore")])
@@ -257,7 +256,7 @@ def test_the_loss_of_a_peer_is_reported_before_the_worker_waits(raised: Raised) 
     worker.train(commits=1)
     assert worker.step(raised) == effects.WaitForChange()
     kind = "collective_raised" if raised is Raised.PEER_LOST else "peer_unproven"
-    after = ["Digest", "NewestCheckpoint", "say waiting", "ReturnToBoundary", "Forget"]
+    after = ["Digest", "NewestCheckpoint", "say worker_waiting", "ReturnToBoundary", "Forget"]
     assert worker.log == ["Stopped", "Describe", f"say {kind}", "IsClean", *after]
     message = worker.message[0]
     assert "the traceback" in (message.collective_raised.traceback, message.peer_unproven.reason)
@@ -274,7 +273,7 @@ def test_of_a_round_that_was_aborted_nothing_is_reported(raised: Raised) -> None
         "IsClean",
         "Digest",
         "NewestCheckpoint",
-        "say waiting",
+        "say worker_waiting",
         "ReturnToBoundary",
         "Forget",
     ]
@@ -307,7 +306,7 @@ def test_where_fewer_have_trained_the_scripts_own_error_leads_back_to_the_last_b
         worker.abort()
     assert worker.step(Raised.OWN) == effects.WaitForChange()
     failed, _ = worker.message
-    assert failed.failed.rejoins
+    assert failed.worker_failed.rejoins
     assert worker.offered == (Version(RoundId(1, 2), 0), "of the boundary")
     assert worker.log[-2:] == ["ReturnToBoundary", "Forget"]
 
@@ -348,7 +347,7 @@ def test_what_is_offered_is_what_it_goes_back_to(clean: bool, boundaries: int, d
     worker.train(commits=1, boundaries=2)
     worker.step(Raised.PEER_LOST)
     assert worker.offered == (Version(RoundId(1, 1), boundaries), digest)
-    assert worker.log[-3:] == ["say waiting", way, "Forget"]
+    assert worker.log[-3:] == ["say worker_waiting", way, "Forget"]
 
 
 @pytest.mark.parametrize(
@@ -370,7 +369,7 @@ def test_at_an_agreed_boundary_the_state_is_offered_as_it_is(clean: bool, bounda
         "Stopped",
         "Digest",
         "NewestCheckpoint",
-        "say waiting",
+        "say worker_waiting",
         "IsClean",
         *["Save"] * saves,
         "Forget",
@@ -392,7 +391,7 @@ def test_a_worker_is_done_once_its_device_is() -> None:
     worker = entered()
     worker.train(commits=1)
     worker.step(None)
-    assert worker.log == ["Settle", "say done"]
+    assert worker.log == ["Settle", "say worker_done"]
 
 
 def test_a_peer_may_be_lost_while_a_device_finishes_the_last_step() -> None:
@@ -400,7 +399,7 @@ def test_a_peer_may_be_lost_while_a_device_finishes_the_last_step() -> None:
     worker.train(commits=1)
     worker.settled = Raised.PEER_LOST
     assert worker.step(None) == effects.WaitForChange()
-    assert "say done" not in worker.log
+    assert "say worker_done" not in worker.log
     assert worker.log[-2:] == ["ReturnToBoundary", "Forget"]
 
 
@@ -420,7 +419,14 @@ def test_an_abort_reaches_a_worker_that_is_done() -> None:
     worker.step(None)
     worker.abort()
     assert worker.step(None) == effects.WaitForChange()
-    assert worker.log[-6:] == ["IsClean", "Digest", "NewestCheckpoint", "say waiting", "ReturnToBoundary", "Forget"]
+    assert worker.log[-6:] == [
+        "IsClean",
+        "Digest",
+        "NewestCheckpoint",
+        "say worker_waiting",
+        "ReturnToBoundary",
+        "Forget",
+    ]
     assert "Describe" not in worker.log
 
 
@@ -430,7 +436,7 @@ def test_an_abort_reaches_a_worker_that_is_done() -> None:
 def test_the_first_boundary_of_a_round_is_reported() -> None:
     worker = entered()
     worker.train()
-    assert [worker.boundary() for _ in range(3)] == [Verdict.PASS] * 3
+    assert [worker.boundary() for _ in range(3)] == [BoundaryVerdict.PASS] * 3
     assert worker.log == ["FirstBoundary"]
 
 
@@ -445,7 +451,7 @@ def test_a_boundary_that_stops_and_one_after_it() -> None:
     worker = entered()
     worker.train()
     worker.stop_here()
-    assert worker.boundary() is Verdict.STOP
+    assert worker.boundary() is BoundaryVerdict.STOP
     assert [worker.boundary() for _ in range(2)] == [effects.Complain(Complaint.CALLED_AGAIN)] * 2
 
 
@@ -453,7 +459,7 @@ def test_a_boundary_of_a_broken_round_and_one_after_it() -> None:
     worker = entered()
     worker.train()
     worker.abort()
-    assert worker.boundary() is Verdict.ABORT
+    assert worker.boundary() is BoundaryVerdict.ABORT
     assert worker.boundary() == effects.Complain(Complaint.CALLED_AGAIN)
 
 
@@ -487,9 +493,9 @@ def test_what_the_script_changes_between_two_runs_is_offered() -> None:
     assert worker.step(None) is End.FINISHED
     worker.log.clear()
     worker.enter()
-    assert worker.log == ["Save", "Keep", "Digest", "NewestCheckpoint", "say waiting"]
+    assert worker.log == ["Save", "Keep", "Digest", "NewestCheckpoint", "say worker_waiting"]
     assert worker.offered == (Version(RoundId(1, 1), 3), "of the commit")
-    assert worker.message[-1].waiting.ordinal == 2
+    assert worker.message[-1].worker_waiting.ordinal == 2
 
 
 def test_a_worker_that_has_trained_in_no_round_has_nothing_to_mark() -> None:
@@ -498,7 +504,7 @@ def test_a_worker_that_has_trained_in_no_round_has_nothing_to_mark() -> None:
     assert worker.step(None) is End.SKIPPED
     worker.log.clear()
     worker.enter()
-    assert worker.log == ["Digest", "NewestCheckpoint", "say waiting"]
+    assert worker.log == ["Digest", "NewestCheckpoint", "say worker_waiting"]
     assert worker.offered[0] == NO_VERSION
 
 
@@ -514,28 +520,28 @@ def test_a_worker_that_was_never_synced_looks_for_a_checkpoint_and_a_survivor_do
     worker = Worker(clean=True)
     looked(worker, 40)
     worker.enter()
-    assert worker.message[-1].waiting.checkpoint_steps == 40
+    assert worker.message[-1].worker_waiting.checkpoint_steps == 40
     worker.train(boundaries=1)
     worker.abort()
     worker.boundary()
     worker.step(Raised.PEER_LOST)
     assert worker.looks == [True, False]
-    assert worker.message[-1].waiting.HasField("checkpoint_steps")
+    assert worker.message[-1].worker_waiting.HasField("checkpoint_steps")
 
 
 def test_a_state_without_checkpoints_offers_none() -> None:
-    assert not entered().message[-1].waiting.HasField("checkpoint_steps")
+    assert not entered().message[-1].worker_waiting.HasField("checkpoint_steps")
 
 
 def test_a_worker_that_waits_looks_again_when_it_is_asked() -> None:
     worker = Worker(clean=True)
     looked(worker, 40)
     worker.enter()
-    before = worker.message[-1].waiting
+    before = worker.message[-1].worker_waiting
     looked(worker, 70)
-    worker.take(look_again=pb.LookAgain())
+    worker.take(find_newest_checkpoint=pb.FindNewestCheckpoint())
     assert worker.step(None) == effects.WaitForChange()
-    after = worker.message[-1].waiting
+    after = worker.message[-1].worker_waiting
     assert (before.checkpoint_steps, after.checkpoint_steps) == (40, 70)
     assert (after.ordinal, after.version, after.store) == (before.ordinal, before.version, before.store)
     assert worker.step(None) == effects.WaitForChange()
@@ -545,6 +551,6 @@ def test_a_worker_that_waits_looks_again_when_it_is_asked() -> None:
 def test_a_member_of_a_round_does_not_look_again() -> None:
     worker = entered()
     worker.train()
-    worker.take(look_again=pb.LookAgain())
+    worker.take(find_newest_checkpoint=pb.FindNewestCheckpoint())
     worker.step(Raised.PEER_LOST)
     assert worker.looks == [True, False]

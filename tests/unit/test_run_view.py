@@ -29,7 +29,7 @@ from tests.unit.history_story import (
     phases_of,
     spent_of,
 )
-from tests.unit.test_metrics import recovered
+from tests.unit.metrics_story import recovered
 
 
 def folded(events: list[status_pb2.Event]) -> RunView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edriver.driver.core.selection import select, wanted_members
-from tests.unit.test_ranks import candidates, version
+from tests.unit.offers import candidates, version
 
 
 @pytest.mark.parametrize(

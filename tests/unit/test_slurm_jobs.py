@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,12 @@ from edriver.driver.engines.slurm import pass_on
 from edriver.driver.engines.slurm.broker import LOOK_INTERVAL, JobBroker
 from edriver.driver.engines.slurm.commands import SlurmError
 from edriver.driver.engines.slurm.health import JOIN_TIMEOUT, LAST_PAUSE, JobHealth
-from edriver.driver.engines.slurm.jobs import Job, Plan, parse_jobs, plan, queue_text
+from edriver.driver.engines.slurm.jobs import Job, JobChanges, parse_jobs, plan, queue_text
 from edriver.driver.engines.slurm.submission import Submission
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
 from edriver.system.runs import RUN_FOLDER_VARIABLE
 from tests.slurm_answers import Answers
+from tests.waiting import until
 
 
 def job(number: int, state: str = "RUNNING", node: str = "", reason: str = "None") -> Job:
@@ -43,32 +43,40 @@ WAITING = [job(4, "PENDING"), job(5, "PENDING")]
 @pytest.mark.parametrize(
     ("jobs", "slots", "unused", "expected"),
     [
-        pytest.param([], 5, [], Plan(submit=3), id="as-many-as-hold-the-slots"),
-        pytest.param([*RUNNING, *WAITING], 10, [], Plan(), id="enough"),
-        pytest.param([*RUNNING, job(6, "COMPLETING"), job(7, "PREEMPTED")], 8, [], Plan(submit=1), id="preempted"),
-        pytest.param([*RUNNING, *WAITING], 8, [], Plan(cancel=("5",)), id="the-latest-that-waits-goes-first"),
-        pytest.param([*RUNNING, *WAITING], 4, ["b.job2"], Plan(cancel=("5", "4", "2")), id="and-what-is-not-used"),
-        pytest.param(RUNNING, 2, [], Plan(), id="what-is-used-stays"),
-        pytest.param(RUNNING, 6, ["x.job9", "c.job3"], Plan(1, ("3",)), id="another-in-the-place-of-a-drained-one"),
-        pytest.param([], 1000, [], Plan(submit=16), id="some-at-a-time"),
+        pytest.param([], 5, [], JobChanges(submit=3), id="as-many-as-hold-the-slots"),
+        pytest.param([*RUNNING, *WAITING], 10, [], JobChanges(), id="enough"),
+        pytest.param(
+            [*RUNNING, job(6, "COMPLETING"), job(7, "PREEMPTED")], 8, [], JobChanges(submit=1), id="preempted"
+        ),
+        pytest.param([*RUNNING, *WAITING], 8, [], JobChanges(cancel=("5",)), id="the-latest-that-waits-goes-first"),
+        pytest.param(
+            [*RUNNING, *WAITING], 4, ["b.job2"], JobChanges(cancel=("5", "4", "2")), id="and-what-is-not-used"
+        ),
+        pytest.param(RUNNING, 2, [], JobChanges(), id="what-is-used-stays"),
+        pytest.param(
+            RUNNING, 6, ["x.job9", "c.job3"], JobChanges(1, ("3",)), id="another-in-the-place-of-a-drained-one"
+        ),
+        pytest.param([], 1000, [], JobChanges(submit=16), id="some-at-a-time"),
     ],
 )
-def test_plan(jobs: list[Job], slots: int, unused: list[str], expected: Plan) -> None:
+def test_plan(jobs: list[Job], slots: int, unused: list[str], expected: JobChanges) -> None:
     assert plan(jobs, slots, 2, [], unused) == expected
 
 
 def test_a_host_counts_whose_job_slurm_no_longer_has() -> None:
     hosts = ["a.job1", "b.job2"]
-    assert plan([job(1, "NODE_FAIL", "a"), job(2, node="b")], 4, 2, hosts, []) == Plan()
-    assert plan([job(1, "PENDING", reason="BeginTime"), job(2, node="b")], 4, 2, hosts, []) == Plan(cancel=("1",))
-    assert plan([job(1, "NODE_FAIL", "a"), job(2, node="b")], 4, 2, hosts, ["a.job1"]) == Plan(submit=1)
+    assert plan([job(1, "NODE_FAIL", "a"), job(2, node="b")], 4, 2, hosts, []) == JobChanges()
+    assert plan([job(1, "PENDING", reason="BeginTime"), job(2, node="b")], 4, 2, hosts, []) == JobChanges(cancel=("1",))
+    assert plan([job(1, "NODE_FAIL", "a"), job(2, node="b")], 4, 2, hosts, ["a.job1"]) == JobChanges(submit=1)
 
 
 def test_a_job_that_slurm_queues_again_is_the_same_ask() -> None:
     ending = [job(1, "COMPLETING", "a"), job(2, node="b")]
-    assert plan(ending, 4, 2, [], [], requeued=True) == Plan()
-    assert plan(ending, 4, 2, [], []) == Plan(submit=1)
-    assert plan([*ending, job(3, "PENDING")], 4, 2, [], [], requeued=True) == Plan(), "another is not given up for it"
+    assert plan(ending, 4, 2, [], [], requeued=True) == JobChanges()
+    assert plan(ending, 4, 2, [], []) == JobChanges(submit=1)
+    assert plan([*ending, job(3, "PENDING")], 4, 2, [], [], requeued=True) == JobChanges(), (
+        "another is not given up for it"
+    )
 
 
 def test_a_job_that_starts_elsewhere_is_waited_for_again() -> None:
@@ -99,10 +107,7 @@ def test_a_notice_is_passed_on() -> None:
     agent = subprocess.Popen(["sleep", "3600"])
     passing = subprocess.Popen([sys.executable, "-I", "-S", pass_on.__file__, str(agent.pid)])
     try:
-        deadline = time.monotonic() + 20
-        while "sigtimedwait" not in Path(f"/proc/{passing.pid}/wchan").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: "sigtimedwait" in Path(f"/proc/{passing.pid}/wchan").read_text(), "it waits for signals")
         passing.terminate()
         assert passing.wait(20) == 0
         assert agent.wait(20) == -signal.SIGUSR1
@@ -120,42 +125,42 @@ class Queue:
         self.now = 0.0
         self.broker = JobBroker(SUBMISSION, self.answers, lambda: self.now)
 
-    def meet(self, slots: int, seconds: float = 0.0, hosts: tuple[str, ...] = ()) -> list[str]:
+    def reconcile(self, slots: int, seconds: float = 0.0, hosts: tuple[str, ...] = ()) -> list[str]:
         """Call it once a second for so long; the commands that were run, squeue aside."""
         self.answers.asked.clear()
         for _ in range(1 + int(seconds)):
-            asyncio.run(self.broker.meet(Demand(slots, 1, hosts=hosts)))
+            asyncio.run(self.broker.reconcile(Demand(slots, 1, hosts=hosts)))
             self.now += 1.0
         return [line.split()[0] for line in self.answers.asked if not line.startswith("squeue")]
 
 
 def test_a_broker_submits_what_is_missing() -> None:
     queue = Queue()
-    assert queue.meet(4) == ["sbatch", "sbatch"]
+    assert queue.reconcile(4) == ["sbatch", "sbatch"]
     queue.answers.printed["squeue"] = "1|PENDING|Priority|\n2|RUNNING|None|a\n"
-    assert queue.meet(4, 20) == []
+    assert queue.reconcile(4, 20) == []
     assert len(queue.answers.asked) <= 5, "slurmctld is asked every few seconds"
-    assert queue.meet(6) == ["sbatch"], "a change of the demand is not left waiting"
-    assert queue.meet(2) == ["scancel"], "one waits that is too much"
+    assert queue.reconcile(6) == ["sbatch"], "a change of the demand is not left waiting"
+    assert queue.reconcile(2) == ["scancel"], "one waits that is too much"
 
 
 def test_a_broker_whose_first_job_is_refused_cannot_be_used() -> None:
     queue = Queue()
     queue.answers.printed["sbatch"] = SlurmError("sbatch exited with code 1; Invalid partition")
     with pytest.raises(UnusableBrokerError, match=r"Slurm takes no job of this run: sbatch .* Invalid partition"):
-        queue.meet(2)
+        queue.reconcile(2)
 
 
 def test_a_broker_backs_off_when_the_queue_refuses() -> None:
     queue = Queue()
-    queue.meet(2)
+    queue.reconcile(2)
     queue.answers.printed["sbatch"] = SlurmError("sbatch exited with code 1; QOSMaxSubmitJobPerUserLimit")
-    refused = queue.meet(2, 3600)
+    refused = queue.reconcile(2, 3600)
     assert 10 < len(refused) < 25, "5 s, 10 s, up to 5 min"
     queue.answers.printed["sbatch"] = "2\n"
-    assert queue.meet(2, LAST_PAUSE + 10)
+    assert queue.reconcile(2, LAST_PAUSE + 10)
     queue.answers.printed["sbatch"] = SlurmError("sbatch exited with code 1; QOSMaxSubmitJobPerUserLimit")
-    assert len(queue.meet(2, 40)) >= 3, "a job that was accepted has made the pauses short again"
+    assert len(queue.reconcile(2, 40)) >= 3, "a job that was accepted has made the pauses short again"
 
 
 def test_a_broker_backs_off_from_jobs_that_fail_at_once() -> None:
@@ -163,7 +168,7 @@ def test_a_broker_backs_off_from_jobs_that_fail_at_once() -> None:
     ended = ""
     submitted = 0
     for _ in range(600):
-        if queue.meet(2):
+        if queue.reconcile(2):
             submitted += 1
             ended += f"{submitted}|FAILED|NonZeroExitCode|a\n"
         queue.answers.printed["squeue"] = ended
@@ -175,26 +180,26 @@ def test_a_broker_waits_for_a_slurmctld_that_does_not_answer() -> None:
     queue.answers.printed["squeue"] = SlurmError("squeue exited with code 1")
     for _ in range(3):
         with pytest.raises(BrokerError, match="Slurm does not answer"):
-            queue.meet(2)
+            queue.reconcile(2)
         queue.now += 1.0
     assert queue.answers.asked == [], "it is not asked again at once"
     queue.answers.printed["squeue"] = ""
     queue.now += LOOK_INTERVAL
-    assert queue.meet(2, LOOK_INTERVAL)[0] == "sbatch"
+    assert queue.reconcile(2, LOOK_INTERVAL)[0] == "sbatch"
 
 
 def test_a_job_whose_agent_is_gone_is_cancelled_and_replaced() -> None:
     queue = Queue()
     queue.answers.printed["squeue"] = "1|RUNNING|None|a\n"
-    assert queue.meet(2, 20, ("a.job1",)) == []
-    assert queue.meet(2, LOOK_INTERVAL) == ["scancel", "sbatch"]
+    assert queue.reconcile(2, 20, ("a.job1",)) == []
+    assert queue.reconcile(2, LOOK_INTERVAL) == ["scancel", "sbatch"]
 
 
 def test_a_job_whose_agent_does_not_come_is_cancelled_in_time() -> None:
     queue = Queue()
     queue.answers.printed["squeue"] = "1|RUNNING|None|a\n"
-    assert queue.meet(2, JOIN_TIMEOUT - 10) == []
-    assert "scancel" in queue.meet(2, 20)
+    assert queue.reconcile(2, JOIN_TIMEOUT - 10) == []
+    assert "scancel" in queue.reconcile(2, 20)
 
 
 def test_a_broker_gives_all_back_at_the_end() -> None:

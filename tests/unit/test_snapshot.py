@@ -16,8 +16,8 @@ import pytest
 from edriver.driver.core.membership import Membership
 from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.codec import CodecError
-from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, Turn
+from edriver.driver.journal.entries import JournalEntry
+from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.journal.state import PIECE, StateCodec
 from edriver.driver.observe.event_buffer import EventBuffer
@@ -34,19 +34,19 @@ from tests.sim.random_events import RandomEvents
 from tests.sim.scanning import check_indexes
 
 HEAD = Head("5d2f01aa", (), "/", {}, b"k" * 32, "")
-EVENT = Entry(1.0, 2.0, events.DrainRequested("a", None, "x" * 1000, "me"))
+EVENT = JournalEntry(1.0, 2.0, events.DrainRequested("a", None, "x" * 1000, "me"))
 
 
 def test_a_snapshot_takes_the_place_of_the_events_before_it(tmp_path: Path) -> None:
     first = SqliteJournal.create(tmp_path / "journal.sqlite3", HEAD)
     assert first.snapshot() is None
-    first.append([Turn(EVENT)])
-    first.keep_snapshot(3.0, 4.0, b'{"a": 1}')
-    first.append([Turn(Entry(5.0, 6.0, events.Ticked()), (7, 1, 0))])
+    first.append([JournalRecord(EVENT)])
+    first.write_snapshot(3.0, 4.0, b'{"a": 1}')
+    first.append([JournalRecord(JournalEntry(5.0, 6.0, events.Ticked()), (7, 1, 0))])
     first.close()
     then = SqliteJournal.take_over(first.path)
     assert then.snapshot() == (3.0, 4.0, {"a": 1})
-    assert list(then.entries()) == [Entry(5.0, 6.0, events.Ticked())]
+    assert list(then.entries()) == [JournalEntry(5.0, 6.0, events.Ticked())]
     assert list(then.links()) == [(7, 1, 0)]
     then.close()
 
@@ -55,9 +55,9 @@ def test_the_journal_of_a_long_run_does_not_grow(tmp_path: Path) -> None:
     journal = SqliteJournal.create(tmp_path / "journal.sqlite3", HEAD)
     snapshots = 0
     for _ in range(5 * SNAPSHOT_BYTES // 1000):
-        journal.append([Turn(EVENT)])
+        journal.append([JournalRecord(EVENT)])
         if journal.wants_snapshot:
-            journal.keep_snapshot(0.0, 0.0, b"s" * 1000)
+            journal.write_snapshot(0.0, 0.0, b"s" * 1000)
             snapshots += 1
     assert 3 <= snapshots <= 7
     journal.close()
@@ -66,9 +66,9 @@ def test_the_journal_of_a_long_run_does_not_grow(tmp_path: Path) -> None:
 
 def test_large_snapshots_are_rare(tmp_path: Path) -> None:
     journal = SqliteJournal.create(tmp_path / "journal.sqlite3", HEAD)
-    journal.keep_snapshot(0.0, 0.0, bytes(SNAPSHOT_BYTES))
+    journal.write_snapshot(0.0, 0.0, bytes(SNAPSHOT_BYTES))
     for _ in range(2 * SNAPSHOT_BYTES // 1000):
-        journal.append([Turn(EVENT)])
+        journal.append([JournalRecord(EVENT)])
     assert not journal.wants_snapshot
     assert SNAPSHOT_SHARE > 2
     journal.close()
@@ -353,7 +353,7 @@ def test_stragglers_stay_what_they_were_until_enough_is_known_again() -> None:
     for n in range(1, 61):
         for worker_id in (1, 2):
             first.hear(heartbeat(worker_id, n), 6.0 + n)
-        first.history.look()
+        first.history.check_pace()
     slow = [each.worker_id for each in first.history.pace.stragglers()]
     assert slow == [2]
     second = Driver()
@@ -362,17 +362,17 @@ def test_stragglers_stay_what_they_were_until_enough_is_known_again() -> None:
     for n in range(61, 140):
         for worker_id in (1, 2):
             second.hear(heartbeat(worker_id, n), 6.0 + n)
-        assert second.history.look() == []
+        assert second.history.check_pace() == []
         assert [each.worker_id for each in second.history.pace.stragglers()] == slow
 
 
 def test_a_message_that_was_not_safe_comes_again() -> None:
-    link: Link[Any] = Link(safe_at_once=False)
+    link: Link[Any] = Link(acknowledge_at_once=False)
     order = link.send(agent_pb2.ConnectResponse())
     for seq in (1, 2):
         assert link.receive(agent_pb2.ConnectRequest(seq=seq))
-    link.keep_safe(1)
-    after: Link[Any] = Link(safe_at_once=False)
+    link.mark_durable(1)
+    after: Link[Any] = Link(acknowledge_at_once=False)
     after.restore(state_codec().read(json.loads(json.dumps(state_codec().save(link=link.state))), "link"))
     assert [message.seq for message in after.again()] == [order.seq]
     assert not after.receive(agent_pb2.ConnectRequest(seq=1))

@@ -10,7 +10,7 @@ import pytest
 
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, collective_timeout, limits_of, text_of
 from edriver.worker import context, training_phase
-from edriver.worker.watch.stall import MAX_CHECK_INTERVAL, Stall, StallWatch, stacks
+from edriver.worker.watch.stall import MAX_CHECK_INTERVAL, StallReport, StallWatch, stacks
 
 
 class Time:
@@ -41,7 +41,7 @@ def thread_in(filename: str) -> Iterator[threading.Thread]:
         thread.join(20)
 
 
-def looked_at(watch: StallWatch, time: Time, seconds: float, phase: Phase = Phase.STEP) -> list[Stall]:
+def looked_at(watch: StallWatch, time: Time, seconds: float, phase: Phase = Phase.STEP) -> list[StallReport]:
     """The stalls that are found while this time passes without progress."""
     found = []
     for _ in range(int(seconds)):

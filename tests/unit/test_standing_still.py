@@ -21,9 +21,9 @@ def test_a_standstill_is_reported_once_and_its_end_once(sign: str) -> None:
         if window in (0, 4):
             watch.hear() if sign == "output" else used.__setitem__(0, used[0] + 0.2)
         now[0] += 9
-        assert watch.look() is None
+        assert watch.check() is None
         now[0] += 1
-        found.append(watch.look())
+        found.append(watch.check())
     assert found == [None, 10.0, None, None, 0.0, 10.0, None, None]
 
 

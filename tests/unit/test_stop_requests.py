@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.stop_requests import StopRequests
 from edriver.model import events

@@ -21,6 +21,12 @@ def test_what_is_not_a_number_is_not_added_to(value: bytes) -> None:
         added(value, 1)
 
 
+@pytest.mark.parametrize(("value", "more"), [(MAX_NUMBER, 1), (1, MAX_NUMBER), (-MAX_NUMBER, -1)])
+def test_a_sum_that_no_other_store_could_hold_is_refused(value: int, more: int) -> None:
+    with pytest.raises(NotANumberError, match=f"the sum would be beyond {MAX_NUMBER}, "):
+        added(b"%d" % value, more)
+
+
 @pytest.mark.parametrize(
     ("value", "expected", "answer", "is_set"),
     [

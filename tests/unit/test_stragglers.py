@@ -7,7 +7,14 @@ from statistics import median
 
 import pytest
 
-from edriver.driver.observe.pace.stragglers import Step, StepReport, Verdict, Window, _median_of_others, stragglers
+from edriver.driver.observe.pace.stragglers import (
+    Step,
+    StepReport,
+    StragglerVerdict,
+    Window,
+    _median_of_others,
+    stragglers,
+)
 from edriver.text.pace_text import straggler_text
 from edriver.v1 import pace_pb2
 from edriver.wire.conversion import duration, timestamp
@@ -28,7 +35,7 @@ def steps_of(*members: Parts) -> dict[int, Step]:
     }
 
 
-def found(earlier: dict[int, Step], later: dict[int, Step], known: tuple[int, ...] = ()) -> dict[int, Verdict]:
+def found(earlier: dict[int, Step], later: dict[int, Step], known: tuple[int, ...] = ()) -> dict[int, StragglerVerdict]:
     return stragglers({one: (earlier[one], later[one]) for one in earlier}, dict.fromkeys(known))
 
 
@@ -127,7 +134,7 @@ class Members:
             sample = StepReport(self.now, self.boundaries, self.watched[number], self.waiting[number], 0.0, 0.0)
             self.windows[number].add(sample)
 
-    def verdicts(self, known: tuple[int, ...] = ()) -> dict[int, Verdict]:
+    def verdicts(self, known: tuple[int, ...] = ()) -> dict[int, StragglerVerdict]:
         halves = {}
         for number, window in enumerate(self.windows):
             if (pair := window.halves(self.now)) is not None:

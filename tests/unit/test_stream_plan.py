@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from edriver.worker.sampler.stream_block import MAX_STEPS, Block, Part, batches_of
-from edriver.worker.sampler.stream_course import Course, Report, StreamSettings
-from edriver.worker.sampler.stream_plan import Plan, cut, samples_in
-from edriver.worker.sampler.stream_shards import Piece, Progress, Range, shard_order
+from edriver.worker.sampler.stream_block import MAX_STEPS, BatchPart, Block, batches_of
+from edriver.worker.sampler.stream_plan import ShardPlan, cut, samples_in
+from edriver.worker.sampler.stream_schedule import EpochSchedule, Report, StreamSettings
+from edriver.worker.sampler.stream_shards import EpochProgress, Piece, Range, shard_order
 
 
-def progress_of(shards: int, done: list[Piece], lengths: dict[int, int]) -> Progress:
-    progress = Progress(shards)
+def progress_of(shards: int, done: list[Piece], lengths: dict[int, int]) -> EpochProgress:
+    progress = EpochProgress(shards)
     for piece in done:
         progress.take(piece)
     for shard, length in lengths.items():
@@ -34,11 +34,11 @@ def test_a_state_says_the_same_as_json_too() -> None:
     progress = progress_of(5, [Piece(0, 0, 4), Piece(1, 0, 2), Piece(1, 5, 6)], {0: 4, 3: 0, 4: 9})
     progress.readers[1] = (2, '{"at": 2}')
     state = json.loads(json.dumps(progress.state()))
-    again = Progress.of_state(state, 5)
+    again = EpochProgress.of_state(state, 5)
     assert [again.left(shard) for shard in range(5)] == [progress.left(shard) for shard in range(5)]
     assert (again.lengths, again.readers) == (progress.lengths, progress.readers)
     with pytest.raises(ValueError, match="the stream's state is of 5 shards, and there are 4 here"):
-        Progress.of_state(state, 4)
+        EpochProgress.of_state(state, 4)
 
 
 @pytest.mark.parametrize("length", [3, 9])
@@ -61,7 +61,7 @@ def test_chunks_of_a_shared_shard_go_round() -> None:
 
 
 def test_a_worker_without_shards_gets_half_of_anothers_and_then_joins_in() -> None:
-    plan, progress = Plan([0, 1, 2, 3, 4, 5], 2, 4), progress_of(6, [], {1: 0, 3: 0, 5: 0})
+    plan, progress = ShardPlan([0, 1, 2, 3, 4, 5], 2, 4), progress_of(6, [], {1: 0, 3: 0, 5: 0})
     assert plan.balance(progress)
     assert [[part.shard for part in plan.ranges(rank, progress)] for rank in range(2)] == [[0, 2], [4]]
     for shard in (2, 4):
@@ -77,7 +77,7 @@ def test_a_worker_without_shards_gets_half_of_anothers_and_then_joins_in() -> No
 
 def test_samples_are_moved_once_all_lengths_are_known_and_repeated_in_the_last_row() -> None:
     progress = progress_of(2, [], {0: 9, 1: 2})
-    plan = Plan([0, 1], 3, 2)
+    plan = ShardPlan([0, 1], 3, 2)
     plan.move(progress, 2)
     held = [[Piece(*part[:2], part.stop or 0) for part in plan.ranges(rank, progress)] for rank in range(3)]
     assert all(samples_in(pieces) >= 2 for pieces in held)
@@ -100,16 +100,16 @@ def test_cut_takes_from_the_front() -> None:
 def test_lanes_take_turns_and_put_their_rests_together() -> None:
     batches = batches_of([[Piece(0, 0, 5)], [Piece(1, 0, 3)]], 2)
     assert batches == [
-        [Part(0, [Piece(0, 0, 2)])],
-        [Part(1, [Piece(1, 0, 2)])],
-        [Part(0, [Piece(0, 2, 4)])],
-        [Part(1, [Piece(1, 2, 3)]), Part(0, [Piece(0, 4, 5)])],
+        [BatchPart(0, [Piece(0, 0, 2)])],
+        [BatchPart(1, [Piece(1, 0, 2)])],
+        [BatchPart(0, [Piece(0, 2, 4)])],
+        [BatchPart(1, [Piece(1, 2, 3)]), BatchPart(0, [Piece(0, 4, 5)])],
     ]
     assert len(batches_of([[Piece(0, 0, 999)]], 1)) == MAX_STEPS
 
 
 def test_a_block_has_as_many_steps_as_the_worker_with_the_fewest() -> None:
-    block = Block(Progress(2), [batches_of([[Piece(0, 0, 6)]], 2), batches_of([[Piece(1, 0, 4)]], 2)])
+    block = Block(EpochProgress(2), [batches_of([[Piece(0, 0, 6)]], 2), batches_of([[Piece(1, 0, 4)]], 2)])
     assert (block.steps, len(block.of(0))) == (2, 2)
     assert [block.after(steps).samples_done() for steps in (2, 0, 1)] == [8, 0, 4]
 
@@ -123,19 +123,19 @@ def test_a_report_arrives_as_it_was() -> None:
 
 
 def test_workers_that_disagree_are_refused() -> None:
-    courses = [Course(Progress(1), [0], rank, 2, TERMS._replace(batch_size=4 + rank)) for rank in range(2)]
+    courses = [EpochSchedule(EpochProgress(1), [0], rank, 2, TERMS._replace(batch_size=4 + rank)) for rank in range(2)]
     with pytest.raises(ValueError, match="rank 1 iterates a stream with batch_size 5, and rank 0 one with 4"):
-        courses[0].agree([course.report([[]], {}, {}) for course in courses])
+        courses[0].agree([schedule.report([[]], {}, {}) for schedule in courses])
 
 
 def test_of_several_readers_of_a_shard_the_one_behind_counts() -> None:
-    courses = [Course(Progress(1), [0], rank, 2, TERMS) for rank in range(2)]
+    courses = [EpochSchedule(EpochProgress(1), [0], rank, 2, TERMS) for rank in range(2)]
     readers = [{0: (8, "b")}, {0: (4, "a")}]
-    courses[0].agree([course.report([[]], {}, mine) for course, mine in zip(courses, readers, strict=True)])
+    courses[0].agree([schedule.report([[]], {}, mine) for schedule, mine in zip(courses, readers, strict=True)])
     assert courses[0].progress().readers == {0: (4, "a")}
 
 
 def test_what_drop_last_leaves_is_counted() -> None:
-    course = Course(Progress(1), [0], 0, 1, TERMS)
-    course.agree([course.report([[Piece(0, 0, 3)]], {0: 3}, {})])
-    assert (course.finished, course.dropped, course.batches()) == (True, 3, [])
+    schedule = EpochSchedule(EpochProgress(1), [0], 0, 1, TERMS)
+    schedule.agree([schedule.report([[Piece(0, 0, 3)]], {0: 3}, {})])
+    assert (schedule.finished, schedule.dropped, schedule.batches()) == (True, 3, [])

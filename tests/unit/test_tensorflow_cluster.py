@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
-from edriver.worker.assignment import Assignment
 from edriver.worker.restart import tensorflow_cluster
 from edriver.worker.restart.tensorflow_cluster import config, member
 

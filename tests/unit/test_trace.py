@@ -17,7 +17,7 @@ from edriver.model import events
 from edriver.model.ids import RoundId, Version
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds, timestamp
-from tests.unit.test_event_history import Story
+from tests.unit.event_story import Story
 
 Entry = dict[str, Any]
 Slice = tuple[str, float, float]

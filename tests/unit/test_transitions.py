@@ -15,7 +15,7 @@ from edriver.model.records import WORKER_TRANSITIONS, Worker, WorkerState, Worke
 from edriver.model.store_address import StoreAddress
 from edriver.model.transitions import IllegalTransitionError
 from scripts.state_diagrams import PAGE, with_diagrams
-from tests.unit.test_hosts import hosts
+from tests.unit.host_sets import hosts
 
 LOST = Cause(CauseKind.COLLECTIVE_FAILED)
 

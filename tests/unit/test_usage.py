@@ -66,7 +66,7 @@ def test_what_is_there_is_in_the_run_and_what_is_gone_is_forgotten() -> None:
     assert not run.workers[1].HasField("usage")
     roster.hosts["a"].connected = False
     del roster.workers[1]
-    assert tracker.look(100.0) is None
+    assert tracker.sample(100.0) is None
     assert (tracker.hosts, list(tracker.workers)) == ({}, [2])
 
 
@@ -76,16 +76,16 @@ def test_samples_are_kept_over_time_without_gpus_and_with_their_sum() -> None:
     gpus = [resources_pb2.GpuUsage(uuid="GPU-1")]
     for name in names:
         tracker.record(name, beat(host=host_usage(memory=1, gpus=gpus, gpu_utilization=0.5)))
-    sample = tracker.look(100.0)
+    sample = tracker.sample(100.0)
     assert sample is not None
-    assert tracker.look(100.0 + SAMPLE_INTERVAL / 2) is None
-    assert tracker.look(100.0 + SAMPLE_INTERVAL) is not None
+    assert tracker.sample(100.0 + SAMPLE_INTERVAL / 2) is None
+    assert tracker.sample(100.0 + SAMPLE_INTERVAL) is not None
     assert next(tracker.samples()) == sample
     assert len(sample.hosts) == MAX_SAMPLED_HOSTS
     assert not sample.hosts["h000"].gpus
     assert (sample.host_count, sample.total.memory_bytes, sample.total.gpu_utilization) == (len(names), len(names), 0.5)
     for second in range(10_000):
-        tracker.look(200.0 + 2 * second)
+        tracker.sample(200.0 + 2 * second)
     assert len(list(tracker.samples())) <= 2000
 
 

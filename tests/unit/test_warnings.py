@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from edriver.driver.driver_watch import LOOK_INTERVAL, DriverWatch
 from edriver.driver.observe.warnings import MAX_WARNINGS, REPEAT_INTERVAL, Warnings
-from edriver.driver.pace_watch import LOOK_INTERVAL, DriverWatch
 from edriver.model.cause import Cause, CauseKind, Count, Duration, ReportedText
 
 PAUSED = Cause(CauseKind.DRIVER_PAUSED, detail=Duration(8.0))
@@ -58,14 +58,14 @@ class Driver:
         self.now, self.change, self.fault = 0.0, 0.0, ""
         self.watch = DriverWatch(lambda: self.now, lambda: self.change, lambda: self.fault)
 
-    def look(self, after: float = LOOK_INTERVAL) -> list[tuple[Cause, bool]]:
+    def check(self, after: float = LOOK_INTERVAL) -> list[tuple[Cause, bool]]:
         self.now += after
-        return list(self.watch.look())
+        return list(self.watch.check())
 
 
 @pytest.mark.parametrize(("pause", "found"), [(0.0, []), (1.9, []), (8.0, [8.0])])
 def test_a_driver_that_has_stood_still_says_so(pause: float, found: list[float]) -> None:
-    causes = [cause for cause, _ in Driver().look(LOOK_INTERVAL + pause)]
+    causes = [cause for cause, _ in Driver().check(LOOK_INTERVAL + pause)]
     assert causes == [Cause(CauseKind.DRIVER_PAUSED, detail=Duration(seconds)) for seconds in found]
 
 
@@ -73,7 +73,7 @@ def test_a_clock_that_is_set_is_found_once_in_each_direction() -> None:
     driver = Driver()
     found = []
     for driver.change in (0.0, 0.25, 3600.25, 3600.5, 0.25, 0.5):
-        found += [cause.detail for cause, _ in driver.look()]
+        found += [cause.detail for cause, _ in driver.check()]
     assert found == [Duration(3600.25), Duration(-3600.0)]
 
 
@@ -81,5 +81,5 @@ def test_records_that_cannot_be_written_are_found_once_each_time() -> None:
     driver = Driver()
     found = []
     for driver.fault in ("", "no space", "no space", "", "no space"):
-        found += driver.look()
+        found += driver.check()
     assert found == [(Cause(CauseKind.UNWRITTEN, detail=ReportedText("no space")), True)] * 2

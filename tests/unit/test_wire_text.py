@@ -136,8 +136,8 @@ def test_type_and_place_of_whatever_is_raised_are_kept(raise_it: Callable[[], No
         raise_it()
     text = traceback_text(raised.value)
     assert len(text) <= MAX_TEXT_LENGTH
-    sent = pb.Report.FromString(pb.Report(failed=pb.Failed(traceback=text)).SerializeToString())
-    found = script_error(sent.failed.traceback)
+    sent = pb.Report.FromString(pb.Report(worker_failed=pb.WorkerFailed(traceback=text)).SerializeToString())
+    found = script_error(sent.worker_failed.traceback)
     assert (found.kind, found.function) == (kind, function)
     assert found.file == __file__
     assert found.line > 0

@@ -14,9 +14,9 @@ from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers.capture import Capture
 from edriver.agent.workers.log_files import TO_DRIVER, Destination, LogFiles, worker_files
 from edriver.agent.workers.pipes import Pipes
-from edriver.driver.rpc.translate import worker_logs_message
-from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs, local_ranks
+from edriver.model.worker_logs import StreamChoice, Streams, WorkerLogs, local_ranks
 from edriver.v1 import agent_pb2
+from edriver.wire.orders import worker_logs_message
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class MemoryKills:
         """
         self._processes = dict(processes)
 
-    def look(self, workers: Mapping[int, Collection[int]], suspect: int = 0) -> None:
+    def check(self, workers: Mapping[int, Collection[int]], suspect: int = 0) -> None:
         """Check for a kill, and report it.
 
         Args:

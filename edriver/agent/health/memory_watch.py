@@ -52,7 +52,7 @@ class MemoryWatch:
         self._known_of_machine: int | None = None
         self._note(self._counts())
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Note the counts, if that is due; to be called while the process is there. It may be moved to another cgroup
         meanwhile.
 

@@ -34,7 +34,7 @@ class StandstillWatch:
         """It has printed something."""
         self._heard = True
 
-    def look(self) -> float | None:
+    def check(self) -> float | None:
         """Sample the script once.
 
         Returns:

@@ -38,7 +38,7 @@ class UnresponsiveWatch:
         self._asked = False
         self._reported = False
 
-    def look(self, seconds: float, phase: Phase | None, limits: Mapping[str, float]) -> notification_pb2.Report | None:
+    def check(self, seconds: float, phase: Phase | None, limits: Mapping[str, float]) -> notification_pb2.Report | None:
         """Check again; returns the report that the worker would make of itself, if it has been silent for too long.
 
         One check asks the worker for its stacks, and the next one reports it, so that its answer arrives first.
@@ -61,10 +61,10 @@ class UnresponsiveWatch:
             self._ask()
             return None
         self._reported = True
-        stalled = notification_pb2.Stalled(
+        stalled = notification_pb2.WorkerStalled(
             round_id=self.round_id,
             phase=phase,
             duration=duration(lasted),
             stacks_on_stderr=notification_pb2.StacksOnStderr(),
         )
-        return notification_pb2.Report(stalled=stalled)
+        return notification_pb2.Report(worker_stalled=stalled)

@@ -35,7 +35,7 @@ class HostReading(NamedTuple):
     sent: int
 
 
-class Host:
+class HostUsageReader:
     """Reads what the host uses.
 
     Args:
@@ -61,8 +61,8 @@ class Host:
     def _processors(self, groups: str) -> tuple[float, float]:
         usable = os.sched_getaffinity(0)
         quota = cpu_limit(groups, self._cgroups)
-        if quota is not None and quota.most < len(usable) and (used := quota.used()) is not None:
-            return used, quota.most
+        if quota is not None and quota.maximum < len(usable) and (used := quota.used()) is not None:
+            return used, quota.maximum
         if len(usable) == os.cpu_count():
             return _busy(psutil.cpu_times()), float(len(usable))
         times = psutil.cpu_times(percpu=True)
@@ -71,8 +71,8 @@ class Host:
     def _memory(self, groups: str) -> tuple[int, int]:
         machine = psutil.virtual_memory()
         limit = memory_limit(groups, self._cgroups)
-        if limit is not None and limit.most < machine.total and (used := limit.used()) is not None:
-            return int(used), int(limit.most)
+        if limit is not None and limit.maximum < machine.total and (used := limit.used()) is not None:
+            return int(used), int(limit.maximum)
         return machine.total - machine.available, machine.total
 
     def _traffic(self) -> tuple[int, int]:

@@ -18,11 +18,11 @@ class Limit(NamedTuple):
     """A limit, and what reads how much of it is used.
 
     Attributes:
-        most: cores, or bytes.
+        maximum: cores, or bytes.
         used: seconds of processor time so far, or bytes now; None: the kernel does not say.
     """
 
-    most: float
+    maximum: float
     used: Callable[[], float | None]
 
 
@@ -44,7 +44,7 @@ def cpu_limit(text: str, root: Path = CGROUP_ROOT) -> Limit | None:
         quota_us, period_us = number_in(folder / "cpu.cfs_quota_us"), number_in(folder / "cpu.cfs_period_us")
         if quota_us and period_us and quota_us > 0:
             found.append(Limit(quota_us / period_us, partial(_used_in_v1, usage)))
-    return min(found, key=lambda limit: limit.most, default=None)
+    return min(found, key=lambda limit: limit.maximum, default=None)
 
 
 def memory_limit(text: str, root: Path = CGROUP_ROOT) -> Limit | None:
@@ -55,7 +55,7 @@ def memory_limit(text: str, root: Path = CGROUP_ROOT) -> Limit | None:
         root: where the hierarchies are mounted.
     """
     found = [Limit(most, group.used) for group in memory_groups(text, root) if (most := group.limit()) is not None]
-    return min(found, key=lambda limit: limit.most, default=None)
+    return min(found, key=lambda limit: limit.maximum, default=None)
 
 
 def _used_in_v1(file: Path | None) -> float | None:

@@ -94,7 +94,7 @@ class WorkerProcesses:
         self._foreign: set[int] = set()
         self._looks = 0
 
-    def look(self, workers: Collection[int]) -> dict[int, dict[int, ProcessStat]]:
+    def by_worker(self, workers: Collection[int]) -> dict[int, dict[int, ProcessStat]]:
         """The processes of each worker, by their ids; none for a worker that has ended.
 
         Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from edriver.agent.resources.gpus import GpuReading, Gpus, gpus_of, open_gpus
-from edriver.agent.resources.host import Host, HostReading
+from edriver.agent.resources.host import HostReading, HostUsageReader
 from edriver.agent.resources.processes import ENDED_STATES, ProcessorTime, ProcessStat, WorkerProcesses
 from edriver.agent.resources.resident import PAGE_BYTES, ResidentMemory
 from edriver.agent.resources.sample import Sample, WorkerPlace
@@ -30,13 +30,13 @@ class Sampler:
 
     def __init__(
         self,
-        host: Host | None = None,
+        host: HostUsageReader | None = None,
         processes: WorkerProcesses | None = None,
         memory: ResidentMemory | None = None,
         gpus: Gpus | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._host = host or Host()
+        self._host = host or HostUsageReader()
         self._processes = processes or WorkerProcesses()
         self._memory = memory or ResidentMemory()
         self._gpus = gpus or open_gpus()
@@ -50,7 +50,7 @@ class Sampler:
         readings = self._gpus.read()
         now = self._clock()
         host = self._of_host(now, readings)
-        of_pid = self._processes.look([worker.pid for worker in workers])
+        of_pid = self._processes.by_worker([worker.pid for worker in workers])
         there = [worker for worker in workers if worker.pid in of_pid]
         pages = self._memory.pages(of_pid[worker.pid] for worker in there)
         self._times = {worker.worker_id: self._times.get(worker.worker_id) or ProcessorTime() for worker in there}

@@ -134,7 +134,7 @@ def go_on_with(
     except UsageError as error:
         raise JournalError(f"the run's command line does not hold any more: {error}") from None
     output = Output()
-    output.take_logs(verbose=verbose)
+    output.handle_logs(verbose=verbose)
     if arguments is not None and head.arguments[-len(arguments) :] != tuple(arguments):
         logging.getLogger("edriver").warning(
             "the run was started with other arguments, and continues with those: edriver %s", shlex.join(head.arguments)

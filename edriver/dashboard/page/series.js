@@ -80,30 +80,17 @@ class Series {
     this.version = this.story.version;
     this.axes.clear();
     this.times = points.map((point) => point[0]);
-    this.undone = this.markUndone(points);
+    // Each call of `run` counts anew.
+    const begins = [...this.story.rounds.values()].filter((round) => round.kind === "start").map((round) => round.assigned);
+    this.starts = begins.length;
+    this.begins = begins.length > 1 ? begins[begins.length - 1] : -Infinity;
+    this.undone = new Uint8Array(points.length);
+    for (const [first, end] of this.story.undone) this.undone.fill(1, first, end);
     this.kept = points.filter((_, place) => !this.undone[place]);
     const names = new Set();
     for (const point of points) for (const name in point[3]) names.add(name);
     this.keys = [...[...names].sort((a, b) => /loss/i.test(b) - /loss/i.test(a)).map((name) => `reported:${name}`), "own:step_rate", ...(points.some((point) => point[5]) ? ["own:sample_rate"] : []), "own:size"];
     this.countsSamples = points.some((point) => point[4] !== null);
-  }
-
-  // A failure leads back: samples of steps that were made again later are undone. A script's next `run` counts anew.
-  markUndone(points) {
-    const undone = new Uint8Array(points.length);
-    const begins = [...this.story.rounds.values()].filter((round) => round.kind === "start").map((round) => round.assigned);
-    this.starts = begins.length;
-    this.begins = begins.length > 1 ? begins[begins.length - 1] : -Infinity;
-    let lowest = Infinity;
-    for (let place = points.length - 1; place >= 0; place -= 1) {
-      if (begins.length && points[place][0] < begins[begins.length - 1]) {
-        begins.pop();
-        lowest = Infinity;
-      }
-      if (points[place][1] > lowest) undone[place] = 1;
-      else lowest = points[place][1];
-    }
-    return undone;
   }
 
   value(point, key) {

@@ -21,6 +21,7 @@ class Story {
     this.interruptions = [];
     this.lanes = new Map();
     this.points = [];
+    this.undone = []; // stretches of the points whose steps were made again later
     this.progress = null;
     this.hosts = new Map();
     this.usage = {points: [], rows: []};
@@ -59,6 +60,7 @@ class Story {
       this.progress = update.curve.progress;
       if (update.curve.whole) this.points = [];
       this.points.push(...update.curve.points);
+      this.undone = update.curve.undone;
     }
     if (update.usage) {
       news.add("usage");

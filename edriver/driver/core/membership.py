@@ -24,11 +24,9 @@ from typing import TypeAlias
 
 from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.failures.failure_log import FailureLog
-from edriver.driver.core.failures.long_work import LongWork
-from edriver.driver.core.failures.long_work import Verdict as LongWorkVerdict
+from edriver.driver.core.failures.long_work import LongWork, StallVerdict
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.suspicion import Suspects
-from edriver.driver.core.losses import loss_of
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Report, Round
@@ -37,6 +35,7 @@ from edriver.driver.core.worker_losses import WorkerLosses
 from edriver.model import events
 from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd
 from edriver.model.cause import Cause, CauseKind, ReportedText
+from edriver.model.events import loss_of
 from edriver.model.records import Offer, Worker, WorkerState, WorkerStep
 from edriver.model.script_error import script_error
 from edriver.model.settings import Settings
@@ -303,12 +302,12 @@ class Membership:
         if worker.worker_id in self.suspects:
             return []
         verdict, cause = self._long_work.judge(event, current)
-        if verdict is LongWorkVerdict.PATIENCE:
+        if verdict is StallVerdict.PATIENCE:
             return []
         self.suspects.note(event, current, now)
         if cause is None:
             return []
-        if verdict is LongWorkVerdict.HOPELESS:
+        if verdict is StallVerdict.HOPELESS:
             self.failures.note_suspected(worker, loss_of(event, worker.name))
             return self.rounds.end_run(RunEnd.FAILED, cause)
         return [Explain(cause)]

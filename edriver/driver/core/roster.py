@@ -305,7 +305,7 @@ class Roster:
         worker.rank, worker.looks_after = rank, looks_after
         self.move(worker, WorkerStep.JOIN)
 
-    def look_again(self, worker: Worker, looks_after: RoundId | None) -> None:
+    def find_newest_checkpoint(self, worker: Worker, looks_after: RoundId | None) -> None:
         """A worker looks for the newest checkpoint once more, and is not ready until it answers."""
         worker.offer, worker.looks_after = None, looks_after
         self.move(worker, WorkerStep.SEND_BACK)

@@ -42,7 +42,7 @@ class RoundState(enum.Enum):
 class RoundStep(enum.Enum):
     """What changes a round's state: an order to its members."""
 
-    NOTIFY = "Notify"
+    HOSTS_UPDATED = "HostsUpdated"
     GO_ON = "GoOn"
     STOP_AT = "StopAt"
     ABORT = "Abort"
@@ -50,7 +50,7 @@ class RoundStep(enum.Enum):
 
 
 ROUND_TRANSITIONS: Final = {
-    (RoundState.RUNNING, RoundStep.NOTIFY): RoundState.NOTIFIED,
+    (RoundState.RUNNING, RoundStep.HOSTS_UPDATED): RoundState.NOTIFIED,
     (RoundState.RUNNING, RoundStep.ABORT): RoundState.ABORTED,
     (RoundState.RUNNING, RoundStep.FINISH): RoundState.FINISHED,
     (RoundState.NOTIFIED, RoundStep.GO_ON): RoundState.RUNNING,
@@ -246,7 +246,7 @@ class Round:
         Args:
             deadline: see Interrupt.
         """
-        self._move(RoundStep.NOTIFY)
+        self._move(RoundStep.HOSTS_UPDATED)
         self.interrupts += 1
         self.interrupt = Interrupt(self.interrupts, deadline, set(self.members), dict(self.done))
         return self.interrupt

@@ -35,12 +35,12 @@ from edriver.model.actions import (
     Abort,
     Action,
     Explain,
+    FindNewestCheckpoint,
     Finish,
     FinishRun,
     GoOn,
+    HostsUpdated,
     Leave,
-    LookAgain,
-    Notify,
     RunEnd,
     Skip,
     StopAt,
@@ -318,7 +318,7 @@ class RoundControl:
     def look_for_uneven_steps(self, now: float) -> list[Action]:
         """Say who waits for members that are done; a round in which nothing else can happen is tried once more."""
         current = self.current
-        found = self._uneven.look(current, now) if current else None
+        found = self._uneven.check(current, now) if current else None
         self.standstill = found.cause if found else None
         if current is None or found is None or not found.over:
             return []
@@ -363,19 +363,19 @@ class RoundControl:
             ready = sum(worker in placed for worker in (*members, *newcomers))
             wanted = wanted_members(members, newcomers, placed, sizes.allowed(ready), keeps_state=survive)
         if interrupt is None:
-            return actions + self._notify(current, wanted, now)
+            return actions + self._begin_interrupt(current, wanted, now)
         if interrupt.answered(members):
             return actions + self._give_verdict(current, interrupt, wanted, now)
         late = current.unanswered(interrupt, self._answer_timeout)  # for its deadline has come
         return actions + self.abort(late if survive else self._change_of(members, wanted), now)
 
-    def _notify(self, current: Round, wanted: set[int], now: float) -> list[Action]:
+    def _begin_interrupt(self, current: Round, wanted: set[int], now: float) -> list[Action]:
         members = current.members
         if wanted == members:
             return []
         interrupt = current.ask(now + self._answer_timeout)
         result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
-        return [Notify(current.order(members), current.plan.round_id, interrupt.number, result)]
+        return [HostsUpdated(current.order(members), current.plan.round_id, interrupt.number, result)]
 
     def _give_verdict(self, current: Round, interrupt: Interrupt, wanted: set[int], now: float) -> list[Action]:
         """All members have answered: they go on, or stop at one boundary.
@@ -483,7 +483,7 @@ class RoundControl:
 
     def form(self, now: float) -> list[Action]:
         """Form the next round if it has enough workers; else note what is missing, or end the run."""
-        actions = self._look_again()
+        actions = self._find_newest_checkpoint()
         roster, call, sizes = self.roster, self.call, self.placement.sizes
         offers = roster.offers(call.ordinal)
         allowed = sizes.allowed(sum(count for kind, count in offers.items() if kind.placed))
@@ -530,7 +530,7 @@ class RoundControl:
         latest_first = (roster.workers[w] for w in reversed(roster.waiting) if w in roster.placed)
         return next(worker.waiting_since for worker in latest_first if worker.waits_in(ordinal))
 
-    def _look_again(self) -> list[Action]:
+    def _find_newest_checkpoint(self) -> list[Action]:
         """Once no worker may hold state, have those look for the newest checkpoint that looked before.
 
         A worker that was ordered to look (started, or given a place in a round) before the last holder died may have
@@ -548,8 +548,8 @@ class RoundControl:
         if not before:
             return []
         for worker in before:
-            roster.look_again(worker, self.completed)
-        return [LookAgain(tuple(worker.worker_id for worker in before))]
+            roster.find_newest_checkpoint(worker, self.completed)
+        return [FindNewestCheckpoint(tuple(worker.worker_id for worker in before))]
 
     def _assign(self, chosen: Selection, now: float) -> RoundPlan:
         settings, sizes, before = self.settings, self.placement.sizes, self.current

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from edriver.driver.core.failures.failure_log import FailureLog
-from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round_control import RoundControl
 from edriver.model import events
 from edriver.model.actions import Action, StopWorker
 from edriver.model.cause import AgentFault, Cause, CauseKind
+from edriver.model.events import loss_of
 from edriver.model.records import Worker, WorkerState, WorkerStep
 from edriver.model.settings import Settings
 
@@ -112,7 +112,7 @@ class WorkerLosses:
         quarantine = self.placement.quarantine
         if cause.kind is CauseKind.ENDED:
             self.roster.await_exit_code(worker, True)
-        elif killed_from_outside(cause):
+        elif cause.killed_from_outside:
             quarantine.worker_killed(worker, now)
         else:
             quarantine.worker_failed(worker, now)

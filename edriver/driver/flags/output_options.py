@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from edriver.common.extras import missing_extra
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.training_script import ModeChoice
-from edriver.driver.worker_logs import StreamChoice, WorkerLogs, local_ranks
 from edriver.model.mode import Mode
+from edriver.model.worker_logs import StreamChoice, WorkerLogs, local_ranks
 from edriver.system.private_files import open_private
 from edriver.system.record_folder import default_root
 

@@ -69,7 +69,7 @@ class CodecError(ValueError):
     """Data that is not what this codec writes, or a value that it does not write. The message says what."""
 
 
-class Record:
+class TypeSchema:
     """Describes how values of one type are written.
 
     Args:
@@ -121,7 +121,7 @@ class Codec:
     """
 
     def __init__(self, kinds: Iterable[type]) -> None:
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, TypeSchema] = {}
         self._enums: dict[str, type[enum.Enum]] = {}
         by_name = collections.defaultdict(set)
         for kind in kinds:
@@ -133,7 +133,7 @@ class Codec:
             if issubclass(kind, enum.Enum):
                 self._enums[name] = kind
             else:
-                self._records[name] = Record(kind)
+                self._records[name] = TypeSchema(kind)
         self._known = {record.kind for record in self._records.values()} | set(self._enums.values())
 
     # ---- writing ---------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Codec:
     def _encode_items(self, items: Collection[Any]) -> Json:
         return _packed(items) if are_messages(items) else [self.encode(item) for item in items]
 
-    def _encode_fields(self, value: object, record: Record) -> Json:
+    def _encode_fields(self, value: object, record: TypeSchema) -> Json:
         return {name: self.encode(getattr(value, name)) for name in record.names}
 
     def _encode_other(self, value: object) -> Json:

@@ -8,18 +8,18 @@ from functools import cache
 from typing import NamedTuple
 
 from edriver.driver.journal.codec import Codec, kinds_in, to_json
-from edriver.driver.journal.formats import FORMAT, Part, upgraded
+from edriver.driver.journal.formats import FORMAT, JournalPart, upgraded
 from edriver.model import events
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One turn of the core.
 
     Attributes:
         clock: the core's time, in seconds: see Membership.
         wall_clock: seconds since the epoch.
         event: what the core was given.
-        progress: see Received.
+        progress: see InboundMessage.
     """
 
     clock: float
@@ -49,7 +49,7 @@ def event_from_bytes(data: bytes, written_in: int = FORMAT) -> events.Event:
         ValueError: they hold something else.
     """
     try:
-        event = _codec().decode(upgraded(Part.EVENT, json.loads(data), written_in))
+        event = _codec().decode(upgraded(JournalPart.EVENT, json.loads(data), written_in))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no event: {str(error) or type(error).__name__}") from None
     if not isinstance(event, typing.get_args(events.Event)):

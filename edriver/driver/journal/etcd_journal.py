@@ -4,7 +4,7 @@ All keys lie under `/edriver/NAME/`. Every write is a transaction that holds onl
 
 The write of a driver that no longer has the lock fails, or its lease cannot be renewed; then it ends as if it had been
 killed, and leaves its agents alone, which are another driver's by then. A driver that does not reach etcd for its lease
-does the same, for it cannot know. Events that wait are written in one transaction, up to TURNS_AT_ONCE, beside the
+does the same, for it cannot know. Events that wait are written in one transaction, up to RECORDS_AT_ONCE, beside the
 event loop.
 """
 
@@ -21,15 +21,15 @@ import tenacity
 
 from edriver.common.release import VERSION
 from edriver.driver.journal.codec import Json
-from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
+from edriver.driver.journal.entries import JournalEntry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.etcd_client import EtcdClient, EtcdError, EtcdUnreachableError
 from edriver.driver.journal.etcd_lock import LEASE, EtcdLock
 from edriver.driver.journal.formats import FORMAT
-from edriver.driver.journal.journal import AgentLink, Head, Journal, JournalError, JournalLostError, Turn
+from edriver.driver.journal.journal import AgentLink, Head, Journal, JournalError, JournalLostError, JournalRecord
 
 ROOT: Final = "/edriver"
 
-TURNS_AT_ONCE: Final = 60
+RECORDS_AT_ONCE: Final = 60
 """Each takes two of the 128 operations that etcd allows a transaction (--max-txn-ops)."""
 
 PART_BYTES: Final = 512 * 1024
@@ -68,7 +68,7 @@ class EtcdJournal(Journal):
         sleep: waits for so many seconds.
     """
 
-    turns_at_once = TURNS_AT_ONCE
+    records_at_once = RECORDS_AT_ONCE
 
     def __init__(
         self,
@@ -157,31 +157,31 @@ class EtcdJournal(Journal):
         """See Journal."""
         self._write(self._head(head))
 
-    def append(self, turns: Sequence[Turn]) -> None:
+    def append(self, records: Sequence[JournalRecord]) -> None:
         """See Journal."""
         operations: list[Any] = []
         sizes: list[int] = []
-        for turn in turns:
-            if turn.entry is not None:
-                clock, wall_clock, event, progress = turn.entry
+        for record in records:
+            if record.entry is not None:
+                clock, wall_clock, event, progress = record.entry
                 data = event_to_bytes(event)
                 value = _TIMES.pack(clock, wall_clock, len(data)) + data + progress
                 operations.append(self._put(_entry_key(self._next + len(sizes)), value))
                 sizes.append(len(value))
-        links = {turn.link[0]: turn.link for turn in turns if turn.link is not None}
+        links = {record.link[0]: record.link for record in records if record.link is not None}
         operations += [self._put(f"links/{link[0]}".encode(), json.dumps(link).encode()) for link in links.values()]
         self._write(operations)
         self._next += len(sizes)
         self._note_written(sizes)
 
-    def note_orders(self, orders: Sequence[str]) -> None:
+    def append_orders(self, orders: Sequence[str]) -> None:
         """See Journal."""
         for start in range(0, len(orders), ORDERS_AT_ONCE):
             some = json.dumps(orders[start : start + ORDERS_AT_ONCE]).encode()
             self._write([self._put(_orders_key(self._next_orders), some)])
             self._next_orders += 1
 
-    def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
+    def write_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
         """See Journal."""
         head = [] if self.format == FORMAT else self._head(self.head)
         generation = self._generation + 1
@@ -237,13 +237,13 @@ class EtcdJournal(Journal):
         with self._reading("its snapshot"):
             return clock, wall_clock, self._state(state)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JournalEntry]:
         """See Journal."""
         for key, value in self._pages(b"entries/", _end(self._prefix + b"entries/"), PAGE):
             try:
                 clock, wall_clock, size = _TIMES.unpack_from(value)
                 event, progress = value[_TIMES.size : _TIMES.size + size], value[_TIMES.size + size :]
-                yield Entry(clock, wall_clock, event_from_bytes(event, self.format), progress)
+                yield JournalEntry(clock, wall_clock, event_from_bytes(event, self.format), progress)
             except (ValueError, struct.error) as error:
                 raise self.damaged(f"{key.decode(errors='replace')}: {error}") from None
             self._next = int(key.rpartition(b"/")[2]) + 1

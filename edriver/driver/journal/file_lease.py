@@ -79,7 +79,7 @@ class FileLease:
         self._renewal = Renewal(self._renew, RENEWAL_PERIOD)
         self.on_lost = self._renewal.on_lost
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Have the journal, from now on until `release`.
 
         Raises:

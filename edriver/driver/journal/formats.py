@@ -24,7 +24,7 @@ OLDEST_FORMAT: Final = 6
 """The oldest that can be read."""
 
 
-class Part(enum.Enum):
+class JournalPart(enum.Enum):
     """What a piece of JSON in a journal is."""
 
     HEAD = "head"
@@ -32,14 +32,14 @@ class Part(enum.Enum):
     SNAPSHOT = "snapshot"
 
 
-Upgrade: TypeAlias = Callable[[Part, Json], Json]
+Upgrade: TypeAlias = Callable[[JournalPart, Json], Json]
 """Converts a part from its format to the next one."""
 
 UPGRADES: dict[int, Upgrade] = {}
 """From each format between OLDEST_FORMAT and FORMAT to the one after it."""
 
 
-def upgraded(part: Part, data: Json, written_in: int, upgrades: Mapping[int, Upgrade] = UPGRADES) -> Json:
+def upgraded(part: JournalPart, data: Json, written_in: int, upgrades: Mapping[int, Upgrade] = UPGRADES) -> Json:
     """The same data in the present format.
 
     Args:

@@ -25,8 +25,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.journal.codec import CodecError, Json
-from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, Part, upgraded
+from edriver.driver.journal.entries import JournalEntry
+from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, JournalPart, upgraded
 from edriver.driver.journal.orders import OtherOrderError
 
 EXIT_REPLACED: Final = 75
@@ -101,7 +101,7 @@ class Head:
         Raises:
             ValueError: it is something else.
         """
-        found = upgraded(Part.HEAD, json.loads(text), written_in)
+        found = upgraded(JournalPart.HEAD, json.loads(text), written_in)
         needed = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
         if not isinstance(found, dict) or not needed <= found.keys():
             raise ValueError("it does not have the fields of a head")
@@ -151,7 +151,7 @@ _FIELD_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 """Says for each field of a head whether a value is valid."""
 
 
-class Turn(NamedTuple):
+class JournalRecord(NamedTuple):
     """A record that is written at once.
 
     Attributes:
@@ -159,7 +159,7 @@ class Turn(NamedTuple):
         link: identifies the agent's message that was taken in; None: the event comes from the driver itself.
     """
 
-    entry: Entry | None
+    entry: JournalEntry | None
     link: AgentLink | None = None
 
 
@@ -168,13 +168,13 @@ class Journal(ABC):
 
     Attributes:
         name: its name in messages.
-        turns_at_once: the maximum number of turns that one call of `append` should write.
+        records_at_once: the maximum number of records that one call of `append` should write.
         format: the format of the contents: see formats.py.
         written_by: the release that wrote the contents.
     """
 
     name: str
-    turns_at_once: int = 1
+    records_at_once: int = 1
 
     def __init__(self) -> None:
         self.format = FORMAT
@@ -185,7 +185,7 @@ class Journal(ABC):
     @property
     def remote(self) -> bool:
         """Whether writing waits for other machines, so that it belongs in a separate thread."""
-        return self.turns_at_once > 1
+        return self.records_at_once > 1
 
     @property
     @abstractmethod
@@ -205,7 +205,7 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def append(self, turns: Sequence[Turn]) -> None:
+    def append(self, records: Sequence[JournalRecord]) -> None:
         """Add events, and note which messages of agents have been taken in; all of it or nothing.
 
         Raises:
@@ -213,7 +213,7 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def note_orders(self, orders: Sequence[str]) -> None:
+    def append_orders(self, orders: Sequence[str]) -> None:
         """Add what was ordered, before it is carried out: see orders.py.
 
         Raises:
@@ -226,7 +226,7 @@ class Journal(ABC):
         return self._bytes_since_snapshot >= max(SNAPSHOT_BYTES, SNAPSHOT_SHARE * self._snapshot_size)
 
     @abstractmethod
-    def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
+    def write_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
         """Put the state after all events in place of these, and of the orders. From then on all is of this format.
 
         Args:
@@ -240,10 +240,10 @@ class Journal(ABC):
 
     @abstractmethod
     def snapshot(self) -> tuple[float, float, Json] | None:
-        """See `keep_snapshot`; None before the first snapshot, when the entries are complete."""
+        """See `write_snapshot`; None before the first snapshot, when the entries are complete."""
 
     @abstractmethod
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JournalEntry]:
         """All events since the snapshot, oldest first.
 
         Raises:
@@ -350,7 +350,7 @@ class Journal(ABC):
 
     def _state(self, data: bytes) -> Json:
         """The state in a snapshot."""
-        return upgraded(Part.SNAPSHOT, json.loads(data), self.format)
+        return upgraded(JournalPart.SNAPSHOT, json.loads(data), self.format)
 
     def _note_written(self, sizes: Iterable[int]) -> None:
         self._bytes_since_snapshot += sum(size + ENTRY_BYTES for size in sizes)

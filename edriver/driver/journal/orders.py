@@ -104,7 +104,7 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
             return worker_id, host, slot
         case actions.StopWorker(worker_id, host):
             return worker_id, host
-        case actions.Notify(workers, round_id, number, result):
+        case actions.HostsUpdated(workers, round_id, number, result):
             return workers, round_id, number, int(result)
         case actions.StopAt(workers, round_id, number, boundary):
             return workers, round_id, number, boundary
@@ -116,7 +116,7 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
             return (worker_id,)
         case actions.Skip(worker_id, ordinal):
             return worker_id, ordinal
-        case actions.LookAgain(workers):
+        case actions.FindNewestCheckpoint(workers):
             return workers
         case actions.FinishRun(end):
             return (end.value,)

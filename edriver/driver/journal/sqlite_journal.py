@@ -16,10 +16,10 @@ from typing import Final
 
 from edriver.common.release import VERSION
 from edriver.driver.journal.codec import Json
-from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
+from edriver.driver.journal.entries import JournalEntry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.file_lease import FileLease
 from edriver.driver.journal.formats import FORMAT
-from edriver.driver.journal.journal import AgentLink, Head, Journal, JournalError, JournalLostError, Turn
+from edriver.driver.journal.journal import AgentLink, Head, Journal, JournalError, JournalLostError, JournalRecord
 from edriver.system.database import is_locked, open_locked
 from edriver.system.private_files import NotOwnError, OwnFolder, open_private
 from edriver.system.record_folder import JOURNAL_FILES, LEASE_FILE
@@ -69,7 +69,7 @@ class SqliteJournal(Journal):
         try:
             os.close(open_private(path, os.O_EXCL))
             lease = lease or FileLease(path.with_name(LEASE_FILE))
-            lease.take()
+            lease.acquire()
             with _closed_on_error(cls(path, open_locked(path), lease)) as journal:
                 with journal._database:
                     marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
@@ -105,7 +105,7 @@ class SqliteJournal(Journal):
                 with _closed_on_error(cls(path, open_locked(path), lease)) as journal:
                     folder.check_opened((path.name, f"{path.name}-wal"))  # SQLite goes by the path
                     journal._check(run_id)
-                    lease.take()
+                    lease.acquire()
         except NotOwnError as error:
             raise JournalError(f"the journal {path} is refused: {error}") from None
         except OSError as error:
@@ -145,11 +145,11 @@ class SqliteJournal(Journal):
         rows = [("version", VERSION), ("head", head.to_json())]
         self._database.executemany("INSERT OR REPLACE INTO head VALUES (?, ?)", rows)
 
-    def append(self, turns: Sequence[Turn]) -> None:
+    def append(self, records: Sequence[JournalRecord]) -> None:
         """See Journal."""
-        entries = [turn.entry for turn in turns if turn.entry is not None]
+        entries = [record.entry for record in records if record.entry is not None]
         rows = [(entry.clock, entry.wall_clock, event_to_bytes(entry.event), entry.progress) for entry in entries]
-        links = [turn.link for turn in turns if turn.link is not None]
+        links = [record.link for record in records if record.link is not None]
         with self._transaction():
             self._database.executemany(
                 "INSERT INTO entries (clock, wall_clock, event, progress) VALUES (?, ?, ?, ?)", rows
@@ -157,12 +157,12 @@ class SqliteJournal(Journal):
             self._database.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", links)
         self._note_written(len(event) + len(progress) for _, _, event, progress in rows)
 
-    def note_orders(self, orders: Sequence[str]) -> None:
+    def append_orders(self, orders: Sequence[str]) -> None:
         """See Journal."""
         with self._transaction():
             self._database.executemany("INSERT INTO orders (what) VALUES (?)", [(order,) for order in orders])
 
-    def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
+    def write_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
         """See Journal."""
         head = None if self.format == FORMAT else self.head
         with self._transaction():
@@ -181,7 +181,7 @@ class SqliteJournal(Journal):
             found = self._database.execute("SELECT clock, wall_clock, state FROM snapshot").fetchone()
             return None if found is None else (_number(found[0]), _number(found[1]), self._state(_blob(found[2])))
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JournalEntry]:
         """See Journal."""
         with self._reading("its entries"):
             rows = self._database.execute("SELECT * FROM entries ORDER BY n")
@@ -192,7 +192,7 @@ class SqliteJournal(Journal):
             with self._reading(f"entry {row[0]}"):
                 _, clock, wall_clock, event, progress = row
                 taken = event_from_bytes(_blob(event), self.format)
-                entry = Entry(_number(clock), _number(wall_clock), taken, _blob(progress))
+                entry = JournalEntry(_number(clock), _number(wall_clock), taken, _blob(progress))
             yield entry
 
     def orders(self) -> Iterator[str]:

@@ -36,7 +36,7 @@ from edriver.driver.journal.codec import (
     Codec,
     CodecError,
     Json,
-    Record,
+    TypeSchema,
     are_messages,
     tagged,
     to_json,
@@ -211,14 +211,14 @@ class StateCodec(Codec):
         known = kind in self._known or kind.__module__ in ("builtins", "collections")
         return not known and not kind.__module__.startswith(MESSAGES)
 
-    def _encode_fields(self, value: object, record: Record) -> Json:
+    def _encode_fields(self, value: object, record: TypeSchema) -> Json:
         self._note(value, record)
         return [
             item if type(item) in SCALARS else self.encode(item)
             for item in [getattr(value, name) for name in record.names]
         ]
 
-    def _note(self, value: object, record: Record) -> Record:
+    def _note(self, value: object, record: TypeSchema) -> TypeSchema:
         if record.mutable:
             self._reach(value)
         self._types.setdefault(record.kind.__name__, record.names)

@@ -29,7 +29,7 @@ class Broker(Protocol):
     loop alone.
     """
 
-    async def meet(self, demand: Demand, /) -> None:
+    async def reconcile(self, demand: Demand, /) -> None:
         """Ask for what is missing, and give back hosts that are unused. Called once a second, one call at a time.
 
         A call compares what there is with what is needed, and counts on no earlier call. It may be cancelled.
@@ -58,8 +58,8 @@ class BrokerContext:
         argument: what the operator has written after the broker's name and `=`; empty: nothing.
         slots_per_host: the slots of a host for which the broker knows none.
         credentials: the file with the credentials of hosts that dial in; None: no hosts dial in.
-        driver: returns the driver's address, HOST:PORT, for agents that dial in. Valid from the first `meet` on, if
-            hosts dial in.
+        driver: returns the driver's address, HOST:PORT, for agents that dial in. Valid from the first `reconcile`
+            on, if hosts dial in.
         source: the run's host source, for a broker that comes with it.
     """
 

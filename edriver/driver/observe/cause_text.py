@@ -17,6 +17,8 @@ from edriver.model.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, Work
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.text.phrases import count_text, exit_text
+from edriver.v1 import cause_pb2
+from edriver.wire.causes import cause_message
 
 _LIMIT_NAMES: Final = {
     RoundEnd.FAILURE: "--reset-limit",
@@ -82,6 +84,21 @@ def doing_text(cause: Cause | None) -> str:
     return "starting" if cause is None else cause_text(cause)
 
 
+def cause_with_text(cause: Cause) -> cause_pb2.Cause:
+    """A cause as a message, with its sentence."""
+    return cause_message(cause, cause_text(cause))
+
+
+def activity_message(cause: Cause | None) -> cause_pb2.Cause:
+    """What a run does or waits for; None: it has just begun."""
+    return cause_message(cause or Cause(CauseKind.RUN_BEGAN), doing_text(cause))
+
+
+def obstacle_messages(causes: Iterable[Cause]) -> list[cause_pb2.Cause]:
+    """Why a host is not used, or not in all of its slots, each with words that follow the host's name."""
+    return [cause_message(cause, host_words(cause)) for cause in causes]
+
+
 def worker_text(worker: WorkerName) -> str:
     """A worker by everything an operator may know it by."""
     rank = "" if worker.rank is None else f"rank {worker.rank}, "
@@ -120,7 +137,7 @@ def worker_words(cause: Cause) -> str:
             return f"has made no progress for {seconds:.0f} s ({phase})"
         case CauseKind.STUCK, None:
             return "hangs in a collective of the aborted round and cannot be freed"
-        case CauseKind.OUTSTAYED, why.Duration(seconds):
+        case CauseKind.EXIT_OVERDUE, why.Duration(seconds):
             return f"did not exit after its script had ended: no sign of life for {seconds:g} s (--exit-timeout)"
         case CauseKind.UNREACHABLE, why.AgentFault() as fault:
             return f"cannot be reached: {agent_fault_text(fault)}"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from edriver.driver.core.membership import Membership
-from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
 from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
 from edriver.driver.observe.hosts.host_history import HostHistory
@@ -25,6 +24,7 @@ from edriver.model.cause import Cause, CauseKind
 from edriver.model.plan import RoundPlan
 from edriver.runview.run_view import RunView
 from edriver.v1 import agent_pb2, status_pb2
+from edriver.wire.causes import cause_message
 from edriver.wire.conversion import timestamp
 
 _WAITS: Final = (
@@ -125,7 +125,7 @@ class EventHistory:
         """
         self.pace.record(report)
         if not report.HasField("progress"):  # its process is stopped
-            return self.look()
+            return self.check_pace()
         self.tracker.record_progress(report)
         self.progress.record_progress(report)
         if status := self.workers.get(report.worker_id):
@@ -133,9 +133,9 @@ class EventHistory:
         now = self._clock()
         return self._added(self._timeline.record_progress(report.progress, now), now)
 
-    def look(self) -> list[status_pb2.Event]:
+    def check_pace(self) -> list[status_pb2.Event]:
         """Look for what holds training up; returns the new events. To be called several times a second."""
-        return self._added(self.pace.look(), self._clock())
+        return self._added(self.pace.check(), self._clock())
 
     def progress_now(self) -> status_pb2.Progress | None:
         """The training progress, with how the run has spent its time; None before the first report of a member."""

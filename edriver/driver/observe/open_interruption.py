@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from edriver.driver.observe.cause_message import cause_with_text
+from edriver.driver.observe.cause_text import cause_with_text
 from edriver.model.cause import Cause, RoundEnd
 from edriver.model.ids import NO_ROUND
 from edriver.model.stall_limits import excess

@@ -8,13 +8,14 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from edriver.driver.observe.cause_message import cause_message, cause_with_text
+from edriver.driver.observe.cause_text import cause_with_text
 from edriver.driver.observe.open_interruption import Opening
 from edriver.driver.observe.recovery_phases import recovery_phases
 from edriver.model import events
 from edriver.model.cause import Cause, CauseKind, RoundEnd
 from edriver.model.plan import RoundPlan
 from edriver.v1 import status_pb2
+from edriver.wire.causes import cause_message
 from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_times_message, timestamp
 
 ROUNDS_REMEMBERED: Final = 1000

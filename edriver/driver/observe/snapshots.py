@@ -7,7 +7,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.driver.core.host_state import HostStanding, HostState
-from edriver.driver.observe.cause_message import cause_with_text, obstacle_messages
+from edriver.driver.observe.cause_text import cause_with_text, obstacle_messages
 from edriver.model.actions import Failure, FinishRun, RunEnd
 from edriver.model.records import HostRecord, Worker, WorkerState
 from edriver.runview.run_view import RunView

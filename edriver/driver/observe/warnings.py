@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from edriver.driver.observe.cause_message import cause_with_text
+from edriver.driver.observe.cause_text import cause_with_text
 from edriver.model.cause import Cause, CauseKind
 from edriver.model.events import SourceFile, SourcesLoaded
 from edriver.v1 import status_pb2

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
 from edriver.driver.rpc.agents.agent_messages import AgentMessages, progress_of
 from edriver.driver.rpc.agents.fault_log import FaultLog
-from edriver.driver.rpc.agents.received import Inbound, Received
+from edriver.driver.rpc.agents.inbound import Inbound, InboundMessage
 from edriver.driver.rpc.agents.registry import AGENT_LEASE, AgentPeer, AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
@@ -171,7 +171,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                     event = self._messages.event_of(peer, message)
                     if message.seq:
                         progress = b"" if event is None else progress_of(message)
-                        received = Received(event, peer.agent_id, message.seq, message.ack, progress)
+                        received = InboundMessage(event, peer.agent_id, message.seq, message.ack, progress)
                         await self._inbox.put_when_room(received)
                     elif event is not None:
                         await self._inbox.put_when_room(event)

@@ -14,7 +14,7 @@ from edriver.common.release import VERSION
 from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.host_state import host_standings
 from edriver.driver.core.membership import Membership
-from edriver.driver.observe.cause_message import activity_message
+from edriver.driver.observe.cause_text import activity_message
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker

@@ -22,7 +22,7 @@ from typing import Any
 
 from edriver.horovod.collectives.handles import Pending, wait_for
 from edriver.horovod.errors import HorovodInternalError
-from edriver.horovod.process_sets import Lane, ProcessSet
+from edriver.horovod.process_sets import CollectiveLane, ProcessSet
 
 _OVER = "the round in which this operation was started is over"
 
@@ -100,7 +100,7 @@ class Runner:
         lane: where.
     """
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: CollectiveLane) -> None:
         self.lane = lane
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None

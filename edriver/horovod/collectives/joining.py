@@ -6,9 +6,9 @@ import torch
 
 from edriver.horovod.collectives.background import runner_of
 from edriver.horovod.collectives.handles import wait
-from edriver.horovod.collectives.negotiation import JOINED, Call, any_later, compare, met, shared
+from edriver.horovod.collectives.negotiation import JOINED, CollectiveCall, any_later, compare, met, shared
 from edriver.horovod.collectives.reductions import ReduceOp, reduce_async
-from edriver.horovod.process_sets import Lane, global_process_set
+from edriver.horovod.process_sets import CollectiveLane, global_process_set
 
 
 def join(device: int = -1) -> int:
@@ -39,11 +39,11 @@ def join(device: int = -1) -> int:
             return max(set(own.ranks) - before)
         lane = runner.lane if runner is not None and any_later(digests) else own
         texts = shared(lane, "")
-        _take_part(next(Call.read(text) for text in texts if text), texts, lane)
+        _take_part(next(CollectiveCall.read(text) for text in texts if text), texts, lane)
 
 
-def _take_part(call: Call, texts: list[str], lane: Lane) -> None:
-    compare([Call.read(text) if text else None for text in texts], lane.ranks)
+def _take_part(call: CollectiveCall, texts: list[str], lane: CollectiveLane) -> None:
+    compare([CollectiveCall.read(text) if text else None for text in texts], lane.ranks)
     if call.lane:
         lane = global_process_set.lane(call.lane)
     for reduction in call.reductions or ():

@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from edriver.horovod.collectives.arguments import checked_tensors, no_rows
 from edriver.horovod.collectives.handles import Pending
-from edriver.horovod.collectives.negotiation import Agreed, Call, agree, all_reduced, outline
+from edriver.horovod.collectives.negotiation import Agreed, CollectiveCall, agree, all_reduced, outline
 from edriver.horovod.collectives.operations import Operation
 from edriver.horovod.errors import peer_loss_translated
-from edriver.horovod.process_sets import Lane, ProcessSet, global_process_set
+from edriver.horovod.process_sets import CollectiveLane, ProcessSet, global_process_set
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -25,7 +25,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def exchanged_rows(
-    tensor: torch.Tensor, give: Sequence[int], take: Sequence[int], lane: Lane
+    tensor: torch.Tensor, give: Sequence[int], take: Sequence[int], lane: CollectiveLane
 ) -> tuple[torch.Tensor, dist.Work | None]:
     """Start to send rows of a contiguous tensor to each member, and receive theirs.
 
@@ -62,7 +62,7 @@ def _row_bytes(tensor: torch.Tensor) -> int:
 # ---- allgather
 
 
-def gathered_rows(tensor: torch.Tensor, rows: Sequence[int], lane: Lane) -> Pending:
+def gathered_rows(tensor: torch.Tensor, rows: Sequence[int], lane: CollectiveLane) -> Pending:
     """Start to put the members' rows after one another.
 
     Args:
@@ -97,7 +97,7 @@ def together(parts: Sequence[Pending], finish: Callable[[list[Any]], Any]) -> Pe
     return Pending(works, lambda: finish([part.finish() for part in parts]))
 
 
-def rows_of_all(counts: Sequence[int], lane: Lane) -> list[list[int]]:
+def rows_of_all(counts: Sequence[int], lane: CollectiveLane) -> list[list[int]]:
     """Numbers of all members, by member; each has equally many. Raises HorovodInternalError."""
     everyone = torch.zeros(lane.size, len(counts), dtype=torch.int64, device="cpu")
     everyone[lane.place] = torch.tensor(counts, dtype=torch.int64, device="cpu")
@@ -121,7 +121,7 @@ def _gather(
         parts = [gathered_rows(tensor, each, agreed.lane) for tensor, each in zip(tensors, rows, strict=True)]
         return together(parts, finish)
 
-    call = Call(kind, name, outlines, refusal=no_rows(tensors))
+    call = CollectiveCall(kind, name, outlines, refusal=no_rows(tensors))
     return Operation(call, members, begin, counts[0] if counts else 0)
 
 
@@ -176,7 +176,7 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         members = ctx.members
-        agreed = agree(Call(f"{ctx.kind}'s gradient", None, tuple(map(outline, gradients))), members)
+        agreed = agree(CollectiveCall(f"{ctx.kind}'s gradient", None, tuple(map(outline, gradients))), members)
         results = []
         for gradient, *rows in zip(gradients, *rows_of_all(ctx.rows, agreed.lane), strict=True):
             total = all_reduced(gradient.detach().clone(memory_format=torch.contiguous_format), agreed.lane)
@@ -215,7 +215,7 @@ def _broadcast(
 
         return Pending([work], result)
 
-    call = Call("broadcast", name, (outline(tensor),), f"root_rank={root_rank}", refusal=refusal)
+    call = CollectiveCall("broadcast", name, (outline(tensor),), f"root_rank={root_rank}", refusal=refusal)
     return Operation(call, members, begin)
 
 
@@ -272,7 +272,7 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (gradient,) = gradients
-        agreed = agree(Call("broadcast's gradient", None, (outline(gradient),)), ctx.members)
+        agreed = agree(CollectiveCall("broadcast's gradient", None, (outline(gradient),)), ctx.members)
         lane = agreed.lane
         total = all_reduced(gradient.detach().clone(memory_format=torch.contiguous_format), lane) / lane.size
         is_root = lane.ranks[lane.place] == ctx.root_rank
@@ -292,7 +292,7 @@ def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, members: Proc
         result, work = exchanged_rows(tensor.detach().contiguous(), give, take, agreed.lane)
         return Pending([work], lambda: (result, torch.tensor(take, dtype=torch.int32, device="cpu")))
 
-    call = Call("alltoall", name, (outline(tensor, free_rows=True),), refusal=refusal)
+    call = CollectiveCall("alltoall", name, (outline(tensor, free_rows=True),), refusal=refusal)
     return Operation(call, members, begin)
 
 
@@ -382,4 +382,4 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: this rank is not a member.
     """
     checked_tensors("barrier", [], process_set)
-    agree(Call("barrier", None, (), reductions=()), process_set)
+    agree(CollectiveCall("barrier", None, (), reductions=()), process_set)

@@ -31,7 +31,7 @@ import torch.distributed as dist
 from edriver.horovod.collectives.background import runner_of
 from edriver.horovod.collectives.handles import wait
 from edriver.horovod.errors import MismatchError, peer_loss_translated
-from edriver.horovod.process_sets import Lane, ProcessSet
+from edriver.horovod.process_sets import CollectiveLane, ProcessSet
 
 JOINED: Final = 2
 """What a member that has called `join` sends instead of a digest, which are all larger."""
@@ -49,7 +49,7 @@ class Agreed(NamedTuple):
     """
 
     extras: list[int]
-    lane: Lane
+    lane: CollectiveLane
 
 
 class Reduction(NamedTuple):
@@ -61,7 +61,7 @@ class Reduction(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """A call of a collective.
 
     Attributes:
@@ -89,11 +89,11 @@ class Call:
         )  # fmt: skip
 
     @staticmethod
-    def read(text: str) -> Call:
+    def read(text: str) -> CollectiveCall:
         """The call of a text."""
         kind, name, tensors, options, reductions, refusal, lane = json.loads(text)
         reduced = None if reductions is None else tuple(Reduction(*each) for each in reductions)
-        return Call(kind, name, tuple(tensors), options, reduced, refusal, lane)
+        return CollectiveCall(kind, name, tuple(tensors), options, reduced, refusal, lane)
 
     def __str__(self) -> str:
         named = "" if self.name is None else f" {self.name!r}"
@@ -115,7 +115,7 @@ class Agreement:
         HorovodInternalError: a member is gone.
     """
 
-    def __init__(self, call: Call, members: ProcessSet, extra: int = 0, later: bool = False) -> None:
+    def __init__(self, call: CollectiveCall, members: ProcessSet, extra: int = 0, later: bool = False) -> None:
         self._call, self._extra, self._later = call, extra, later
         self._own = members.lane()
         self._meeting: Meeting | None = None
@@ -132,12 +132,12 @@ class Agreement:
             agreed = Agreed(extras, self._lane(digests))
             if differ(digests):
                 texts = shared(agreed.lane, self._text)
-                compare([Call.read(said) if said else None for said in texts], agreed.lane.ranks)
+                compare([CollectiveCall.read(said) if said else None for said in texts], agreed.lane.ranks)
         if call.refusal:
             raise ValueError(f"{call.kind}{'' if call.name is None else f' {call.name!r}'}: {call.refusal}")
         return agreed
 
-    def _lane(self, digests: Sequence[int]) -> Lane:
+    def _lane(self, digests: Sequence[int]) -> CollectiveLane:
         if not any_later(digests) or (self._call.lane and not differ(digests)):
             return self._own
         assert self._runner is not None, "where it is not there, everyone waits"
@@ -156,7 +156,7 @@ def differ(digests: Sequence[int]) -> bool:
     return len({digest & ~_LATER for digest in digests}) > 1 or JOINED in digests
 
 
-def agree(call: Call, members: ProcessSet, extra: int = 0) -> Agreed:
+def agree(call: CollectiveCall, members: ProcessSet, extra: int = 0) -> Agreed:
     """Wait for all members to make this call.
 
     Args:
@@ -172,7 +172,7 @@ def agree(call: Call, members: ProcessSet, extra: int = 0) -> Agreed:
     return Agreement(call, members, extra).conclude()
 
 
-def compare(calls: Sequence[Call | None], ranks: Sequence[int]) -> None:
+def compare(calls: Sequence[CollectiveCall | None], ranks: Sequence[int]) -> None:
     """See that all members have made the same call; None: one has joined.
 
     Raises:
@@ -231,7 +231,7 @@ def met(members: ProcessSet, digest: int, extra: int) -> tuple[list[int], list[i
     return Meeting(members, digest, extra).conclude()
 
 
-def shared(lane: Lane, text: str) -> list[str]:
+def shared(lane: CollectiveLane, text: str) -> list[str]:
     """Exchange texts with all members; returns everyone's, in their order.
 
     Raises:
@@ -248,7 +248,7 @@ def shared(lane: Lane, text: str) -> list[str]:
     return [bytes(row[:length].tolist()).decode() for row, length in zip(texts, lengths.tolist(), strict=True)]
 
 
-def all_reduced(tensor: torch.Tensor, lane: Lane) -> torch.Tensor:
+def all_reduced(tensor: torch.Tensor, lane: CollectiveLane) -> torch.Tensor:
     """Sum up a tensor over all members, in place; returns it.
 
     Raises:

@@ -11,7 +11,7 @@ import torch
 
 from edriver.horovod.collectives.background import Task, runner_of
 from edriver.horovod.collectives.handles import Pending, UnderWay, handle_of
-from edriver.horovod.collectives.negotiation import Agreed, Agreement, Call
+from edriver.horovod.collectives.negotiation import Agreed, Agreement, CollectiveCall
 from edriver.horovod.process_sets import ProcessSet
 
 
@@ -26,7 +26,7 @@ class Operation:
         extra: a number of this member's that the others need.
     """
 
-    call: Call
+    call: CollectiveCall
     members: ProcessSet
     begin: Callable[[Agreed], Pending]
     extra: int = 0
@@ -55,7 +55,7 @@ class Operation:
 
 
 def begun_later(
-    call: Call, members: ProcessSet, begin: Callable[[Agreed], Pending] | None = None, extra: int = 0
+    call: CollectiveCall, members: ProcessSet, begin: Callable[[Agreed], Pending] | None = None, extra: int = 0
 ) -> UnderWay:
     """Run an operation in the background; if `begin` is None, the members only agree on it.
 

@@ -16,11 +16,11 @@ import torch.distributed as dist
 from edriver.horovod.collectives.arguments import checked_tensors, no_rows
 from edriver.horovod.collectives.handles import Pending
 from edriver.horovod.collectives.movements import exchanged_rows, gathered_rows, rows_of_all, together
-from edriver.horovod.collectives.negotiation import Agreed, Call, Reduction, agree, outline
+from edriver.horovod.collectives.negotiation import Agreed, CollectiveCall, Reduction, agree, outline
 from edriver.horovod.collectives.operations import Operation
 from edriver.horovod.compression import Compression, Compressor
 from edriver.horovod.errors import peer_loss_translated
-from edriver.horovod.process_sets import Lane, ProcessSet, global_process_set
+from edriver.horovod.process_sets import CollectiveLane, ProcessSet, global_process_set
 
 
 class ReduceOp(enum.Enum):
@@ -92,7 +92,7 @@ class _Reduction:
         self.op, self.members = op, members
         self.prescale, self.postscale = float(prescale), float(postscale)
 
-    def call(self, kind: str, name: str | None, tensors: Sequence[torch.Tensor]) -> Call:
+    def call(self, kind: str, name: str | None, tensors: Sequence[torch.Tensor]) -> CollectiveCall:
         """The call, as members agree on it."""
         checked_tensors(kind, tensors, self.members)
         options = f"op={self.op.value}" + "".join(
@@ -106,7 +106,7 @@ class _Reduction:
                 Reduction(length, str(dtype).removeprefix("torch."), self.op.value)
                 for length, dtype in _travelling(tensors)
             )
-        return Call(kind, name, tuple(map(outline, tensors)), options, reductions, refused)
+        return CollectiveCall(kind, name, tuple(map(outline, tensors)), options, reductions, refused)
 
     def before(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor as it travels: a copy."""
@@ -192,7 +192,7 @@ def _reduce(
     return Operation(call, reduction.members, begin)
 
 
-def reduce_async(total: torch.Tensor, op: ReduceOp, lane: Lane) -> dist.Work | None:
+def reduce_async(total: torch.Tensor, op: ReduceOp, lane: CollectiveLane) -> dist.Work | None:
     """Start to reduce a flat tensor in place, once all members have agreed.
 
     Raises:
@@ -413,7 +413,7 @@ def _scatter(
         return together(parts, lambda totals: totals[0] if single else totals)
 
     refusal = call.refusal or no_rows(tensors)
-    return Operation(Call(kind, name, call.tensors, call.options, None, refusal), reduction.members, begin)
+    return Operation(CollectiveCall(kind, name, call.tensors, call.options, None, refusal), reduction.members, begin)
 
 
 def _summed(rows: torch.Tensor, reduction: _Reduction, dtype: torch.dtype) -> torch.Tensor:
@@ -500,7 +500,7 @@ class _Reducescatter(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         reduction = ctx.reduction
         outlines = tuple(outline(gradient, free_rows=True) for gradient in gradients)
-        lane = agree(Call(f"{ctx.kind}'s gradient", None, outlines), reduction.members).lane
+        lane = agree(CollectiveCall(f"{ctx.kind}'s gradient", None, outlines), reduction.members).lane
         factor = reduction.prescale * reduction.postscale * (1 if reduction.op is Average else lane.size)
         rows = zip(*rows_of_all([len(gradient) for gradient in gradients], lane), strict=True)
         parts = [gathered_rows(gradient * factor, each, lane) for gradient, each in zip(gradients, rows, strict=True)]

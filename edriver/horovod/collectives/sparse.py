@@ -9,7 +9,7 @@ import torch
 from edriver.horovod.collectives.arguments import checked_tensors
 from edriver.horovod.collectives.handles import Pending
 from edriver.horovod.collectives.movements import gathered_rows, together
-from edriver.horovod.collectives.negotiation import Agreed, Call, outline
+from edriver.horovod.collectives.negotiation import Agreed, CollectiveCall, outline
 from edriver.horovod.collectives.operations import begun_later
 from edriver.horovod.collectives.reductions import Average, ReduceOp, Sum, chosen_op
 from edriver.horovod.process_sets import ProcessSet, global_process_set
@@ -52,5 +52,5 @@ def sparse_allreduce_async(
         values = gathered_rows(own.values(), agreed.extras, agreed.lane)
         return together([indices, values], total)
 
-    call = Call("sparse_allreduce", name, (outline(tensor),), f"op={op.value}", refusal=refusal)
+    call = CollectiveCall("sparse_allreduce", name, (outline(tensor),), f"op={op.value}", refusal=refusal)
     return begun_later(call, process_set, begin, 0 if refusal else own._nnz()).result

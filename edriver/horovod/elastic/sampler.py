@@ -16,7 +16,7 @@ from edriver.horovod import basics
 from edriver.horovod.collectives.negotiation import digest_of, met
 from edriver.horovod.collectives.objects import broadcast_object
 from edriver.horovod.process_sets import global_process_set
-from edriver.worker.assignment import Assignment
+from edriver.model.plan import Assignment
 from edriver.worker.copies.small_copy import Fixed
 from edriver.worker.sampler import elastic_sampler
 from edriver.worker.sampler.cursor import Cursor, CursorState

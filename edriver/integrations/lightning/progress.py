@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 
 from edriver.integrations.lightning.back_references import OwnerOfParts
-from edriver.worker import topology
+from edriver.worker import context
 
 _CHECKPOINT_ATTRIBUTES = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
 """What ModelCheckpoint's state_dict lacks. A save is a collective, so all ranks must agree on whether one is due."""
@@ -24,7 +24,7 @@ _META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_grap
 _META_MORE = ("dataloader_idx", "metric_attribute")
 
 
-class Part(abc.ABC):
+class TrainerPart(abc.ABC):
     """One attribute of the state.
 
     Args:
@@ -62,7 +62,7 @@ class Part(abc.ABC):
         """Bring the trainer to a tree."""
 
 
-class Counters(Part):
+class Counters(TrainerPart):
     """How far the loops have got."""
 
     def _trackers(self) -> list[Any]:
@@ -102,7 +102,7 @@ class Counters(Part):
         self.trainer.should_stop = tree["stop"]
 
 
-class Metrics(Part):
+class Metrics(TrainerPart):
     """The values logged last, and those that this rank has gathered for epoch-level values of the current epoch.
 
     Each worker gathers its own: a newcomer takes over the names, because reducing them is a collective, but not the
@@ -127,7 +127,7 @@ class Metrics(Part):
             "bar": dict(connector._progress_bar_metrics),
             "hook": connector._current_fx,
             "gathered": gathered,
-            "by": topology.worker_seed(),
+            "by": context.worker_seed(),
         }
 
     def write(self, tree: Any) -> None:
@@ -146,7 +146,7 @@ class Metrics(Part):
             metric = epoch._results.get(key)
             if metric is None:
                 metric = epoch._results[key] = self._result(description)
-            if metric.is_tensor and tree["by"] == topology.worker_seed():
+            if metric.is_tensor and tree["by"] == context.worker_seed():
                 metric.value = value
                 if samples is not None:
                     metric.cumulated_batch_size = samples
@@ -171,7 +171,7 @@ def _described(meta: _Metadata) -> tuple[Any, ...]:
     return (meta.reduce_fx.__name__, sync.should, sync.op, sync.rank_zero_only, *fields)
 
 
-class Callbacks(Part):
+class Callbacks(TrainerPart):
     """The states of the trainer's callbacks."""
 
     def read(self) -> Any:

@@ -19,7 +19,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only as utilities_rank_
 
 from edriver.integrations.lightning.back_references import OwnerOfStrategy
 from edriver.model.stall_limits import Phase
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.training_phase import phase
 
 
@@ -48,19 +48,19 @@ class RoundEnvironment(ClusterEnvironment):
 
     def world_size(self) -> int:
         """The round's size; 1 before the first one."""
-        return topology.size() if _has_place() else 1
+        return context.size() if _has_place() else 1
 
     def global_rank(self) -> int:
         """The round's rank; 0 before the first one."""
-        return topology.rank() if _has_place() else 0
+        return context.rank() if _has_place() else 0
 
     def local_rank(self) -> int:
         """The rank on this host; 0 before the first round."""
-        return topology.local_rank() if _has_place() else 0
+        return context.local_rank() if _has_place() else 0
 
     def node_rank(self) -> int:
         """This host's place among the hosts of the round; 0 before the first one."""
-        return topology.current().host_rank if _has_place() else 0
+        return context.assignment().host_rank if _has_place() else 0
 
     def set_world_size(self, size: int) -> None:
         """Do nothing: the driver decides it."""
@@ -70,7 +70,7 @@ class RoundEnvironment(ClusterEnvironment):
 
 
 def _has_place() -> bool:
-    return topology.in_round() or "EDRIVER_WORKER_ID" not in os.environ
+    return context.in_round() or "EDRIVER_WORKER_ID" not in os.environ
 
 
 def speak_as(rank: int) -> None:
@@ -99,7 +99,7 @@ class ElasticStrategy(DDPStrategy):
     @property
     def num_nodes(self) -> int:
         """How many hosts the round has; 1 before the first one."""
-        return topology.current().host_count if _has_place() else 1
+        return context.assignment().host_count if _has_place() else 1
 
     @num_nodes.setter
     def num_nodes(self, num_nodes: int) -> None:

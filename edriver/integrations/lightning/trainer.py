@@ -18,7 +18,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 
 from edriver.integrations.lightning.loggers import take_over
 from edriver.integrations.lightning.loops import ElasticEpochLoop, ElasticFitLoop, RestOfEpoch
-from edriver.integrations.lightning.progress import Callbacks, Counters, Metrics, Part
+from edriver.integrations.lightning.progress import Callbacks, Counters, Metrics, TrainerPart
 from edriver.integrations.lightning.strategy import ElasticStrategy
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import HostsUpdatedInterrupt
@@ -82,7 +82,7 @@ class ElasticTrainer(Trainer):
                 f"devices={devices!r} and num_nodes={num_nodes!r}: each worker has one device; leave both out, and "
                 "say with edriver's -np and -H how many workers there are, and where"
             )
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, TrainerPart] = {}
         self._elastic: TorchState | None = None
         self._loader: RestOfEpoch | None = None
         self._ended_by: BaseException | None = None

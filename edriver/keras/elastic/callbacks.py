@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 from edriver.keras.elastic.fit import ElasticCallback, Fit, pass_over_one_batch
 from edriver.keras.elastic.state import KerasState
 from edriver.keras.optimizer import average_before_scaling
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 
@@ -257,7 +257,7 @@ class _WholeEpochs(Sampler[int]):
 
     def __len__(self) -> int:
         """The number of samples of a whole epoch on this rank."""
-        return -(-self._elastic.samples_done().samples // topology.current().size)
+        return -(-self._elastic.samples_done().samples // context.assignment().size)
 
 
 def _with(state: KerasState, name: str) -> KerasState:

@@ -60,7 +60,7 @@ class JournalHeldError(Exception):
     """Another server uses the folder."""
 
 
-class Journal:
+class ServerJournal:
     """The database of one server, from its construction to `close`.
 
     Args:

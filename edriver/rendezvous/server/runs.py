@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from edriver.model.limits import OutOfBoundsError
-from edriver.rendezvous.server.journal import Journal
+from edriver.rendezvous.server.journal import ServerJournal
 from edriver.rendezvous.server.key_values import KeyValues
 from edriver.rendezvous.server.run_state import RunState
 from edriver.v1.rendezvous_pb2 import (
@@ -68,7 +68,7 @@ class Runs:
         OSError: it cannot be read, or written.
     """
 
-    def __init__(self, journal: Journal, clock: Callable[[], float]) -> None:
+    def __init__(self, journal: ServerJournal, clock: Callable[[], float]) -> None:
         self._journal = journal
         self._clock = clock
         self._runs: dict[str, RunRecord] = {}
@@ -198,11 +198,12 @@ class Runs:
     def _replay(self, record: RendezvousRecord) -> None:
         """Take in what an earlier start has written. Nodes get a whole lease from now on."""
         now = self._clock()
-        if record.removed:
+        kind = record.WhichOneof("kind")
+        if kind == "removed":
             self._runs.pop(record.run_id, None)
             return
         run = self._runs.setdefault(record.run_id, RunRecord(self._journal.incarnation, now))
-        match record.WhichOneof("kind"):
+        match kind:
             case "state":
                 run.state.enforce(record.state, now)
             case "keys":

@@ -18,7 +18,7 @@ import uvloop
 from edriver.common.join_config import JoinConfig, at_port
 from edriver.rendezvous.address import CREDENTIALS_FILE
 from edriver.rendezvous.server.identity import AUTHORITY_FILE, SERVER_FILE, identity, write_private
-from edriver.rendezvous.server.journal import JOURNAL_FILES, CorruptJournalError, Journal, JournalHeldError
+from edriver.rendezvous.server.journal import JOURNAL_FILES, CorruptJournalError, JournalHeldError, ServerJournal
 from edriver.rendezvous.server.runs import Runs
 from edriver.rendezvous.server.service import RENDEZVOUS_SERVICE, STORE_SERVICE, RendezvousService, StoreService
 from edriver.system.private_files import NotOwnError, OwnFolder, make_private
@@ -69,7 +69,7 @@ def serve(folder: Path, address: str, port: int) -> int:
 
 async def _serve(own: OwnFolder, folder: Path, address: str, port: int) -> None:
     try:
-        journal = Journal(own, folder)
+        journal = ServerJournal(own, folder)
     except JournalHeldError:
         raise ServerError(f"another server uses this folder: {folder}") from None
     except CorruptJournalError as error:
@@ -80,7 +80,7 @@ async def _serve(own: OwnFolder, folder: Path, address: str, port: int) -> None:
         await _serve_from(journal, own, folder, address, port)
 
 
-async def _serve_from(journal: Journal, own: OwnFolder, folder: Path, address: str, port: int) -> None:
+async def _serve_from(journal: ServerJournal, own: OwnFolder, folder: Path, address: str, port: int) -> None:
     ended = asyncio.Event()
     faults: list[OSError] = []
 

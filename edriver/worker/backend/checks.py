@@ -68,7 +68,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """What a check has found.
 
     Attributes:
@@ -228,9 +228,9 @@ PROCESS_CHECKS: Final = (
 """Cheap checks that need nothing."""
 
 
-def found_by(checks: Iterable[Check]) -> list[Finding]:
+def found_by(checks: Iterable[Check]) -> list[CheckResult]:
     """Run checks. One that raises has failed: nothing that is checked may end a worker."""
-    return [Finding(check.name, check.relies, _trouble(check), check.fallback) for check in checks]
+    return [CheckResult(check.name, check.relies, _trouble(check), check.fallback) for check in checks]
 
 
 def _trouble(check: Check) -> str:
@@ -240,7 +240,7 @@ def _trouble(check: Check) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def failed(findings: Iterable[Finding]) -> frozenset[str]:
+def failed(findings: Iterable[CheckResult]) -> frozenset[str]:
     """The names of those that have failed, each of which is logged in a sentence."""
     names = set()
     for finding in findings:
@@ -250,7 +250,7 @@ def failed(findings: Iterable[Finding]) -> frozenset[str]:
     return frozenset(names)
 
 
-def sentence(finding: Finding) -> str:
+def sentence(finding: CheckResult) -> str:
     """What a check that failed means."""
     return f"{finding.relies} does not work here: {finding.trouble}. {finding.fallback}"
 

@@ -12,7 +12,7 @@ import torch
 _SCALER_ATTRIBUTES: Final = ("_scale", "_growth_tracker", "_per_optimizer_states")
 
 
-class Scale(NamedTuple):
+class ScalerState(NamedTuple):
     """The scale and the growth tracker: tensors, or None before the first use."""
 
     scale: Any
@@ -24,12 +24,12 @@ def is_known(scaler: torch.amp.GradScaler) -> bool:
     return all(hasattr(scaler, name) for name in _SCALER_ATTRIBUTES)
 
 
-def scale_of(scaler: torch.amp.GradScaler) -> Scale:
+def scale_of(scaler: torch.amp.GradScaler) -> ScalerState:
     """The scaler's current tensors, not copies."""
-    return Scale(scaler._scale, scaler._growth_tracker)
+    return ScalerState(scaler._scale, scaler._growth_tracker)
 
 
-def set_scale(scaler: torch.amp.GradScaler, kept: Scale) -> None:
+def set_scale(scaler: torch.amp.GradScaler, kept: ScalerState) -> None:
     """Put these in their place."""
     scaler._scale, scaler._growth_tracker = kept
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from edriver.checkpoints.folder import CheckpointFolder, Found
 from edriver.checkpoints.manifest import Manifest
-from edriver.checkpoints.ownership import FolderInUseError, Owner, Ownership, RoundOverError
+from edriver.checkpoints.ownership import FolderInUseError, FolderOwner, Ownership, RoundOverError
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
@@ -37,7 +37,7 @@ def in_a_thread(job: Callable[[], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrainingPosition:
     """Where training is: its round, and see the same fields of Manifest."""
 
     round_id: RoundId
@@ -82,7 +82,7 @@ class Checkpoints:
         if keep < 1:
             raise ValueError(f"keep= takes the number of checkpoints to keep, at least 1, and was given {keep!r}")
         self._folder = CheckpointFolder(location)
-        self._ownership = Ownership(self._folder, Owner.this_process(os.environ))
+        self._ownership = Ownership(self._folder, FolderOwner.this_process(os.environ))
         self._keep = keep
         self._spawn = spawn
         self._clock = clock
@@ -135,7 +135,9 @@ class Checkpoints:
                 self._folder.location,
             )
 
-    def write(self, place: Place, contents: Contents, ready: Callable[[], None], done: Callable[[], None]) -> None:
+    def write(
+        self, place: TrainingPosition, contents: Contents, ready: Callable[[], None], done: Callable[[], None]
+    ) -> None:
         """Start to write a checkpoint; a failure to write is logged once and not raised.
 
         Args:
@@ -199,7 +201,7 @@ class Checkpoints:
         text = "; ".join(troubles) or "no whole one is there"
         raise CheckpointError(f"no checkpoint in {self._folder.location} can be loaded: {text}")
 
-    def _write(self, place: Place, contents: Contents) -> None:
+    def _write(self, place: TrainingPosition, contents: Contents) -> None:
         began, name = time.perf_counter(), self._folder.begin()
         try:
             key_of: dict[int, str] = {}

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from edriver.checkpoints.folder import CheckpointFolder
-from edriver.checkpoints.manifest import Entry, FileRecord
+from edriver.checkpoints.manifest import CheckpointEntry, FileRecord
 from edriver.system.private_files import close_to_others
 
 TORCH_VERSION: Final = str(torch.__version__)
@@ -140,7 +140,7 @@ def flattened(contents: dict[str, Any]) -> dict[str, Any]:
 
 def write(
     folder: CheckpointFolder, name: str, contents: dict[str, Any]
-) -> tuple[dict[str, FileRecord], dict[str, Entry]]:
+) -> tuple[dict[str, FileRecord], dict[str, CheckpointEntry]]:
     """Write a checkpoint without its manifest; returns its files and its entries.
 
     Args:
@@ -167,7 +167,7 @@ def write(
 
 
 def read(
-    folder: CheckpointFolder, place: str, entries: Mapping[str, Entry], objects: tuple[str, ...]
+    folder: CheckpointFolder, place: str, entries: Mapping[str, CheckpointEntry], objects: tuple[str, ...]
 ) -> dict[str, Any]:
     """The tensors of a checkpoint, in host memory, and some of its objects, by their keys.
 
@@ -199,11 +199,11 @@ def read(
     return contents
 
 
-def _entry(stored: Any) -> Entry:
+def _entry(stored: Any) -> CheckpointEntry:
     if not isinstance(stored, TensorStorageMetadata):
-        return Entry("", (), 0)
+        return CheckpointEntry("", (), 0)
     dtype = stored.properties.dtype
-    return Entry(str(dtype).removeprefix("torch."), tuple(stored.size), stored.size.numel() * dtype.itemsize)
+    return CheckpointEntry(str(dtype).removeprefix("torch."), tuple(stored.size), stored.size.numel() * dtype.itemsize)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Final
 
 import torch
 
-from edriver.worker.assignment import Assignment
+from edriver.model.plan import Assignment
 from edriver.worker.backend.gloo import groups as gloo_groups
 from edriver.worker.backend.gloo.callers import Caller, names_of, suspects
 from edriver.worker.backend.gloo.groups import Backend

@@ -21,9 +21,9 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch/d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.system.descriptors import check_room
-from edriver.worker.assignment import Assignment
 from edriver.worker.backend import default_group, torch_groups
 from edriver.worker.backend.checks import SEVERING_CHECK
 from edriver.worker.backend.gloo import groups as gloo_groups
@@ -46,7 +46,7 @@ from edriver.worker.group.proven_pairs import PairsOfRound
 from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_server import StoreServer
 from edriver.worker.group.store_transport import StoreTransport
-from edriver.worker.watch.forked import Owner, keep_in_children
+from edriver.worker.watch.forked import CreatorProcess, keep_in_children
 
 logger = logging.getLogger("edriver.worker")
 
@@ -127,7 +127,7 @@ class RoundGroup:
         self._severed = NO_ROUND
         self._disposal: threading.Thread | None = None
         self._torn_down: weakref.WeakSet[object] = weakref.WeakSet()
-        self._owner = Owner()
+        self._owner = CreatorProcess()
         keep_in_children(lambda: (self, *torch_groups.living(), *self._torn_down))
         atexit.register(self._finish)
 

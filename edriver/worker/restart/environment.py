@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from edriver.worker.assignment import Assignment
+from edriver.model.plan import Assignment
 
 ROLE: Final = "default"
 """All workers have one role, torchrun's own default."""

@@ -31,23 +31,23 @@ import torch.distributed as dist
 
 from edriver.calls import worker_process
 from edriver.model.ids import NO_VERSION
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.system import stack_dump
 from edriver.system.own_addresses import bound_at
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, round_id_of
 from edriver.worker import context
-from edriver.worker.assignment import Assignment
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.restart import standby
 from edriver.worker.restart.quick_end import QuickEnd
 from edriver.worker.restart.script import own_traceback
 from edriver.worker.restart.tensorflow_cluster import Store
 from edriver.worker.rounds.notification import NotificationServer
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, Participant, Stage
 from edriver.worker.rounds.run import end_process_group
 from edriver.worker.watch.blocked import BlockedWatch
-from edriver.worker.watch.forked import Owner
+from edriver.worker.watch.forked import CreatorProcess
 from edriver.worker.watch.source_files import SourceFiles
 from edriver.worker.watch.traceback_text import traceback_text
 
@@ -71,7 +71,7 @@ class OneRound:
         self._end = end
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
-        self._owner = Owner()
+        self._owner = CreatorProcess()
         self._store, self._store_address = served_store(environ["EDRIVER_ADDRESS"])
         self._imports: standby.ImportRecord | None = None
         self._blocked = BlockedWatch(threading.main_thread())
@@ -159,7 +159,7 @@ class OneRound:
             time.sleep(ROOT_CAUSE_TIMEOUT)  # stopped meanwhile, as a rule
             report = self._participant.raised(traceback_text(error))
         else:
-            report = pb.Report(failed=pb.Failed(traceback=traceback_text(error)))
+            report = pb.Report(worker_failed=pb.WorkerFailed(traceback=traceback_text(error)))
         self._server.report(report)
         sys.last_type = type(error)  # as the interpreter does: the script has ended with an exception
         self._server.stop()
@@ -188,15 +188,17 @@ class OneRound:
         if not self._owner.is_here or not self._participant.passed(committed=False):
             return False
         with self._changed:
-            while (verdict := self._participant.verdict()) is Verdict.WAIT:
+            while (verdict := self._participant.verdict()) is BoundaryVerdict.WAIT:
                 self._changed.wait()
-        if verdict in (Verdict.ABORT, Verdict.SWALLOWED):
+        if verdict in (BoundaryVerdict.ABORT, BoundaryVerdict.SWALLOWED):
             self._wait_to_be_stopped()
-        return verdict is Verdict.STOP
+        return verdict is BoundaryVerdict.STOP
 
     def _wait_to_be_stopped(self) -> NoReturn:
         """The script has had its time to save."""
-        self._server.report(pb.Report(saved=pb.Saved(round_id=round_id_message(self._participant.round_id))))
+        self._server.report(
+            pb.Report(checkpoint_saved=pb.CheckpointSaved(round_id=round_id_message(self._participant.round_id)))
+        )
         while True:
             signal.pause()
 

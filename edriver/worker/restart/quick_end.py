@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 
-from edriver.worker.watch.forked import Owner
+from edriver.worker.watch.forked import CreatorProcess
 
 
 class QuickEnd:
@@ -23,7 +23,7 @@ class QuickEnd:
     def __init__(self) -> None:
         """Register the hook."""
         self.code: int | None = None
-        self._owner = Owner()
+        self._owner = CreatorProcess()
         atexit.register(self._end)
 
     def _end(self) -> None:

@@ -21,8 +21,8 @@ from importlib.machinery import ModuleSpec
 from typing import Final, Protocol
 
 from edriver.common.join_config import at_port
+from edriver.model.plan import Assignment
 from edriver.system.own_addresses import bound_at
-from edriver.worker.assignment import Assignment
 
 PACKAGE: Final = "tensorflow"
 

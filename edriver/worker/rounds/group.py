@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
-from edriver.worker.assignment import Assignment
 
 
 class Group(Protocol):

@@ -23,7 +23,7 @@ from edriver.common.release import PROTOCOL, VERSION
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
 from edriver.wire.grpc_streams import NO_BANDWIDTH_PROBE
-from edriver.worker.watch.forked import Owner, keep_in_children
+from edriver.worker.watch.forked import CreatorProcess, keep_in_children
 from edriver.worker.watch.stall import stacks
 
 logger = logging.getLogger("edriver.worker")
@@ -132,7 +132,7 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         self._reports: queue.Queue[pb.Report | None] = queue.Queue(MAX_QUEUED_REPORTS)
         self._server = grpc.server(DaemonExecutor(), options=NO_BANDWIDTH_PROBE, maximum_concurrent_rpcs=2)
         notification_pb2_grpc.add_NotificationServiceServicer_to_server(self, self._server)
-        self._owner = Owner()
+        self._owner = CreatorProcess()
         keep_in_children(lambda: (self,))
 
     def start(self, ready: str) -> None:

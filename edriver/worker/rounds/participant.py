@@ -1,8 +1,15 @@
-"""A worker's side of the protocol, pure: what a notice means, what a boundary decides, what may be offered.
+"""A worker's side of the protocol, pure: what a notice means, what a boundary decides, what may be offered; its loop.
 
-Two threads of a worker meet here: the notification thread, which calls `take` for each notice, and the training
-thread, which runs the loop (loop.py), which calls everything else. This file knows of neither; its owner holds one lock
-around every call (worker_rounds.py), except for the one line that makes a quiet boundary cheap, `passed`.
+The Participant decides. The RoundLoop is made of generators that yield effects, and are sent what came of them: `run`
+is what `edriver.run` does between its entry and its return, `boundary` what a boundary does when there is news. A
+worker's threads drive them (worker_rounds.py), and so does the simulation (tests/sim/sim_rounds.py): these lines are
+the ones that both run.
+
+Two threads of a worker meet here: the notification thread, which calls `take` for each notice, and the training thread,
+which drives the loop. This file knows of neither; its owner holds one lock around every call, except for the one line
+that makes a quiet boundary cheap, `passed`. Between two effects no time passes: who drives a generator holds that lock
+while it runs, and lets go of it to carry out an effect, except for WaitForChange, which waits with it, and Say, so that
+reports keep their order.
 
 Why a boundary needs no lock: `passed` adds to `boundaries` and only then reads `news`; `take` sets `news` and only then
 reads `boundaries` for its answer. Whichever comes first, either the answer counts the boundary, or the boundary sees
@@ -12,21 +19,24 @@ the news.
 from __future__ import annotations
 
 import enum
+from collections.abc import Generator
+from typing import Any
 
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
+from edriver.wire.assignments import assignment_of
 from edriver.wire.conversion import (
-    RANK_FIELDS,
     duration,
     round_id_message,
     round_id_of,
     store_address_message,
-    store_address_of,
     version_message,
 )
-from edriver.worker.assignment import Assignment
+from edriver.worker.rounds import effects
+from edriver.worker.rounds.effects import Complaint, Effect, Raised
 
 
 class Stage(enum.Enum):
@@ -41,7 +51,7 @@ class Stage(enum.Enum):
     SKIPPING = "skipping"  # informed that this `run` call is over
 
 
-class Verdict(enum.Enum):
+class BoundaryVerdict(enum.Enum):
     """What the training thread does at a boundary."""
 
     PASS = "pass"
@@ -49,6 +59,15 @@ class Verdict(enum.Enum):
     STOP = "stop"  # this is the agreed boundary
     ABORT = "abort"  # the round is broken
     SWALLOWED = "swallowed"  # it had to leave the round at an earlier boundary, and went on
+
+
+class End(enum.Enum):
+    """How a `run` call ends."""
+
+    FINISHED = "finished"  # all members were done
+    SKIPPED = "skipped"  # the driver lets this worker skip it
+    LEFT = "left"  # the worker is to exit
+    FAILED = "failed"  # what was raised last is the script's own: it is to be raised again
 
 
 class Participant:
@@ -62,7 +81,7 @@ class Participant:
         abort_cause: why the round was aborted, or None.
         committed: the version of the last commit or sync, to which the state can go back; NO_VERSION before the first.
         must_leave: whether a boundary of this round has returned STOP or ABORT.
-        looks_again: whether the driver has asked for the newest checkpoint since the last report on it.
+        finds_newest_checkpoint: whether the driver has asked for the newest checkpoint since the last report on it.
         driver_gone: whether the run has lost its driver for good.
         writes_last: whether this worker then writes a checkpoint before it exits.
     """
@@ -78,7 +97,7 @@ class Participant:
         self.committed: Version = NO_VERSION
         self.ordinal = 0
         self.must_leave = False
-        self.looks_again = False
+        self.finds_newest_checkpoint = False
         self.driver_gone = False
         self.writes_last = False
         self._waiting = b""  # serialized, so that all attributes are immutable: tests compare and hash them
@@ -120,21 +139,21 @@ class Participant:
         self.news += 1  # before boundaries is read: see the module's text
         match notice.WhichOneof("kind"):
             case "hosts_updated":
-                return self._take_hosts_updated(notice.hosts_updated)
+                return self._begin_interrupt(notice.hosts_updated)
             case "stop_at" if self._means_us(notice.stop_at.round_id, notice.stop_at.number):
                 self._stop_at = notice.stop_at.boundary
             case "go_on" if self._means_us(notice.go_on.round_id, notice.go_on.number):
                 self._reported = None
             case "abort" if self._is_ours(notice.abort.round_id):
                 self.abort_cause = notice.abort.cause.text
-            case "assign_place" if self.stage is Stage.WAITING:
-                self._take_assignment(notice.assign_place)
+            case "assignment" if self.stage is Stage.WAITING:
+                self._take_assignment(notice.assignment)
             case "finish" if self.stage is Stage.DONE and self._is_ours(notice.finish.round_id):
                 self.stage = Stage.FINISHED
             case "leave" if self.stage is Stage.WAITING:
                 self.stage = Stage.LEAVING
-            case "look_again" if self.stage is Stage.WAITING:
-                self.looks_again = True
+            case "find_newest_checkpoint" if self.stage is Stage.WAITING:
+                self.finds_newest_checkpoint = True
             case "driver_gone":
                 self._take_driver_gone(notice.driver_gone)
             case "skip" if self.stage is Stage.WAITING and notice.skip.ordinal == self.ordinal:
@@ -148,7 +167,7 @@ class Participant:
         elif self.stage is Stage.DONE:
             self.abort_cause = "the run has no driver any more"
 
-    def _take_hosts_updated(self, notice: pb.HostsUpdated) -> pb.Report | None:
+    def _begin_interrupt(self, notice: pb.HostsUpdated) -> pb.Report | None:
         if not self._is_ours(notice.round_id) or notice.number <= self._number:
             return None
         if self.stage not in (Stage.ASSIGNED, Stage.DONE):
@@ -162,25 +181,12 @@ class Participant:
             )
         )
 
-    def _take_assignment(self, message: pb.AssignPlace) -> None:
-        shared, seat = message.round, message.member
-        round_id = round_id_of(shared.round_id)
-        if round_id <= self.round_id:
+    def _take_assignment(self, message: pb.Assignment) -> None:
+        assignment = assignment_of(message)
+        if assignment.round_id <= self.round_id:
             return
-        self.assignment = Assignment(
-            round_id=round_id,
-            size=shared.size,
-            store=store_address_of(shared.store),
-            source=shared.source,
-            receivers=tuple(shared.receivers),
-            secret=shared.secret,
-            failures=shared.failures,
-            guarded=shared.guarded,
-            fallback_size=shared.fallback_size,
-            checkpoint=shared.checkpoint_steps,
-            **{name: getattr(seat, name) for name in RANK_FIELDS},
-        )
-        self.round_id = round_id
+        self.assignment = assignment
+        self.round_id = assignment.round_id
         self.boundaries = 0
         self.abort_cause = None
         self.must_leave = False
@@ -219,7 +225,7 @@ class Participant:
         self.stage = Stage.LEAVING if self.driver_gone else Stage.WAITING
         lost, self._carried = (0, self.uncommitted) if offer == self.live else (self.uncommitted, 0)
         self._brought, self._in_step = offer, False
-        self._waiting = pb.Waiting(
+        self._waiting = pb.WorkerWaiting(
             ordinal=self.ordinal,
             version=version_message(offer),
             store=store_address_message(store),
@@ -231,10 +237,10 @@ class Participant:
 
     def waits_on(self, checkpoint: int | None) -> pb.Report:
         """Go on waiting, with another newest checkpoint: returns the report to the driver."""
-        self.looks_again = False
-        report = pb.Report(waiting=pb.Waiting.FromString(self._waiting))
+        self.finds_newest_checkpoint = False
+        report = pb.Report(worker_waiting=pb.WorkerWaiting.FromString(self._waiting))
         if checkpoint is not None:
-            report.waiting.checkpoint_steps = checkpoint
+            report.worker_waiting.checkpoint_steps = checkpoint
         return report
 
     def synced(self, committed: bool = True) -> None:
@@ -256,39 +262,41 @@ class Participant:
             self.committed = Version(self.round_id, self.boundaries)
         return self.news != self.news_seen
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundaryVerdict:
         """What to do at the boundary that was just counted."""
         if self.must_leave:
-            return Verdict.SWALLOWED
+            return BoundaryVerdict.SWALLOWED
         if self.abort_cause is not None:
             self.must_leave = True
-            return Verdict.ABORT
+            return BoundaryVerdict.ABORT
         if self.driver_gone:
             self.must_leave = True
-            return Verdict.STOP
+            return BoundaryVerdict.STOP
         if self._stop_at is not None and self.boundaries >= self._stop_at:
             self.must_leave = True
             # Beyond it: the script caught what a signal handler raised while the boundary waited for this verdict.
-            return Verdict.STOP if self.boundaries == self._stop_at else Verdict.SWALLOWED
+            return BoundaryVerdict.STOP if self.boundaries == self._stop_at else BoundaryVerdict.SWALLOWED
         if self._stop_at is not None:
-            return Verdict.PASS
+            return BoundaryVerdict.PASS
         if self._reported is not None and self.boundaries > self._reported:
-            return Verdict.WAIT
+            return BoundaryVerdict.WAIT
         if self._reported is None:
             self.news_seen = self.news
-        return Verdict.PASS
+        return BoundaryVerdict.PASS
 
     def done(self) -> pb.Report:
         """The training function has returned: returns the report to the driver."""
         self.stage = Stage.DONE
-        return pb.Report(done=pb.Done(round_id=round_id_message(self.round_id), boundaries=self.boundaries))
+        return pb.Report(
+            worker_done=pb.WorkerDone(round_id=round_id_message(self.round_id), boundaries=self.boundaries)
+        )
 
     def blocked(self, seconds: float) -> pb.Report:
         """The training thread stands still in a collective, or (0 seconds) goes on: returns the report to the
         driver.
         """
         round_id, span = round_id_message(self.round_id), duration(seconds) if seconds else None
-        return pb.Report(blocked=pb.Blocked(round_id=round_id, boundaries=self.boundaries, duration=span))
+        return pb.Report(worker_blocked=pb.WorkerBlocked(round_id=round_id, boundaries=self.boundaries, duration=span))
 
     def raised(self, traceback: str) -> pb.Report:
         """A collective of the round failed: returns the report to the driver."""
@@ -299,3 +307,151 @@ class Participant:
     def unproven(self, reason: str) -> pb.Report:
         """A connection of the round did not lead to a member: returns the report to the driver."""
         return pb.Report(peer_unproven=pb.PeerUnproven(round_id=round_id_message(self.round_id), reason=reason))
+
+
+class RoundLoop:
+    """The rounds of one worker process.
+
+    Args:
+        participant: what decides; notices go to it.
+        store: where this worker's store listens.
+    """
+
+    def __init__(self, participant: Participant, store: StoreAddress) -> None:
+        self._participant = participant
+        self._store = store
+        self._begun = False
+        self._synced = False
+
+    def enter(self) -> Generator[Effect, Any, None]:
+        """Enter the script's next `run` call: what the script changed since the last one is part of the state."""
+        participant = self._participant
+        participant.enter()
+        self._synced = False
+        if self._begun:
+            yield effects.Save()
+            yield effects.Keep()
+            participant.committed = participant.live
+
+    def run(self) -> Generator[Effect, Any, End]:
+        """Go through one round after the other until all members are done."""
+        participant = self._participant
+        yield from self._offer(clean=False)
+        while True:
+            while participant.stage is Stage.WAITING:
+                if participant.finds_newest_checkpoint:
+                    checkpoint: int | None = yield effects.NewestCheckpoint(look=True)
+                    yield effects.Say(participant.waits_on(checkpoint))
+                else:
+                    yield effects.WaitForChange()
+            if participant.stage is Stage.LEAVING:
+                if participant.writes_last and participant.live != NO_VERSION:
+                    yield effects.LastCheckpoint()
+                return End.LEFT
+            if participant.stage is Stage.SKIPPING:
+                return End.SKIPPED
+            raised = yield from self._round()
+            if raised is None:
+                return End.FINISHED
+            # A worker that waits may be asked to leave, and its device may still be at work with those of the others.
+            if raised is Raised.HOSTS_UPDATED and (raised := (yield effects.Settle())) is None:
+                yield from self._stop()
+            elif self._is_loss(raised) or participant.grown:
+                yield from self._go_back(raised)
+            else:
+                return End.FAILED
+            yield effects.Forget()
+
+    def boundary(self) -> Generator[Effect, Any, BoundaryVerdict]:
+        """Decide at a boundary that was just counted, and at which there is news: PASS, STOP or ABORT."""
+        participant = self._participant
+        if participant.boundaries == 1:
+            yield effects.FirstBoundary()
+        while (verdict := participant.verdict()) is BoundaryVerdict.WAIT:
+            yield effects.WaitForChange(for_verdict=True)
+        if verdict is BoundaryVerdict.SWALLOWED:
+            yield effects.Complain(Complaint.CALLED_AGAIN)
+        return verdict
+
+    def _round(self) -> Generator[Effect, Any, Raised | None]:
+        """Train in the round that this worker has a place in; None: it is finished."""
+        participant = self._participant
+        raised: Raised | None = yield effects.Build()
+        if raised is None and self._begun:
+            raised = yield effects.Adapt()
+        if raised is not None:
+            return raised
+        self._begun = True
+        synced: Raised | bool = yield effects.Sync()
+        if isinstance(synced, Raised):
+            return synced
+        self._synced = True
+        participant.synced(committed=synced)
+        raised = yield effects.Train()
+        if raised is not None:
+            return raised
+        if participant.must_leave and participant.abort_cause is None:
+            yield effects.Complain(Complaint.RETURNED)
+        raised = yield effects.Settle()  # once all are done, their processes end, and what they have on their devices
+        if raised is not None:
+            return raised
+        yield effects.Say(participant.done())
+        while participant.stage is Stage.DONE and participant.abort_cause is None:
+            yield effects.WaitForChange()
+        return None if participant.stage is Stage.FINISHED else Raised.PEER_LOST
+
+    def _is_loss(self, raised: Raised) -> bool:
+        if raised is Raised.RUNTIME_ERROR:
+            return self._participant.abort_cause is not None
+        return raised in (Raised.PEER_LOST, Raised.UNPROVEN)
+
+    def _stop(self) -> Generator[Effect, Any, None]:
+        """Leave the round at its agreed boundary, with the state as it is there."""
+        participant = self._participant
+        yield effects.Stopped(loss=False)
+        offer = yield from self._offer(clean=True)
+        clean: bool = yield effects.IsClean()
+        if not clean and participant.committed != offer:
+            yield effects.Save()  # it was offered, so it must be possible to go back to it
+            participant.committed = offer
+
+    def _go_back(self, raised: Raised) -> Generator[Effect, Any, None]:
+        """Leave a round that is broken, and go back to the last boundary, or to the last commit.
+
+        So is one in which the script fails before a step, where it has trained with fewer workers: the driver has the
+        next one be of fewer, or ends the run.
+        """
+        participant = self._participant
+        loss = self._is_loss(raised)
+        place = participant.assignment
+        yield effects.Stopped(loss, size=0 if loss or place is None else place.size)
+        if not loss:
+            why: str = yield effects.Describe()
+            yield effects.Say(pb.Report(worker_failed=pb.WorkerFailed(traceback=why, rejoins=True)))
+        elif participant.abort_cause is None:
+            text: str = yield effects.Describe()
+            sent = participant.unproven(text) if raised is Raised.UNPROVEN else participant.raised(text)
+            yield effects.Say(sent)
+        clean: bool = yield effects.IsClean()
+        torn: str = "" if clean else (yield effects.WhyTorn())
+        yield from self._offer(clean, torn)
+        yield effects.ReturnToBoundary() if clean else effects.Restore()
+
+    def _offer(self, clean: bool, torn: str = "") -> Generator[Effect, Any, Version]:
+        """Leave the round; ready for the next, which may be assigned from now on.
+
+        Comes before any copying, which can go on while the others come back.
+
+        Args:
+            clean: the state on offer is that of the last boundary; else that of the last commit,
+            torn: and why.
+
+        Returns:
+            the version on offer.
+        """
+        participant = self._participant
+        digest: str = yield effects.Digest(committed=not clean)
+        checkpoint: int | None = yield effects.NewestCheckpoint(look=not self._synced)
+        offer = participant.live if clean else participant.committed
+        yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint))
+        return offer

@@ -105,13 +105,13 @@ class ProgressWatch:
         if (seconds := self._blocked.look(progress)) is not None:
             self._report(participant.blocked(seconds))
         if stall := self._stall.look(progress, phase.phase):
-            stalled = pb.Stalled(
+            stalled = pb.WorkerStalled(
                 round_id=round_id_message(participant.round_id),
                 phase=stall.phase,
                 duration=duration(stall.seconds),
                 stacks=stall.stacks,
             )
-            self._report(pb.Report(stalled=stalled))
+            self._report(pb.Report(worker_stalled=stalled))
 
 
 class _TrainingThread:

@@ -35,5 +35,7 @@ class RoundTimes:
         if copied.commit_seconds:
             times.commit_duration.CopyFrom(duration(copied.commit_seconds))
         return pb.Report(
-            first_boundary=pb.FirstBoundary(round_id=round_id_message(round_id), times=times, digest=digest)
+            first_boundary_passed=pb.FirstBoundaryPassed(
+                round_id=round_id_message(round_id), times=times, digest=digest
+            )
         )

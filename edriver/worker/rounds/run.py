@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 from edriver.calls import worker_process
 from edriver.checkpoints.ownership import release_at_exit
 from edriver.worker import context
-from edriver.worker.context import Rounds, WorkerContext
+from edriver.worker.context import RoundRunner, WorkerContext
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import holds_nothing
 from edriver.worker.state.state import State
@@ -66,14 +66,14 @@ class StandaloneRounds:
         return result
 
 
-def rounds_of(process: WorkerContext) -> Rounds:
+def rounds_of(process: WorkerContext) -> RoundRunner:
     """The rounds of this process: a worker's if a driver has started it, else those of a standalone script."""
     if process.rounds is None:
         process.rounds = _rounds_of(process)
     return process.rounds
 
 
-def _rounds_of(process: WorkerContext) -> Rounds:
+def _rounds_of(process: WorkerContext) -> RoundRunner:
     if "EDRIVER_WORKER_ID" not in os.environ:
         return StandaloneRounds()
     if os.environ.get("EDRIVER_MODE") == "restart":

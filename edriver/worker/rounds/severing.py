@@ -74,7 +74,7 @@ class Severing:
             if not reported and (spins or watch.stuck(cut_off=not connections and self._group.gloo_only)):
                 # The driver has this worker killed, unless it is the last one that holds the state.
                 logger.error("a collective of the aborted round cannot be freed")
-                self._report(pb.Report(stuck=pb.Stuck(round_id=round_id_message(round_id))))
+                self._report(pb.Report(worker_stuck=pb.WorkerStuck(round_id=round_id_message(round_id))))
                 reported = True
 
     def _left(self, round_id: RoundId) -> bool:

@@ -10,29 +10,28 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from edriver.checkpoints.ownership import release_at_exit
 from edriver.common.lease import Lease
+from edriver.model.plan import NO_ASSIGNMENT, Assignment
 from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker.assignment import NO_ASSIGNMENT, Assignment
 from edriver.worker.context import WorkerContext
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError, UnprovenPeerError
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, Complaint, Effect, OfScript, OfWorker, Raised
 from edriver.worker.rounds.group import Group
-from edriver.worker.rounds.loop import End, RoundLoop
 from edriver.worker.rounds.notification import NotificationServer
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop, Stage
 from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall
 from edriver.worker.state.digests import with_modes
-from edriver.worker.watch.forked import Owner
+from edriver.worker.watch.forked import CreatorProcess
 from edriver.worker.watch.script_location import calling_location
 from edriver.worker.watch.traceback_text import traceback_text
 
 logger = logging.getLogger("edriver.worker")
 
 R = TypeVar("R")
-E = TypeVar("E", bound=End | Verdict | None)
+E = TypeVar("E", bound=End | BoundaryVerdict | None)
 
 SILENCE_BOUND: Final = 30.0
 """Seconds without a word from the agent (it speaks every 4 s at least) after which a waiting worker gives up."""
@@ -79,7 +78,7 @@ class TrainingThread:
         self._looks_like_peer_loss = looks_like_peer_loss
         self._loop = RoundLoop(participant, group.store)
         self._agent_silence = AgentSilence(lambda: server.last_word)
-        self._owner = Owner()
+        self._owner = CreatorProcess()
         self._raised_at = "?"
 
     def enter(self, call: ScriptCall[Any]) -> None:
@@ -109,13 +108,15 @@ class TrainingThread:
     def decide_boundary(self) -> None:
         """Do at a boundary what its news ask for; raises what leads out of the round."""
         steps = self._loop.boundary()
-        while not isinstance(step := self._advance(steps, None), Verdict):
+        while not isinstance(step := self._advance(steps, None), BoundaryVerdict):
             assert isinstance(step, OfWorker), "a boundary asks nothing of the script"
             self._perform(step, None)
         self._watch.waits_for_verdict = False
-        if step is not Verdict.PASS:
+        if step is not BoundaryVerdict.PASS:
             self._raised_at = calling_location()
-            raise HostsUpdatedInterrupt if step is Verdict.STOP else PeerLostError(self._participant.abort_cause)
+            raise (
+                HostsUpdatedInterrupt if step is BoundaryVerdict.STOP else PeerLostError(self._participant.abort_cause)
+            )
 
     def _carry_out(
         self,
@@ -167,7 +168,7 @@ class TrainingThread:
                         self._changed.wait(timeout=1.0)
                         self._agent_silence.look()
                     case effects.Say(report):
-                        if report.HasField("waiting"):
+                        if report.HasField("worker_waiting"):
                             self._times.mark("waiting")
                         self._report(report)
                     case _:
@@ -238,7 +239,7 @@ class TrainingThread:
             raise
 
     def _report_failure(self, error: BaseException) -> None:
-        self._report(pb.Report(failed=pb.Failed(traceback=traceback_text(error))))
+        self._report(pb.Report(worker_failed=pb.WorkerFailed(traceback=traceback_text(error))))
 
     def _report(self, report: pb.Report) -> None:
         """Send a report with this worker's progress, because the next sign of life may come too late, or never."""

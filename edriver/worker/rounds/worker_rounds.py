@@ -1,7 +1,7 @@
 """The rounds of a worker process: what its two threads share.
 
-One lock, `_changed`, stands around the Participant, which decides, and the loop (loop.py), which asks it. The training
-thread drives the loop (training_thread.py); the notification thread enters in `_take` alone.
+One lock, `_changed`, stands around the Participant, which decides, and the RoundLoop, which asks it (participant.py).
+The training thread drives the loop (training_thread.py); the notification thread enters in `_take` alone.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class WorkerRounds:
                 self._sources.look(self._report_sources)
             case "abort" | "stop_at":
                 self._times.mark("notified")
-            case "assign_place":
+            case "assignment":
                 self._times.mark("assigned")
         with self._changed:
             answer = self._participant.take(notice)

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import Sampler
 
 from edriver.model.ids import RoundId
-from edriver.worker import topology
-from edriver.worker.assignment import Assignment
+from edriver.model.plan import Assignment
+from edriver.worker import context
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.cursor import SKIP_ADVICE, Cursor, CursorState
 from edriver.worker.sampler.loaders import refuse_second_sharding, watch_distributed_samplers
@@ -177,7 +177,7 @@ class ElasticSampler(Sampler[int]):
 
     def _place(self) -> Assignment:
         """This worker's place in the current round."""
-        return topology.current()
+        return context.assignment()
 
     def _say_what_is_left(self) -> None:
         cursor = self._cursor

@@ -1,6 +1,6 @@
 """The elastic stream: shards of unknown length, each sample once per epoch through any sequence of resizes and losses.
 
-`stream_course.py` defines how the workers share it, `stream_loader.py` how it is read.
+`stream_schedule.py` defines how the workers share it, `stream_loader.py` how it is read.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 from torch.utils.data import default_collate
 
 from edriver.model.ids import RoundId
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.sampler.stream_block import Block
-from edriver.worker.sampler.stream_course import Course, StreamSettings
 from edriver.worker.sampler.stream_loader import StreamLoader
 from edriver.worker.sampler.stream_reader import ShardReading
-from edriver.worker.sampler.stream_shards import Progress, shard_order
+from edriver.worker.sampler.stream_schedule import EpochSchedule, StreamSettings
+from edriver.worker.sampler.stream_shards import EpochProgress, shard_order
 
 logger = logging.getLogger("edriver.worker")
 
@@ -64,8 +64,8 @@ class ElasticStream:
         self._read = read
         self._seed = seed
         self._epoch = 0
-        self._progress = Progress(len(shards))
-        self._course: Course | None = None
+        self._progress = EpochProgress(len(shards))
+        self._schedule: EpochSchedule | None = None
         self._round: RoundId | None = None
         self._warned = False
 
@@ -86,18 +86,18 @@ class ElasticStream:
         """
         if epoch == self._epoch:
             return
-        course = self._course
-        if course is not None and not course.exhausted and not self._warned and topology.current().rank == 0:
+        schedule = self._schedule
+        if schedule is not None and not schedule.exhausted and not self._warned and context.assignment().rank == 0:
             self._warned = True
             logger.warning(
                 "epoch %d of the stream is left unfinished, after %d samples: the rest is skipped. Iterate all of the "
                 "loader, and call set_epoch when it is done",
                 self._epoch,
-                course.progress().samples_done(),
+                schedule.progress().samples_done(),
             )
         self._epoch = epoch
-        self._progress = Progress(len(self.shards))
-        self._course = None
+        self._progress = EpochProgress(len(self.shards))
+        self._schedule = None
 
     def loader(
         self,
@@ -141,21 +141,21 @@ class ElasticStream:
             ValueError: the state belongs to a stream with another number of shards.
             KeyError: it is not the state of an ElasticStream.
         """
-        self._progress = Progress.of_state(state_dict, len(self.shards))
+        self._progress = EpochProgress.of_state(state_dict, len(self.shards))
         self._epoch, self._seed = state_dict["epoch"], state_dict["seed"]
-        self._course = None
+        self._schedule = None
 
-    def kept(self) -> tuple[int, int, Progress | Block, int]:
+    def kept(self) -> tuple[int, int, EpochProgress | Block, int]:
         """The values that a boundary keeps: epoch, seed, and two that never change once they are made."""
-        if self._course is None:
+        if self._schedule is None:
             return self._epoch, self._seed, self._progress, 0
-        return self._epoch, self._seed, self._course.block, self._course.steps
+        return self._epoch, self._seed, self._schedule.block, self._schedule.steps
 
-    def bring_back(self, kept: tuple[int, int, Progress | Block, int]) -> None:
+    def bring_back(self, kept: tuple[int, int, EpochProgress | Block, int]) -> None:
         """Go back to what `kept` returned."""
         self._epoch, self._seed, done, steps = kept
         self._progress = done.after(steps) if isinstance(done, Block) else done
-        self._course = None
+        self._schedule = None
 
     def reset(self) -> None:
         """Split the remaining samples among the current round's workers; called at the start of every round.
@@ -164,8 +164,8 @@ class ElasticStream:
             RuntimeError: this worker has no rank yet.
         """
         self._progress = self._done()
-        self._course = None
-        self._round = topology.current().round_id
+        self._schedule = None
+        self._round = context.assignment().round_id
 
     def __len__(self) -> int:
         """Refuse: iterate the stream's loader instead.
@@ -189,12 +189,12 @@ class ElasticStream:
             "iterate stream.loader(batch_size=...), which takes a DataLoader's arguments"
         )
 
-    def _done(self) -> Progress:
-        return self._progress if self._course is None else self._course.progress()
+    def _done(self) -> EpochProgress:
+        return self._progress if self._schedule is None else self._schedule.progress()
 
-    def _begin(self, batch_size: int, drop_last: bool) -> Course:
+    def _begin(self, batch_size: int, drop_last: bool) -> EpochSchedule:
         """A new course through the remaining samples."""
-        place = topology.current()
+        place = context.assignment()
         if self._round is None:
             self._round = place.round_id
         if self._round != place.round_id:
@@ -205,16 +205,16 @@ class ElasticStream:
         self._progress = self._done()
         order = shard_order(len(self.shards), self.shuffle, self._seed, self._epoch)
         settings = StreamSettings(self._epoch, self._seed, self.shuffle, len(self.shards), batch_size, drop_last)
-        self._course = Course(self._progress, order, place.rank, place.size, settings)
-        return self._course
+        self._schedule = EpochSchedule(self._progress, order, place.rank, place.size, settings)
+        return self._schedule
 
-    def _check(self, course: Course) -> None:
+    def _check(self, schedule: EpochSchedule) -> None:
         """Check, before each batch of an iteration but the first, that the iteration is still valid.
 
         Raises:
             RuntimeError: the stream has begun another iteration, epoch or round since.
         """
-        if course is not self._course:
+        if schedule is not self._schedule:
             raise RuntimeError(
                 "this iteration of the stream's loader is over: another one, an epoch or a round has begun since. Make "
                 "a new iteration"

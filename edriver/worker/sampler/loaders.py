@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler
 
-from edriver.worker import topology
+from edriver.worker import context
 
 logger = logging.getLogger("edriver.worker")
 
@@ -39,7 +39,7 @@ def watch_distributed_samplers() -> None:
 
     @functools.wraps(original)
     def iterate(self: DistributedSampler[Any]) -> Iterator[Any]:
-        if topology.in_round():
+        if context.in_round():
             _warn_not_elastic()
         return original(self)
 
@@ -48,7 +48,7 @@ def watch_distributed_samplers() -> None:
 
 @functools.cache
 def _warn_not_elastic() -> None:
-    if topology.current().rank == 0:
+    if context.assignment().rank == 0:
         logger.warning(
             "a DistributedSampler begins its epoch anew in each round, so samples are repeated and missed when workers "
             "come or go: use edriver.ElasticSampler, and give it to the state"

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edriver.worker.sampler.stream_plan import cut, samples_in
-from edriver.worker.sampler.stream_shards import Piece, Progress
+from edriver.worker.sampler.stream_shards import EpochProgress, Piece
 
 MAX_STEPS = 32
 """Maximum number of batches per worker in a block: that many are held in memory, between two exchanges of reports."""
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """What of a batch one lane has.
 
     Attributes:
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     pieces: list[Piece]
 
 
-Batch = list[Part]
+Batch = list[BatchPart]
 """Of one worker. Nearly all have a single part: only where no lane has a whole batch left are they put together."""
 
 
@@ -44,7 +44,7 @@ def batches_of(lanes: Sequence[Sequence[Piece]], batch_size: int) -> list[Batch]
         turns = [(turn + i) % len(held) for i in range(len(held))]
         whole = [lane for lane in turns if samples_in(held[lane]) >= batch_size]
         if whole:
-            batches.append([Part(whole[0], cut(held[whole[0]], batch_size))])
+            batches.append([BatchPart(whole[0], cut(held[whole[0]], batch_size))])
             turn = whole[0] + 1
             continue
         if sum(map(samples_in, held)) < batch_size:
@@ -53,7 +53,7 @@ def batches_of(lanes: Sequence[Sequence[Piece]], batch_size: int) -> list[Batch]
         missing = batch_size
         for lane in turns:
             if pieces := cut(held[lane], missing):
-                batch.append(Part(lane, pieces))
+                batch.append(BatchPart(lane, pieces))
                 missing -= samples_in(pieces)
         batches.append(batch)
     return batches
@@ -70,7 +70,7 @@ class Block:
         steps: the number of steps.
     """
 
-    def __init__(self, before: Progress, batches: Sequence[Sequence[Batch]]) -> None:
+    def __init__(self, before: EpochProgress, batches: Sequence[Sequence[Batch]]) -> None:
         self.steps = min((len(mine) for mine in batches), default=0)
         self._before = before
         self._batches = batches
@@ -81,7 +81,7 @@ class Block:
         """A worker's batches."""
         return self._batches[rank][: self.steps]
 
-    def after(self, steps: int) -> Progress:
+    def after(self, steps: int) -> EpochProgress:
         """What is done after this many steps of the block."""
         assert 0 <= steps <= self.steps
         if steps < self._at:

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from edriver.worker import context
 from edriver.worker.backend import torch_groups
 from edriver.worker.sampler.stream_block import MAX_STEPS, Batch
-from edriver.worker.sampler.stream_course import Course
 from edriver.worker.sampler.stream_reader import Reader, Reply, Request, ShardReading
+from edriver.worker.sampler.stream_schedule import EpochSchedule
 from edriver.worker.sampler.stream_shards import Piece, Range
 
 logger = logging.getLogger("edriver.worker")
@@ -41,8 +41,8 @@ class StreamLoader:
     def __init__(
         self,
         dataset: ShardReading,
-        begin: Callable[[], Course],
-        check: Callable[[Course], None],
+        begin: Callable[[], EpochSchedule],
+        check: Callable[[EpochSchedule], None],
         collate: Callable[[list[Any]], Any],
         options: dict[str, Any],
     ) -> None:
@@ -71,27 +71,27 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of this worker, from the current position of the epoch on."""
-        course = self._begin()
+        schedule = self._begin()
         processes = self._kept or _Processes(self._dataset, self._options)
         lanes = _Lanes(self._lanes)
         last = False
         while not last:
-            last = course.finished
-            yield from self._pass(course, lanes, processes)
-        course.exhausted = True
-        if course.dropped and course.is_rank_0:
+            last = schedule.finished
+            yield from self._pass(schedule, lanes, processes)
+        schedule.exhausted = True
+        if schedule.dropped and schedule.is_rank_0:
             logger.warning(
                 "samples that are left out at the end of the epoch, as drop_last asks for: %d, fewer than a batch for "
                 "each worker",
-                course.dropped,
+                schedule.dropped,
             )
 
-    def _pass(self, course: Course, lanes: _Lanes, processes: _Processes) -> Iterator[Any]:
+    def _pass(self, schedule: EpochSchedule, lanes: _Lanes, processes: _Processes) -> Iterator[Any]:
         """Hand out the block and, unless it is the last one, read ahead for the next and agree on it."""
-        last = course.finished
-        batches = course.batches()
-        ranges = [] if last else lanes.split(course.to_read())
-        requests, answers = self._requests(batches, ranges, lanes.ahead(course.batch_size), course.readers())
+        last = schedule.finished
+        batches = schedule.batches()
+        ranges = [] if last else lanes.split(schedule.to_read())
+        requests, answers = self._requests(batches, ranges, lanes.ahead(schedule.batch_size), schedule.readers())
         replies = processes.answer(requests)
         samples: list[Any] = []
         reports: list[Reply] = []
@@ -101,7 +101,7 @@ class StreamLoader:
             if reply.held is not None:
                 reports.append(reply)
                 if len(reports) == self._lanes:
-                    exchange = Exchange(_report(course, reports))
+                    exchange = StoreAllGather(_report(schedule, reports))
             if parts_left is None:
                 continue
             if parts_left or samples:
@@ -110,12 +110,12 @@ class StreamLoader:
                     continue
             batch = self._collate(samples) if samples else reply.batch
             samples = []
-            course.steps += 1
+            schedule.steps += 1
             yield batch
-            self._check(course)
+            self._check(schedule)
         if exchange is not None:
             lanes.note([reply.held or [] for reply in reports])
-            course.agree(exchange.texts())
+            schedule.agree(exchange.texts())
 
     def _requests(
         self,
@@ -225,20 +225,20 @@ class _Lanes:
         self._steps = min(2 * self._steps, max(MAX_STEPS, self._count))
 
 
-def _report(course: Course, reports: Sequence[Reply]) -> str:
+def _report(schedule: EpochSchedule, reports: Sequence[Reply]) -> str:
     ended: dict[int, int] = {}
     readers: dict[int, Reader] = {}
     for reply in reports:
         ended.update(reply.ended)
         readers.update(reply.readers)
-    return course.report([reply.held or [] for reply in reports], ended, readers)
+    return schedule.report([reply.held or [] for reply in reports], ended, readers)
 
 
 def _as_it_is(reply: Any) -> Any:
     return reply
 
 
-class Exchange:
+class StoreAllGather:
     """A text of each worker for all of them, through the round's store, beside the script's collectives.
 
     All workers make their exchanges in the same order.

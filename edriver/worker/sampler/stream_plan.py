@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edriver.worker.sampler.stream_shards import Piece, Progress, Range
+from edriver.worker.sampler.stream_shards import EpochProgress, Piece, Range
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class _Shared:
     workers: list[int]
 
 
-class Plan:
+class ShardPlan:
     """The shards of each worker.
 
     Args:
@@ -46,13 +46,13 @@ class Plan:
         self._shared: dict[int, _Shared] = {}
         self._pieces: list[list[Piece]] | None = None  # of each worker, once samples have been moved
 
-    def ranges(self, rank: int, progress: Progress) -> list[Range]:
+    def ranges(self, rank: int, progress: EpochProgress) -> list[Range]:
         """What a worker is to read next, in order."""
         if self._pieces is not None:
             return [Range(*left) for piece in self._pieces[rank] for left in progress.left_of(piece)]
         return [part for shard in self._queues[rank] for part in self._parts(rank, shard, progress)]
 
-    def balance(self, progress: Progress) -> bool:
+    def balance(self, progress: EpochProgress) -> bool:
         """Give workers that have no shard of unknown length others' shards; whether any was given. (1)"""
         given = False
         for rank, queue in enumerate(self._queues):
@@ -65,7 +65,7 @@ class Plan:
                     given = True
         return given
 
-    def share(self, progress: Progress) -> bool:
+    def share(self, progress: EpochProgress) -> bool:
         """Assign workers without a shard of unknown length to those of others; False if no such shard exists. (2)"""
         unknown = dict.fromkeys(s for rank in range(len(self._queues)) for s in self._unknown(rank, progress))
         if not unknown:
@@ -82,7 +82,7 @@ class Plan:
             self._shared[shard] = _Shared(progress.left(shard)[0][0], members[shard])
         return True
 
-    def move(self, progress: Progress, quota: int) -> None:
+    def move(self, progress: EpochProgress, quota: int) -> None:
         """Give each worker as many samples, of shards whose lengths are known, or all that are left. (3)
 
         What is left beyond that stays where it is.
@@ -110,7 +110,7 @@ class Plan:
         assert self._pieces is not None, "samples have been moved"
         return [Range(*piece) for piece in self._pieces[rank]]
 
-    def _parts(self, rank: int, shard: int, progress: Progress) -> list[Range]:
+    def _parts(self, rank: int, shard: int, progress: EpochProgress) -> list[Range]:
         shared = self._shared.get(shard)
         if shared is None:
             return [Range(shard, start, stop) for start, stop in progress.left(shard)]
@@ -120,10 +120,10 @@ class Plan:
             for start, stop in progress.left(shard)
         ]
 
-    def _unknown(self, rank: int, progress: Progress) -> list[int]:
+    def _unknown(self, rank: int, progress: EpochProgress) -> list[int]:
         return [shard for shard in self._queues[rank] if shard not in progress.lengths]
 
-    def _whole(self, rank: int, progress: Progress) -> list[int]:
+    def _whole(self, rank: int, progress: EpochProgress) -> list[int]:
         return [shard for shard in self._unknown(rank, progress) if shard not in self._shared]
 
 

@@ -17,7 +17,7 @@ from edriver.worker.backend.torch_code import without_worker_info
 from edriver.worker.sampler.stream_shards import Piece, Range
 
 Reader = tuple[int, str]
-"""Where to take up reading a shard: see Progress.readers."""
+"""Where to take up reading a shard: see EpochProgress.readers."""
 
 
 class Request(NamedTuple):

@@ -1,7 +1,7 @@
 """Which samples of a stream are done: intervals of each shard, whose length is known once it has been read to its end.
 
-Samples are named by their place in their shard. All workers hold the same `Progress` at a boundary; it takes memory for
-the shards that have been begun alone.
+Samples are named by their place in their shard. All workers hold the same `EpochProgress` at a boundary; it takes
+memory for the shards that have been begun alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Range(NamedTuple):
             at = end
 
 
-class Progress:
+class EpochProgress:
     """The progress of an epoch.
 
     Args:
@@ -75,9 +75,9 @@ class Progress:
         self.readers: dict[int, tuple[int, str]] = {}
         self._done: dict[int, list[tuple[int, int]]] = {}
 
-    def copy(self) -> Progress:
+    def copy(self) -> EpochProgress:
         """Another one that says the same."""
-        other = Progress(self.shards)
+        other = EpochProgress(self.shards)
         other.lengths, other.readers = dict(self.lengths), dict(self.readers)
         other._done = {shard: list(intervals) for shard, intervals in self._done.items()}
         return other
@@ -152,7 +152,7 @@ class Progress:
         }
 
     @classmethod
-    def of_state(cls, state: dict[str, Any], shards: int) -> Progress:
+    def of_state(cls, state: dict[str, Any], shards: int) -> EpochProgress:
         """What `state` returned.
 
         Raises:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.state.handlers import refuse_sharded_module, refuse_sharded_optimizer
 
 logger = logging.getLogger("edriver.worker")
@@ -66,7 +66,7 @@ def say_untrained(values: dict[str, object]) -> None:
     for optimizer in (thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)):
         if any(parameter in names for group in optimizer.param_groups for parameter in group["params"]):
             refuse_sharded_optimizer(optimizer)
-    if topology.current().rank == 0:
+    if context.assignment().rank == 0:
         listed = [*names.values()][:MAX_NAMES]
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         logger.warning(

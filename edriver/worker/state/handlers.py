@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DistributedSampler
 
 from edriver.worker.backend import grad_scaler
-from edriver.worker.backend.grad_scaler import Scale
+from edriver.worker.backend.grad_scaler import ScalerState
 from edriver.worker.backend.modules import StateOfModule, class_versions, is_managed_by_fsdp
 from edriver.worker.copies.small_copy import IMMUTABLE_TYPES, Fixed, NotSmallError
 from edriver.worker.copies.snapshot import TakeOver
@@ -392,7 +392,7 @@ class GradScalerHandler(StateDictHandler):
             super().bring_back(kept)
             return
         values = TakeOver()
-        grad_scaler.set_scale(self.value, Scale(*map(values.value, kept, grad_scaler.scale_of(self.value))))
+        grad_scaler.set_scale(self.value, ScalerState(*map(values.value, kept, grad_scaler.scale_of(self.value))))
 
     def clear_gradients(self) -> None:
         """Discard the record of which optimizers' gradients an interrupted step has unscaled."""

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edriver.worker import topology
-from edriver.worker.assignment import Assignment
+from edriver.model.plan import Assignment
+from edriver.worker import context
 from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.small_copy import NotSmallError, SmallCopies, not_ours
@@ -145,7 +145,7 @@ class ObjectState(State):
             RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
             CheckpointError: another live run owns the checkpoints, or the one to begin from cannot be loaded.
         """
-        assignment = topology.current()
+        assignment = context.assignment()
         self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         arrived = None

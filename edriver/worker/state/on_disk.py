@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from edriver.model.ids import NO_ROUND, RoundId, Version
-from edriver.worker import topology
-from edriver.worker.assignment import Assignment
-from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, Place
+from edriver.model.plan import Assignment
+from edriver.worker import context
+from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, TrainingPosition
 from edriver.worker.checkpoints.contents import readable_form
 from edriver.worker.checkpoints.hyperparameters import differences
 from edriver.worker.copies.random_states import RandomStates
@@ -104,10 +104,12 @@ class StateOnDisk:
 
     def write(self) -> None:
         """Begin to write the last commit."""
-        state, place = self._state, topology.current()
+        state, place = self._state, context.assignment()
         tree, random, loan = state.committed_parts()
         version = Version(self._round, state.steps_made - self._begun_with)
-        where = Place(place.round_id, state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size)
+        where = TrainingPosition(
+            place.round_id, state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size
+        )
         readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
         self._checkpoints.write(where, Contents(readable, tree, random.kept()), loan.wait, loan.give_back)
 
@@ -161,8 +163,8 @@ class StateOnDisk:
 
 def _place() -> Assignment | None:
     """This worker's place; None: it is in no round, under a driver."""
-    if topology.in_round() or "EDRIVER_WORKER_ID" not in os.environ:
-        return topology.current()
+    if context.in_round() or "EDRIVER_WORKER_ID" not in os.environ:
+        return context.assignment()
     return None
 
 

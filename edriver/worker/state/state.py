@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import Assignment
 from edriver.model.stall_limits import Phase
-from edriver.worker.assignment import Assignment
 from edriver.worker.reports import Copied, SamplesDone, with_reports
 from edriver.worker.state.modes import Modes
 from edriver.worker.training_phase import phase

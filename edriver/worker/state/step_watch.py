@@ -24,7 +24,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.backend import torch_groups
 
 logger = logging.getLogger("edriver.worker")
@@ -127,7 +127,7 @@ class StepWatch:
         if self._late:
             return
         self._late = True
-        if topology.current().rank == 0:
+        if context.assignment().rank == 0:
             logger.warning(
                 "%s: a failure there leads back to the last commit; besides the script's own, commits are made now and "
                 "then",

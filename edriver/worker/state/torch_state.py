@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch
 from torch.optim import Optimizer
 
-from edriver.worker import topology
+from edriver.worker import context
 from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.buffer_copies import BufferCopies
 from edriver.worker.copies.random_states import RandomStates
@@ -209,7 +209,7 @@ class TorchState(ObjectState):
     def _step_begins(self) -> None:
         # A step with the partial gradients that an abort leaves would spoil the last boundary. So the host, which
         # runs ahead of the device on CUDA, waits for the gradients.
-        if topology.current().size > 1 and self._mark.wait():
+        if context.assignment().size > 1 and self._mark.wait():
             self.check_peers()
         if self._places.assigned_before_step():
             self._steps.expose("a parameter's .data is assigned between a boundary and the optimizer's step")

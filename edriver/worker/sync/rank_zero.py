@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from edriver.worker.assignment import Assignment
+from edriver.model.plan import Assignment
 from edriver.worker.backend import torch_groups
 
 _KEY = "edriver/from-rank-0"

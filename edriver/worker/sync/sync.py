@@ -33,8 +33,8 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import cloudpickle
 import torch
 
+from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.assignment import Assignment
 from edriver.worker.backend import torch_groups
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.snapshot import belongs_to, is_plain_tensor, memory_key
@@ -88,7 +88,7 @@ def _next_key(assignment: Assignment) -> str:
     return f"edriver/sync/{assignment.round_id}/{number}"
 
 
-class Record(NamedTuple):
+class SyncRecord(NamedTuple):
     """What the source vouches for.
 
     Attributes:
@@ -108,14 +108,14 @@ class Record(NamedTuple):
         return _RECORD_FORMAT.pack(*self)
 
     @staticmethod
-    def read(text: bytes) -> Record:
+    def read(text: bytes) -> SyncRecord:
         """Decode a record.
 
         Raises:
             PeerLostError: the text is not a record.
         """
         if len(text) == _RECORD_FORMAT.size:
-            record = Record(*_RECORD_FORMAT.unpack(text))
+            record = SyncRecord(*_RECORD_FORMAT.unpack(text))
             if record.end <= record.length:
                 return record
         raise PeerLostError("the source's record of the sync is none")
@@ -292,7 +292,7 @@ def _send(tree: Any, downstream: Downstream, key: str) -> None:
     text.extend(bytes(-len(text) % ALIGNMENT_BYTES))  # as it travels
     layout = pickler.layout
     end = layout.add(torch.frombuffer(text, dtype=torch.uint8))
-    record = Record(layout.length, end, hashlib.sha256(text).digest(), pickler.classes)
+    record = SyncRecord(layout.length, end, hashlib.sha256(text).digest(), pickler.classes)
     torch_groups.default_store().set(key, record.text())  # type: ignore[arg-type]  # takes bytes as well
     buffers = staging(min(layout.length, relay.PIECE_BYTES * (relay.WINDOW_PIECES + 1)))
     for piece in packed(layout, relay.PIECE_BYTES, relay.pieces_of(buffers)):
@@ -301,13 +301,13 @@ def _send(tree: Any, downstream: Downstream, key: str) -> None:
 
 
 def _receive(upstream: Upstream, downstream: Downstream, key: str) -> Any:
-    record = Record.read(bytes(torch_groups.default_store().get(key)))
+    record = SyncRecord.read(bytes(torch_groups.default_store().get(key)))
     stream = staging(record.length)
     upstream.receive(relay.pieces_of(stream), downstream)
     return _unpacked(stream, record)
 
 
-def _unpacked(stream: torch.Tensor, record: Record) -> Any:
+def _unpacked(stream: torch.Tensor, record: SyncRecord) -> Any:
     """The tree in a stream.
 
     Raises:

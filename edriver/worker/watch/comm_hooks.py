@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
-from edriver.worker import topology
+from edriver.worker import context
 
 logger = logging.getLogger("edriver.worker")
 
@@ -23,7 +23,7 @@ def watch_comm_hooks() -> None:
     @functools.wraps(original)
     def register(self: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
         original(self, state, hook)
-        if topology.in_round() and topology.current().rank == 0 and not isinstance(state, dist.ProcessGroup | None):
+        if context.in_round() and context.assignment().rank == 0 and not isinstance(state, dist.ProcessGroup | None):
             _warn(type(state).__name__)
 
     DistributedDataParallel.register_comm_hook = register  # type: ignore[method-assign]

@@ -42,7 +42,7 @@ def _keep() -> None:
             never_destroy(kept)
 
 
-class Owner:
+class CreatorProcess:
     """The process that has made something, as against a child that inherited it."""
 
     def __init__(self) -> None:

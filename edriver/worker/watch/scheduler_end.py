@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from edriver.model.plan import Assignment
 from edriver.text.phrases import count_text
-from edriver.worker.assignment import Assignment
 
 
 def name_the_resize(error: Exception, sizes: Sequence[int], place: Assignment) -> None:

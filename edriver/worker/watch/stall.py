@@ -30,7 +30,7 @@ MAX_STACKS_LENGTH = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class StallReport:
     """A worker has made no progress for too long.
 
     Attributes:
@@ -61,7 +61,7 @@ class StallWatch:
         self._silence = Lease(0.0, clock, MAX_CHECK_INTERVAL)
         self._progress: Hashable = None
 
-    def look(self, progress: Hashable, phase: Phase) -> Stall | None:
+    def look(self, progress: Hashable, phase: Phase) -> StallReport | None:
         """Look once; a stall is reported once, and again after the same time.
 
         Args:
@@ -79,7 +79,7 @@ class StallWatch:
         if self._thread.ident is None or in_collective(self._thread.ident):
             return None
         self._silence.renew()
-        return Stall(phase, seconds, stacks(self._thread))
+        return StallReport(phase, seconds, stacks(self._thread))
 
 
 def stacks(first: threading.Thread) -> str:

@@ -26,7 +26,7 @@ from edriver.v1 import pace_pb2
 from edriver.wire.conversion import duration
 from edriver.worker.backend.interpreter import frames
 from edriver.worker.watch.activity import activity_of, may_wait, place_of
-from edriver.worker.watch.forked import Owner
+from edriver.worker.watch.forked import CreatorProcess
 
 LOOK_INTERVAL: Final = 0.05
 """Seconds between two looks."""
@@ -100,7 +100,7 @@ class TrainingLooks:
         self._stat: int | None = None
         self._is_asleep = is_asleep or self._sleeps
         self._stopping = threading.Event()
-        self._owner = Owner()
+        self._owner = CreatorProcess()
         self._thread: threading.Thread | None = None
         self._progress: Hashable = None
         self._looked_at = self._since = clock()

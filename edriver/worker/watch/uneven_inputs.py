@@ -8,7 +8,7 @@ from types import TracebackType
 
 from torch.distributed.algorithms.join import Join
 
-from edriver.worker import topology
+from edriver.worker import context
 
 logger = logging.getLogger("edriver.worker")
 
@@ -39,7 +39,7 @@ def watch_joins() -> None:
 
 def say_joined() -> None:
     """Warn, on rank 0, if a boundary is passed inside a Join."""
-    if _entered and topology.current().rank == 0:
+    if _entered and context.assignment().rank == 0:
         _warn()
 
 

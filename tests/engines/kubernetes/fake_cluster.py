@@ -308,8 +308,7 @@ def applied(
     manifest: str, folder: Path, environ: dict[str, str], *, wrong_port: bool = False
 ) -> Iterator[tuple[FakeCluster, Run]]:
     """A manifest applied to a fake cluster, and its driver, which runs beside it as its pod would."""
-    from tests.process.running import running
-    from tests.process.test_run_credentials import free_ports
+    from tests.process.running import free_ports, running
 
     port, another = free_ports(2)
     cluster = FakeCluster(manifest, folder, another if wrong_port else port, environ)

@@ -111,16 +111,16 @@ def test_it_asks_for_what_the_run_can_use_and_gives_back_what_it_does_not(
     played: Played, kind: str, target: str
 ) -> None:
     async def scene(on: Scene) -> None:
-        await on.broker.meet(asked(8))
+        await on.broker.reconcile(asked(8))
         assert on.size == 8
         before = len(on.api.asked)
-        await on.broker.meet(asked(8))
+        await on.broker.reconcile(asked(8))
         assert len(on.api.asked) == before, "nothing is asked for that is there"
         suffix = "" if kind == "statefulset" else "-abcde"
         names = tuple(f"{on.target.name}-{index}{suffix}" for index in range(8))
-        await on.broker.meet(asked(3, names, names[3:7]))
+        await on.broker.reconcile(asked(3, names, names[3:7]))
         assert on.size == 8, "controllers take the highest index first, which is used"
-        await on.broker.meet(asked(3, names, names[3:]))
+        await on.broker.reconcile(asked(3, names, names[3:]))
         assert on.size == 3
 
     played(kind, target, scene)
@@ -131,7 +131,7 @@ def test_when_the_run_has_ended_late_pods_hear_of_it_and_others_are_given_back(
     played: Played, tmp_path: Path, kind: str, target: str
 ) -> None:
     async def scene(on: Scene) -> None:
-        await on.broker.meet(asked(4))
+        await on.broker.reconcile(asked(4))
         await on.broker.close()
         assert on.size == (4 if kind == "jobset" else 0)  # a JobSet ends with its driver
         credentials = tmp_path / "agent.json"
@@ -175,7 +175,7 @@ def test_a_jobset_that_is_not_elastic_has_its_job_resized(played: Played) -> Non
                 raise RefusalError(422, "Invalid", "spec.replicatedJobs: field is immutable")
 
         on.api.before_patch = refuse
-        await on.broker.meet(asked(6))
+        await on.broker.reconcile(asked(6))
         assert on.api.get("jobs", "train-agent-0")["spec"] == {"parallelism": 6, "completions": 6}
 
     played("jobset", "jobset/train/agent", scene)
@@ -189,7 +189,7 @@ def test_a_quota_that_is_used_up_is_one_sentence_and_asked_again_ever_more_rarel
             on.clock.now = float(second)
             before = len(on.api.asked)
             with pytest.raises(BrokerError) as refused:
-                await on.broker.meet(asked(8))
+                await on.broker.reconcile(asked(8))
             said.add(str(refused.value))
             if len(on.api.asked) > before:
                 times.append(second)
@@ -201,7 +201,7 @@ def test_a_quota_that_is_used_up_is_one_sentence_and_asked_again_ever_more_rarel
         on.api.quota = ""
         on.clock.now = 200.0
         before = len(on.api.asked)
-        await on.broker.meet(asked(8))
+        await on.broker.reconcile(asked(8))
         assert on.size == 8
         assert [verb for verb, _, _ in on.api.asked[before:]] == ["get", "patch"], "it may have been changed meanwhile"
 

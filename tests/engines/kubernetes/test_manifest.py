@@ -16,7 +16,7 @@ from kubeflow_trainer_api import models as trainer
 
 from edriver.agent.dial_in import join_config_of
 from edriver.cli.main import main
-from edriver.driver.engines.kubernetes.plan import Kind, Plan, PlanError
+from edriver.driver.engines.kubernetes.plan import Kind, RunSpec, RunSpecError
 from tests.process.running import ROOT
 
 SCHEMAS_OF = "1.37"
@@ -292,5 +292,5 @@ def test_what_cannot_be_is_refused_in_a_sentence(
 
 
 def test_an_image_with_a_space_is_none() -> None:
-    with pytest.raises(PlanError, match="is no image"):
-        Plan(name="a", image="a b", np=1, min_np=1, max_np=1, command=("true",))
+    with pytest.raises(RunSpecError, match="is no image"):
+        RunSpec(name="a", image="a b", np=1, min_np=1, max_np=1, command=("true",))

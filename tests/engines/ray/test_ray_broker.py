@@ -37,11 +37,11 @@ def test_the_autoscaler_is_asked_and_what_was_asked_is_taken_back(cluster: RayCl
         source = ray_source(SourceContext(f"{cluster.address},CPU=1", 1, BOUND))
         broker = RayBroker(source)
         try:
-            await broker.meet(demand(5))  # there is no connection yet
+            await broker.reconcile(demand(5))  # there is no connection yet
             assert (await source.find()).total_slots == 3
-            await broker.meet(demand(5))
+            await broker.reconcile(demand(5))
             assert cluster.demand() == [{"CPU": 1.0}] * 5
-            await broker.meet(demand(2))
+            await broker.reconcile(demand(2))
             assert cluster.demand() == [{"CPU": 1.0}] * 2
         finally:
             await broker.close()
@@ -62,7 +62,7 @@ def test_a_client_that_was_killed_is_started_again(cluster: RayCluster) -> None:
             assert source.connection._reading is not None
             await source.connection._reading
             assert (await source.find()).total_slots == 3
-            await broker.meet(demand(4))
+            await broker.reconcile(demand(4))
             assert cluster.demand() == [{"CPU": 1.0}] * 4
         finally:
             await broker.close()

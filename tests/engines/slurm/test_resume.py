@@ -11,7 +11,7 @@ import pytest
 from tests.engines.slurm.batch import TRAIN, Batch
 from tests.engines.slurm.cluster import Cluster
 from tests.engines.slurm.submitting import submitting
-from tests.process.test_resume import Resumed, assert_every_step_once, environ_of, kill, wait_for_steps
+from tests.process.resuming import Resumed, assert_every_step_once, environ_of, kill, wait_for_steps
 
 pytestmark = pytest.mark.engines
 

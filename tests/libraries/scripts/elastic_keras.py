@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import edriver.keras as hvd
 from edriver.keras.elastic.fit import Fit
-from edriver.worker import topology
+from edriver.worker import context
 
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 BATCH = 4
@@ -92,7 +92,7 @@ class Record(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if Fit.of(self).left == 0:
             return
-        round_id = topology.current().round_id
+        round_id = context.assignment().round_id
         samples, self.seen = taken[self.seen :], len(taken)  # the last batch may be a short one
         with (OUT / f"taken-{os.getpid()}").open("a") as file:
             file.write(json.dumps([[round_id.incarnation, round_id.n], self.epoch, self.number, samples]) + "\n")

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import edriver
 from edriver.integrations.lightning import ElasticTrainer
-from edriver.worker import topology
+from edriver.worker import context
 
 KIND = os.environ.get("KIND", "automatic")
 SAMPLES = int(os.environ.get("SAMPLES", "96"))
@@ -34,7 +34,7 @@ def write(what: str, module: lightning.LightningModule, **more: Any) -> None:
     line = {
         "what": what,
         "at": time.time(),
-        "round": str(topology.current().round_id),
+        "round": str(context.assignment().round_id),
         "rank": edriver.rank(),
         "size": edriver.size(),
         "host": trainer.node_rank,

@@ -18,7 +18,7 @@ from edriver.driver.core.placement import SPARE_HOSTS
 from edriver.driver.discovery_feed import DiscoveryFeed
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.model import events

@@ -34,7 +34,7 @@ MIN_FACTOR = 3
 """The least multiple of its limit that work may take there, whatever the limit of an evaluation is."""
 
 
-class Verdict(enum.Enum):
+class StallVerdict(enum.Enum):
     """What a report of a stall means."""
 
     STALLED = "stalled"
@@ -46,7 +46,7 @@ class Verdict(enum.Enum):
 class Judgement(NamedTuple):
     """A verdict, and its cause where people are to know it."""
 
-    verdict: Verdict
+    verdict: StallVerdict
     cause: Cause | None = None
 
 
@@ -81,7 +81,7 @@ class LongWork:
         """Judge a report about a member of the current round, which comes again after the same time."""
         place = script_place(event.stacks)
         if place is None:
-            return Judgement(Verdict.STALLED)
+            return Judgement(StallVerdict.STALLED)
         key = place.file, place.function
         stalls = self.places.pop(key, None) or _Stalls()
         self.places[key] = stalls
@@ -89,16 +89,16 @@ class LongWork:
             del self.places[next(iter(self.places))]
         limit = max(self.limit, MIN_FACTOR * event.seconds)
         if stalls.count >= PATIENCE_AFTER and self._has_waited(event, current) < limit:
-            return Judgement(Verdict.PATIENCE)
+            return Judgement(StallVerdict.PATIENCE)
         stalls.count += 1
         stalls.idle = 0 if current.under_way else stalls.idle + 1
         if stalls.count == PATIENCE_AFTER:
             again = RepeatedStall(place, stalls.count, limit)
-            return Judgement(Verdict.FIRST_OF_MANY, Cause(CauseKind.LONG_WORK, detail=again))
+            return Judgement(StallVerdict.FIRST_OF_MANY, Cause(CauseKind.LONG_WORK, detail=again))
         if stalls.count > PATIENCE_AFTER and stalls.idle >= MAX_IDLE_STALLS:
             again = RepeatedStall(place, stalls.count, limit)
-            return Judgement(Verdict.HOPELESS, Cause(CauseKind.SAME_STALL, detail=again))
-        return Judgement(Verdict.STALLED)
+            return Judgement(StallVerdict.HOPELESS, Cause(CauseKind.SAME_STALL, detail=again))
+        return Judgement(StallVerdict.STALLED)
 
     def _has_waited(self, event: events.WorkerStalled, current: Round) -> float:
         """How long the member has been at it, this report included."""

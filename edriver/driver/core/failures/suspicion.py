@@ -24,11 +24,11 @@ from heapq import heappop, heappush
 from itertools import islice, takewhile
 from typing import Final
 
-from edriver.driver.core.losses import Loss, loss_of
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round, RunCall
 from edriver.model import events
 from edriver.model.cause import AgentFault, Cause, CauseKind, CauseList
+from edriver.model.events import Loss, loss_of
 from edriver.model.ids import NO_ROUND, NO_VERSION
 from edriver.model.records import Worker
 from edriver.model.settings import Settings

@@ -10,7 +10,7 @@ from edriver.driver.core.round import Round
 from edriver.model.cause import Cause, CauseKind, UnevenSteps
 
 
-class Finding(NamedTuple):
+class UnevenRound(NamedTuple):
     """What comes of a look.
 
     Attributes:
@@ -36,7 +36,7 @@ class UnevenWatch:
         self._ended = -1
         self._reported = False
 
-    def look(self, current: Round, now: float) -> Finding | None:
+    def check(self, current: Round, now: float) -> UnevenRound | None:
         """Check a round at this time; returns None if there is nothing to report."""
         found = current.uneven()
         if found is None or (not self._reported and now < found.since + REPORT_DELAY):
@@ -44,7 +44,7 @@ class UnevenWatch:
             return None
         self._reported = True
         over = found.unresolvable and now >= found.since + (self._idle_bound if found.steps.idle else self._bound)
-        return Finding(Cause(CauseKind.UNEVEN_STEPS, detail=found.steps), over)
+        return UnevenRound(Cause(CauseKind.UNEVEN_STEPS, detail=found.steps), over)
 
     def again(self, current: Round, cause: Cause) -> Cause | None:
         """Why no further round is to be tried, if the round before this one ended so, too; asked when this one does."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 
-from edriver.driver.engines.kubernetes.plan import DRIVER_PORT, Kind, Manifest, Plan
+from edriver.driver.engines.kubernetes.plan import DRIVER_PORT, Kind, Manifest, RunSpec
 from edriver.driver.engines.kubernetes.pods import AGENT_FILE, DRIVER_FILE
 
 RBAC_API = "rbac.authorization.k8s.io"
 
 
-def service(plan: Plan) -> Manifest:
+def service(plan: RunSpec) -> Manifest:
     """Where agents dial in. It leads to the driver before that is ready: an agent that is early waits for less."""
     spec = {
         "selector": plan.labels("driver"),
@@ -20,7 +20,7 @@ def service(plan: Plan) -> Manifest:
     return {"apiVersion": "v1", "kind": "Service", "metadata": plan.metadata(plan.driver, "driver"), "spec": spec}
 
 
-def rights(plan: Plan) -> list[Manifest]:
+def rights(plan: RunSpec) -> list[Manifest]:
     """The driver's ServiceAccount, and the Role with what it needs and nothing else."""
     metadata = plan.metadata(plan.driver, "driver")
     account = {"kind": "ServiceAccount", "name": plan.driver, "namespace": plan.namespace}
@@ -32,7 +32,7 @@ def rights(plan: Plan) -> list[Manifest]:
     ]
 
 
-def rules(plan: Plan) -> list[Manifest]:
+def rules(plan: RunSpec) -> list[Manifest]:
     """The driver's permissions: list the pods, change the number of its agents, and record that its run has ended."""
 
     def rule(group: str, resource: str, name: str, *verbs: str) -> Manifest:
@@ -52,7 +52,7 @@ def rules(plan: Plan) -> list[Manifest]:
     return [*common, rule("jobset.x-k8s.io", "jobsets", plan.name, "get", "patch"), jobs]
 
 
-def node_rights(plan: Plan) -> list[Manifest]:
+def node_rights(plan: RunSpec) -> list[Manifest]:
     """The right to see which nodes are cordoned, which a namespace's Role cannot give."""
     name = f"{plan.namespace}-{plan.driver}-nodes"
     metadata = {"name": name, "labels": plan.labels("driver")}
@@ -70,7 +70,7 @@ def _binding(kind: str, metadata: Manifest, role: Manifest, account: Manifest) -
     return {**made, "roleRef": role, "subjects": [account]}
 
 
-def secrets(plan: Plan, driver: bytes, agent: bytes) -> list[Manifest]:
+def secrets(plan: RunSpec, driver: bytes, agent: bytes) -> list[Manifest]:
     """The run's credentials: all of them for the driver, what lets agents in for the agents."""
     secret = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
     return [
@@ -79,7 +79,7 @@ def secrets(plan: Plan, driver: bytes, agent: bytes) -> list[Manifest]:
     ]
 
 
-def disruption_budget(plan: Plan) -> list[Manifest]:
+def disruption_budget(plan: RunSpec) -> list[Manifest]:
     """The number of agents that an eviction must leave: enough to train, but not all, or no node could be drained.
 
     A number, because a Job has no scale of which the disruption controller could compute a percentage.

@@ -26,7 +26,7 @@ from edriver.driver.engines.kubernetes.api import (
 )
 from edriver.driver.engines.kubernetes.hosts import KubernetesHosts
 from edriver.driver.engines.kubernetes.pods import AGENT_FILE
-from edriver.driver.engines.kubernetes.scale import Scale
+from edriver.driver.engines.kubernetes.scale import ScaleClient
 from edriver.driver.engines.kubernetes.sizing import hosts_for, wanted_size
 from edriver.driver.engines.kubernetes.target import Target
 from edriver.driver.engines.pause import Pause
@@ -89,7 +89,7 @@ class KubernetesBroker:
         where, pod = namespace(), os.environ.get(POD_VARIABLE, "")
         return cls(where, context.source.target, context.slots_per_host, context.run_id, pod)
 
-    async def meet(self, demand: Demand) -> None:
+    async def reconcile(self, demand: Demand) -> None:
         """Ask for as many pods as the run can use; never for fewer than it needs.
 
         Raises:
@@ -108,7 +108,7 @@ class KubernetesBroker:
         self._pause.end()
 
     async def _meet(self, demand: Demand) -> None:
-        scale = Scale(await self._reached(), self._namespace, self._target)
+        scale = ScaleClient(await self._reached(), self._namespace, self._target)
         if self._size is None:
             self._size = await scale.read()
         in_use = {*demand.hosts} - {*demand.unused}
@@ -149,7 +149,7 @@ class KubernetesBroker:
         patch = client.CoreV1Api(api).patch_namespaced_secret_without_preload_content
         await body_of(await patch(self._target.secret, self._namespace, body, **how))
         if self._target.kind != "jobset":  # which ends with its driver
-            await Scale(api, self._namespace, self._target).write(0)
+            await ScaleClient(api, self._namespace, self._target).write(0)
 
     async def _is_replaced(self) -> bool:
         """Whether another driver comes after this one: its pod was evicted, and the agents dial in again."""

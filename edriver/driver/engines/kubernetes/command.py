@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from edriver.driver.engines.kubernetes.plan import Kind, Plan, PlanError
+from edriver.driver.engines.kubernetes.plan import Kind, RunSpec, RunSpecError
 
 MANIFEST: Final = "manifest"
 
@@ -91,7 +91,7 @@ def kubernetes(arguments: Sequence[str], credentials: Callable[[], tuple[bytes, 
             sys.stdout.write(manifest(plan, *credentials(), watch_nodes=flags.watch_nodes))
         else:
             write_kustomize_base(plan, flags.kustomize, *credentials(), watch_nodes=flags.watch_nodes)
-    except PlanError as error:
+    except RunSpecError as error:
         sys.stderr.write(f"edriver kubernetes: {error}\n")
         return EXIT_USAGE
     except ModuleNotFoundError:
@@ -103,14 +103,14 @@ def kubernetes(arguments: Sequence[str], credentials: Callable[[], tuple[bytes, 
     return 0
 
 
-def plan_of(flags: argparse.Namespace) -> Plan:
+def plan_of(flags: argparse.Namespace) -> RunSpec:
     """What the flags ask for.
 
     Raises:
         PlanError: it cannot be.
     """
     environment = dict(map(_variable, flags.env))
-    return Plan(
+    return RunSpec(
         name=flags.name,
         namespace=flags.namespace,
         image=flags.image,
@@ -133,5 +133,5 @@ def plan_of(flags: argparse.Namespace) -> Plan:
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise PlanError(f"--env {text!r}: give NAME=VALUE")
+        raise RunSpecError(f"--env {text!r}: give NAME=VALUE")
     return name, value

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from edriver.driver.engines.kubernetes import access
-from edriver.driver.engines.kubernetes.plan import Manifest, Plan
+from edriver.driver.engines.kubernetes.plan import Manifest, RunSpec
 from edriver.driver.engines.kubernetes.pods import AGENT_FILE, DRIVER_FILE
 from edriver.driver.engines.kubernetes.workloads import workloads
 from edriver.system.private_files import make_private
@@ -17,18 +17,20 @@ from edriver.system.private_files import make_private
 RESOURCES_FILE = "resources.yaml"
 
 
-def objects(plan: Plan, *, watch_nodes: bool = False) -> list[Manifest]:
+def objects(plan: RunSpec, *, watch_nodes: bool = False) -> list[Manifest]:
     """All objects of a run but its Secrets, in the order in which they are applied."""
     nodes = access.node_rights(plan) if watch_nodes else []
     return [*access.rights(plan), *nodes, access.service(plan), *access.disruption_budget(plan), *workloads(plan)]
 
 
-def manifest(plan: Plan, driver: bytes, agent: bytes, *, watch_nodes: bool = False) -> str:
+def manifest(plan: RunSpec, driver: bytes, agent: bytes, *, watch_nodes: bool = False) -> str:
     """All objects, with the run's credentials, as `kubectl apply -f -` reads them."""
     return _yaml([*access.secrets(plan, driver, agent), *objects(plan, watch_nodes=watch_nodes)])
 
 
-def write_kustomize_base(plan: Plan, folder: Path, driver: bytes, agent: bytes, *, watch_nodes: bool = False) -> None:
+def write_kustomize_base(
+    plan: RunSpec, folder: Path, driver: bytes, agent: bytes, *, watch_nodes: bool = False
+) -> None:
     """Write a base for kustomize: the same objects, with the credentials in separate files for this user alone.
 
     Raises:

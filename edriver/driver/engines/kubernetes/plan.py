@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY: Final = re.compile(r"\d+(\.\d+)?(m|k|Ki|[MGTPE]i?)?")
 
 
-class PlanError(ValueError):
+class RunSpecError(ValueError):
     """What was asked for cannot be; the message is one sentence for the operator."""
 
 
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunSpec:
     """A run, as its operator wants it.
 
     Attributes:
@@ -81,23 +81,25 @@ class Plan:
         """Judge it."""
         for flag, name in (("--name", self.name), ("--namespace", self.namespace)):
             if not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
-                raise PlanError(
+                raise RunSpecError(
                     f"{flag} {name!r}: Kubernetes takes lower-case letters, digits and hyphens, a letter first, and "
                     f"here {MAX_NAME_LENGTH} characters at most"
                 )
         if not self.image or any(character.isspace() for character in self.image):
-            raise PlanError(f"--image {self.image!r} is no image: give one as in `docker pull`")
+            raise RunSpecError(f"--image {self.image!r} is no image: give one as in `docker pull`")
         if not 0 < self.min_np <= self.np <= self.max_np:
-            raise PlanError(f"-np {self.np} must lie between --min-np {self.min_np} and --max-np {self.max_np}")
+            raise RunSpecError(f"-np {self.np} must lie between --min-np {self.min_np} and --max-np {self.max_np}")
         if self.slots < 1 or self.gpus < 0:
-            raise PlanError("--slots must be at least 1, and --gpus at least 0")
+            raise RunSpecError("--slots must be at least 1, and --gpus at least 0")
         if self.gpus and self.gpus != self.slots:
-            raise PlanError(f"--slots {self.slots} and --gpus {self.gpus}: a worker has one GPU, so leave out --slots")
+            raise RunSpecError(
+                f"--slots {self.slots} and --gpus {self.gpus}: a worker has one GPU, so leave out --slots"
+            )
         for flag, quantity in (("--cpu", self.cpu), ("--memory", self.memory)):
             if quantity and not _QUANTITY.fullmatch(quantity):
-                raise PlanError(f"{flag} {quantity!r} is no quantity: give, for example, 4 or 16Gi")
+                raise RunSpecError(f"{flag} {quantity!r} is no quantity: give, for example, 4 or 16Gi")
         if not self.command:
-            raise PlanError("the command is missing: add the program to run at the end, for example python train.py")
+            raise RunSpecError("the command is missing: add the program to run at the end, for example python train.py")
 
     @property
     def hosts(self) -> int:

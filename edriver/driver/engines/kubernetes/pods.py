@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from edriver.driver.engines.kubernetes.plan import DRIVER_PORT, HEALTH_PORT, METRICS_PORT, Manifest, Plan
+from edriver.driver.engines.kubernetes.plan import DRIVER_PORT, HEALTH_PORT, METRICS_PORT, Manifest, RunSpec
 
 TERMINATION_GRACE: Final = 60
 """Seconds between SIGTERM and SIGKILL: an agent asks the driver to drain its host (20 s), then ends its workers (5 s);
@@ -22,7 +22,7 @@ DEFAULT_GROUP: Final = 65534
 """The group that may read a Secret's files, which are root's, where the pods' user is the image's."""
 
 
-def driver_pod(plan: Plan) -> Manifest:
+def driver_pod(plan: RunSpec) -> Manifest:
     """The template of the driver's pod."""
     command = [
         *("edriver", "--kubernetes", plan.target),
@@ -45,7 +45,7 @@ def driver_pod(plan: Plan) -> Manifest:
     return _template("driver", plan, container, [_credentials(secret, DRIVER_FILE)], annotations)
 
 
-def agent_pod(plan: Plan, restart_policy: str = "Never") -> Manifest:
+def agent_pod(plan: RunSpec, restart_policy: str = "Never") -> Manifest:
     """The template of an agent's pod."""
     command = [
         *("edriver", "agent", "--driver", f"{plan.driver}:{DRIVER_PORT}"),
@@ -68,7 +68,7 @@ def agent_pod(plan: Plan, restart_policy: str = "Never") -> Manifest:
 
 def _template(
     component: str,
-    plan: Plan,
+    plan: RunSpec,
     container: Manifest,
     volumes: list[Manifest],
     annotations: dict[str, str],
@@ -91,7 +91,7 @@ def _template(
     return {"metadata": metadata, "spec": spec}
 
 
-def _container(name: str, plan: Plan, command: list[str]) -> Manifest:
+def _container(name: str, plan: RunSpec, command: list[str]) -> Manifest:
     def probe(service: str, period: int, failures: int) -> Manifest:
         asked = {"port": HEALTH_PORT, "service": service}
         return {"grpc": asked, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
@@ -113,7 +113,7 @@ def _port(name: str, number: int) -> Manifest:
     return {"name": name, "containerPort": number, "protocol": "TCP"}  # without it, two appliers see two ports
 
 
-def _environment(plan: Plan, *fields: str) -> list[Manifest]:
+def _environment(plan: RunSpec, *fields: str) -> list[Manifest]:
     paths = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
     home = [] if plan.user is None else [{"name": "HOME", "value": "/tmp"}]  # noqa: S108  the user may have no home
     return [*({"name": name, "valueFrom": {"fieldRef": {"fieldPath": paths[name]}}} for name in fields), *home]
@@ -124,7 +124,7 @@ def _literal(word: str) -> str:
     return word.replace("$(", "$$(")
 
 
-def _resources(plan: Plan) -> Manifest:
+def _resources(plan: RunSpec) -> Manifest:
     requests = {name: quantity for name, quantity in (("cpu", plan.cpu), ("memory", plan.memory)) if quantity}
     limits = {"memory": plan.memory} if plan.memory else {}  # no limit of processors: it would throttle a step
     if plan.gpus:

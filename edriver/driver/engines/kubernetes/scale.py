@@ -17,7 +17,7 @@ _MERGE: Final[dict[str, Any]] = {"_content_type": "application/merge-patch+json"
 _JSON: Final[dict[str, Any]] = {"_content_type": "application/json-patch+json", "_request_timeout": REQUEST_TIMEOUT}
 
 
-class Scale:
+class ScaleClient:
     """Reads and changes it. Answers are read as they are: the client's models refuse what a newer server may say.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from edriver.driver.engines.kubernetes.plan import Kind, Manifest, Plan
+from edriver.driver.engines.kubernetes.plan import Kind, Manifest, RunSpec
 from edriver.driver.engines.kubernetes.pods import DRAINED, agent_pod, driver_pod
 
 MAX_RESTARTS: Final = 3
@@ -23,7 +23,7 @@ JOBSET_API: Final = "jobset.x-k8s.io/v1alpha2"
 TRAINER_API: Final = "trainer.kubeflow.org/v1alpha1"
 
 
-def workloads(plan: Plan) -> list[Manifest]:
+def workloads(plan: RunSpec) -> list[Manifest]:
     """The objects that start the run's pods."""
     match plan.kind:
         case Kind.INDEXED_JOB:
@@ -39,15 +39,15 @@ def workloads(plan: Plan) -> list[Manifest]:
             return [_training_runtime(plan), _train_job(plan)]
 
 
-def _object(api: str, kind: str, plan: Plan, spec: Manifest, name: str = "", component: str = "") -> Manifest:
+def _object(api: str, kind: str, plan: RunSpec, spec: Manifest, name: str = "", component: str = "") -> Manifest:
     return {"apiVersion": api, "kind": kind, "metadata": plan.metadata(name or plan.name, component), "spec": spec}
 
 
-def _job(plan: Plan, name: str, component: str, spec: Manifest) -> Manifest:
+def _job(plan: RunSpec, name: str, component: str, spec: Manifest) -> Manifest:
     return _object("batch/v1", "Job", plan, spec, name, component)
 
 
-def _driver_job(plan: Plan, restarts: int) -> Manifest:
+def _driver_job(plan: RunSpec, restarts: int) -> Manifest:
     fatal = {"containerName": "driver", "operator": "In", "values": [RUN_FAILED, INVALID_FLAGS]}
     rules: list[Manifest] = [{"action": "FailJob", "onExitCodes": fatal}]
     if restarts:
@@ -58,7 +58,7 @@ def _driver_job(plan: Plan, restarts: int) -> Manifest:
     return {**single, **policy, "template": driver_pod(plan)}
 
 
-def _agents_job(plan: Plan) -> Manifest:
+def _agents_job(plan: RunSpec) -> Manifest:
     name = agent_pod(plan)["spec"]["containers"][0]["name"]
 
     def rule(action: str, code: int) -> Manifest:
@@ -75,7 +75,7 @@ def _agents_job(plan: Plan) -> Manifest:
     }
 
 
-def _stateful_set(plan: Plan) -> Manifest:
+def _stateful_set(plan: RunSpec) -> Manifest:
     spec = {
         "replicas": plan.hosts,
         "serviceName": plan.agents,
@@ -86,13 +86,13 @@ def _stateful_set(plan: Plan) -> Manifest:
     return _object("apps/v1", "StatefulSet", plan, spec, plan.agents, "agent")
 
 
-def _headless(plan: Plan) -> Manifest:
+def _headless(plan: RunSpec) -> Manifest:
     """The Service that a StatefulSet names its pods in."""
     spec = {"clusterIP": "None", "selector": plan.labels("agent"), "publishNotReadyAddresses": True}
     return _object("v1", "Service", plan, spec, plan.agents, "agent")
 
 
-def _replicated(plan: Plan) -> list[Manifest]:
+def _replicated(plan: RunSpec) -> list[Manifest]:
     """The two jobs of a JobSet."""
     agents: Manifest = {"spec": _agents_job(plan)}
     if plan.kind is Kind.TRAINING_RUNTIME:  # by which the Trainer knows the job that it sizes
@@ -117,12 +117,12 @@ def _policies() -> Manifest:
     }
 
 
-def _training_runtime(plan: Plan) -> Manifest:
+def _training_runtime(plan: RunSpec) -> Manifest:
     template = {"spec": {"replicatedJobs": _replicated(plan), **_policies()}}
     spec = {"mlPolicy": {"numNodes": plan.hosts}, "template": template}
     return _object(TRAINER_API, "TrainingRuntime", plan, spec)
 
 
-def _train_job(plan: Plan) -> Manifest:
+def _train_job(plan: RunSpec) -> Manifest:
     reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": plan.name}
     return _object(TRAINER_API, "TrainJob", plan, {"runtimeRef": reference, "trainer": {"numNodes": plan.hosts}})

@@ -27,7 +27,7 @@ class RayBroker:
         self._cluster = cluster
         self._asked = (0, 0)
 
-    async def meet(self, demand: Demand, /) -> None:
+    async def reconcile(self, demand: Demand, /) -> None:
         """Ask for that, unless it has been asked for already over this connection.
 
         Raises:

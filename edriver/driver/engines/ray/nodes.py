@@ -89,7 +89,7 @@ def default_resources(nodes: Iterable[Node]) -> dict[str, float]:
     return {"GPU" if any(node.alive and node.total.get("GPU", 0) >= 1 for node in nodes) else "CPU": 1.0}
 
 
-def fitting(there: Mapping[str, float], resources: Mapping[str, float]) -> int:
+def workers_that_fit(there: Mapping[str, float], resources: Mapping[str, float]) -> int:
     """The number of workers that fit into the available resources."""
     share = _SMALLEST_SHARE / 2  # 0.3 / 0.1 is less than 3
     return min(MAX_HOST_SLOTS, *(math.floor((there.get(name, 0) + share) / need) for name, need in resources.items()))
@@ -104,7 +104,7 @@ def hosts_of(nodes: Iterable[Node], resources: Mapping[str, float], held: Mappin
         held: the slots that the run's own agents hold, by host.
     """
     usable = [node for node in nodes if node.alive and not node.draining]
-    slots = {node.host: held.get(node.host) or fitting(node.available, resources) for node in usable}
+    slots = {node.host: held.get(node.host) or workers_that_fit(node.available, resources) for node in usable}
     return HostSet(tuple(Host(name, count) for name, count in slots.items() if count))
 
 

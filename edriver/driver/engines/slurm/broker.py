@@ -74,7 +74,7 @@ class JobBroker:
         )
         return cls(submission, run_command, time.monotonic)
 
-    async def meet(self, demand: Demand) -> None:
+    async def reconcile(self, demand: Demand) -> None:
         """Look at the queue now and then; submit what is missing, cancel what is too much.
 
         Raises:

@@ -51,7 +51,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobChanges:
     """The changes to make.
 
     Attributes:
@@ -77,7 +77,7 @@ def plan(
     unused: Collection[str],
     *,
     requeued: bool = False,
-) -> Plan:
+) -> JobChanges:
     """Decide how to adapt the number of jobs to what the run can use.
 
     Jobs whose host the run does not use and will not use are cancelled, and replaced if the run can use other jobs. If
@@ -101,7 +101,7 @@ def plan(
     surplus = waiting[::-1][: max(-missing, 0)]
     spare = [job for job in running if job.host in unused]
     submit = min(max(missing - coming_back, 0), MAX_SUBMISSIONS)
-    return Plan(submit, tuple(job.job_id for job in (*surplus, *spare)))
+    return JobChanges(submit, tuple(job.job_id for job in (*surplus, *spare)))
 
 
 def queue_text(jobs: Sequence[Job]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edriver.driver.core.losses import Loss, loss_of
 from edriver.driver.core.roster import Roster
 from edriver.driver.observe.cause_text import Line
 from edriver.model import actions, events
 from edriver.model.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, SlotTarget
+from edriver.model.events import Loss, loss_of
 from edriver.model.records import WorkerState
 
 

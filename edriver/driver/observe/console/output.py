@@ -67,12 +67,12 @@ class OutputStream:
         self._changed = threading.Condition()
         threading.Thread(target=self._write_on, name=f"edriver-{name}", daemon=True).start()
 
-    def put(self, line: bytes, own: bool = False) -> None:
+    def put(self, line: bytes, from_driver: bool = False) -> None:
         """Queue a line with its end; never blocks for long. The driver's own lines are left out last."""
         with self._changed:
             if self._broken:
                 return
-            if self._size + len(line) > self._limit * (2 if own else 1):
+            if self._size + len(line) > self._limit * (2 if from_driver else 1):
                 self._omitted.add(1)
                 return
             self._report_omitted()
@@ -181,14 +181,14 @@ class Output:
         """Print something of the driver's own to stderr, each line with its prefix."""
         for line in text.splitlines():
             self._stderr.put(
-                f"edriver: {printable(line)}".rstrip().encode("utf-8", "backslashreplace") + b"\n", own=True
+                f"edriver: {printable(line)}".rstrip().encode("utf-8", "backslashreplace") + b"\n", from_driver=True
             )
 
     def footer(self, line: bytes) -> None:
         """Have this line, without its end, below all others on stderr, a terminal, from now on; empty: none."""
         self._stderr.footer(line)
 
-    def take_logs(self, verbose: bool) -> None:
+    def handle_logs(self, verbose: bool) -> None:
         """Print what this process logs: of edriver's from INFO on (verbose: DEBUG), of others' from WARNING on."""
         root = logging.getLogger()
         root.handlers[:] = [_LogHandler(self)]

@@ -49,7 +49,7 @@ class UsageTracker:
             if (of_worker := self.workers.get(worker.worker_id)) is not None:
                 worker.usage.CopyFrom(of_worker)
 
-    def look(self, now: float) -> resources_pb2.UsageSample | None:
+    def sample(self, now: float) -> resources_pb2.UsageSample | None:
         """Remember what hosts use now, where that is due; returns it then. Those that are gone are forgotten.
 
         Args:

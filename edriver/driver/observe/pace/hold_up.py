@@ -68,7 +68,7 @@ class HoldUpWatch:
 
     since: float | None = None
 
-    def look(self, members: Collection[MemberStanding], now: float) -> pace_pb2.HoldUp | None:
+    def check(self, members: Collection[MemberStanding], now: float) -> pace_pb2.HoldUp | None:
         """Who is waited for; None: steps are being made, or it is not known yet.
 
         Args:

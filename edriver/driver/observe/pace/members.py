@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
-from edriver.driver.observe.pace.stragglers import HALF_SECONDS, StepReport, Verdict, Window, stragglers
+from edriver.driver.observe.pace.stragglers import HALF_SECONDS, StepReport, StragglerVerdict, Window, stragglers
 from edriver.model.ids import NO_ROUND
 from edriver.model.plan import RoundPlan
 from edriver.text.pace_text import hold_up_text, straggler_text
@@ -155,7 +155,7 @@ class PaceMonitor:
             watched = span_seconds(progress.watched_duration)
             member.window.add(StepReport(now, progress.boundaries, watched, waiting, loading, delayed))
 
-    def look(self) -> list[status_pb2.Event]:
+    def check(self) -> list[status_pb2.Event]:
         """Look for what holds the round up; returns what is new. To be called several times a second."""
         now = self._clock()
         found: list[status_pb2.Event] = []
@@ -178,7 +178,7 @@ class PaceMonitor:
     def hold_up(self) -> pace_pb2.HoldUp | None:
         """Who is waited for now; None: steps are being made, or it is not known yet."""
         members = [each.standing for each in self._members.values() if each.trains]
-        found = self._watch.look(members, self._clock())
+        found = self._watch.check(members, self._clock())
         # One that wakes up may say that it waits, too, before the next step: that does not change who was waited for.
         if found is not None and (found.waited_for or self._held_since != self._watch.since):
             self._hold_up, self._held_since = found, self._watch.since
@@ -211,7 +211,7 @@ class PaceMonitor:
 
     # ---- how -------------------------------------------------------------------------------------------------
 
-    def _judge(self, verdicts: dict[int, Verdict], now: float) -> Iterator[status_pb2.Event]:
+    def _judge(self, verdicts: dict[int, StragglerVerdict], now: float) -> Iterator[status_pb2.Event]:
         self._judged_at = now
         before, self._stragglers = self._stragglers, {}
         for one, verdict in verdicts.items():

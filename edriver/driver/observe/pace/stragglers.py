@@ -118,7 +118,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StragglerVerdict:
     """A straggler.
 
     Attributes:
@@ -132,7 +132,7 @@ class Verdict:
     reason: pace_pb2.StragglerReason.ValueType
 
 
-def stragglers(halves: Mapping[int, tuple[Step, Step]], known: Mapping[int, object]) -> dict[int, Verdict]:
+def stragglers(halves: Mapping[int, tuple[Step, Step]], known: Mapping[int, object]) -> dict[int, StragglerVerdict]:
     """Which members are slower than the others, the slowest first.
 
     Args:
@@ -151,7 +151,7 @@ def stragglers(halves: Mapping[int, tuple[Step, Step]], known: Mapping[int, obje
     return dict(sorted(found.items(), key=lambda item: -item[1].ratio))
 
 
-def _compared(steps: Mapping[int, Step], seen: bool) -> dict[int, Verdict]:
+def _compared(steps: Mapping[int, Step], seen: bool) -> dict[int, StragglerVerdict]:
     """How each member compares with the others in some time.
 
     Args:
@@ -164,7 +164,7 @@ def _compared(steps: Mapping[int, Step], seen: bool) -> dict[int, Verdict]:
     return {one: _verdict(step, seen, own(one), loading(one), delayed(one)) for one, step in steps.items()}
 
 
-def _is_slow(verdict: Verdict, step: Step) -> bool:
+def _is_slow(verdict: StragglerVerdict, step: Step) -> bool:
     return verdict.ratio >= SLOW_RATIO and verdict.excess >= max(SLOW_SHARE * step.seconds, SLOW_SECONDS)
 
 
@@ -173,7 +173,7 @@ def _part(step: Step, seen: bool) -> float:
     return (step.own or 0.0) if seen else step.loading
 
 
-def _verdict(step: Step, seen: bool, own: float, loading: float, delayed: float) -> Verdict:
+def _verdict(step: Step, seen: bool, own: float, loading: float, delayed: float) -> StragglerVerdict:
     """How a member compares with the medians of the others."""
     excess = _part(step, seen) - own
     base = own if seen else step.seconds - excess
@@ -185,7 +185,7 @@ def _verdict(step: Step, seen: bool, own: float, loading: float, delayed: float)
         pace_pb2.STRAGGLER_REASON_PROCESSOR: step.delayed - delayed,
     }
     parts[pace_pb2.STRAGGLER_REASON_COMPUTING] = excess - sum(max(0.0, part) for part in parts.values())
-    return Verdict(ratio, excess, max(parts, key=lambda reason: parts[reason]))
+    return StragglerVerdict(ratio, excess, max(parts, key=lambda reason: parts[reason]))
 
 
 def _median_of_others(values: Mapping[int, float]) -> Callable[[int], float]:

@@ -6,6 +6,9 @@ in its JSON Array Format, of which the closing bracket is optional: so the file 
 Each host is a process there and each of its slots a thread, on which one slice follows the other, none in another: what
 the slot's worker does. The run is a process of its own, with a thread for its rounds, one for the phases of each
 recovery, and one for losses and remarks.
+
+The page's lanes (runview/lanes.py) also say what stood in a slot. They are bounded, and become coarser; a trace is
+written as the run goes, with each member's phases, and is as long as the run.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class AgentIdentity:
         """Note an order that is sent to the agent."""
         if order.HasField("start_worker"):
             self.workers[order.start_worker.worker_id] = order.start_worker.slot
-        self.ranks.update((seat.worker_id, seat.rank) for seat in order.assign_round.members)
+        self.ranks.update((seat.worker_id, seat.rank) for seat in order.assign_round.seats)
 
     def may_have_written(self, line: agent_pb2.OutputLine) -> bool:
         """Whether a line names a worker of its own, in its slot, and no rank that this worker never had."""

@@ -9,10 +9,10 @@ from typing import Final
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.driver.rpc.agents.registry import AgentPeer
-from edriver.driver.rpc.translate import event_of_report, exit_reason_of, recorded_error_of
 from edriver.model import events
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
+from edriver.wire.reports import event_of_report, exit_of
 
 _OF_A_WORKER: Final = frozenset(
     {
@@ -21,7 +21,7 @@ _OF_A_WORKER: Final = frozenset(
         "worker_exited",
         "worker_quiet",
         "lease_expired",
-        "lease_renewed",
+        "worker_answered",
         "exit_overdue",
         "memory_kill",
         "output_unwritten",
@@ -98,23 +98,20 @@ class AgentMessages:
                 ending = message.worker_ending
                 return events.WorkerEnding(ending.worker_id, epoch_seconds(ending.detect_time))
             case "worker_exited":
-                exited = message.worker_exited
-                reaped, reason = epoch_seconds(exited.reap_time), exit_reason_of(exited)
-                recorded = recorded_error_of(exited)
-                return events.WorkerExited(exited.worker_id, exited.code, exited.tail, reaped, reason, recorded)
+                return exit_of(message.worker_exited)
             case "worker_quiet":
                 return events.WorkerQuiet(message.worker_quiet.worker_id)
             case "lease_expired":
                 return events.LeaseExpired(message.lease_expired.worker_id, span_seconds(self._welcome.worker_lease))
-            case "lease_renewed":
-                return events.WorkerAnswered(message.lease_renewed.worker_id)
+            case "worker_answered":
+                return events.WorkerAnswered(message.worker_answered.worker_id)
             case "exit_overdue":
                 return events.ExitOverdue(message.exit_overdue.worker_id, span_seconds(self._welcome.exit_timeout))
             case "worker_stacks_taken":
                 self._on_stacks(message.worker_stacks_taken)
                 return None
-            case "host_leaving":
-                return events.DrainRequested(peer.host, None, message.host_leaving.reason)
+            case "drain_requested":
+                return events.DrainRequested(peer.host, None, message.drain_requested.reason)
             case "agent_ending":
                 self._on_agent_ended(peer.agent_id)
                 return None

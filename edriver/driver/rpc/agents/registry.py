@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from edriver.common.lease import Lease
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
-from edriver.driver.rpc.agents.received import Inbound
+from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind
@@ -68,7 +68,7 @@ class AgentRegistry:
         identity = self._identities[agent_id] = AgentIdentity(host, agent_id, self._draw_secret())
         peer = self._peers[agent_id] = AgentPeer(identity, Lease(math.inf, self._clock, HEARTBEAT_INTERVAL))
         if self._over:
-            peer.keep_all_safe()
+            peer.mark_all_durable()
         self._agent_on[host] = agent_id
 
     def secret_of(self, agent_id: int) -> bytes:
@@ -107,16 +107,16 @@ class AgentRegistry:
             self._departed(agent_id)
         return True
 
-    def keep_safe(self, agent_id: int, seq: int) -> None:
+    def mark_durable(self, agent_id: int, seq: int) -> None:
         """An agent's messages up to this one will be acted upon, whatever happens: it may forget them."""
         if peer := self._peers.get(agent_id):
-            peer.keep_safe(seq)
+            peer.mark_durable(seq)
 
     def close(self) -> None:
         """The run is over: agents need not keep what they send."""
         self._over = True
         for peer in self._peers.values():
-            peer.keep_all_safe()
+            peer.mark_all_durable()
 
     def give_up(self, agent_id: int) -> None:
         """The agent is lost, or not needed any more: it is refused from now on."""
@@ -280,7 +280,7 @@ def _without_rounds(state: PeerState, rounds: dict[RoundId, rounds_pb2.RoundAssi
             assigned = message.assign_round
             rounds.setdefault(round_id_of(assigned.round.round_id), assigned.round)
             only_id = rounds_pb2.RoundAssignment(round_id=assigned.round.round_id)
-            short = agent_pb2.AssignRound(round=only_id, members=assigned.members)
+            short = agent_pb2.AssignRound(round=only_id, seats=assigned.seats)
             message = agent_pb2.ConnectResponse(seq=message.seq, ack=message.ack, assign_round=short)
         messages.append(message)
     return state._replace(link=state.link._replace(unacknowledged=tuple(messages)))
@@ -307,7 +307,9 @@ class AgentPeer:
         self.pid = 0
         self.silent = False
         self.ending = False
-        self._link: Link[Any] = Link(safe_at_once=False)  # numbers ConnectResponse, reads those of ConnectRequest
+        self._link: Link[Any] = Link(
+            acknowledge_at_once=False
+        )  # numbers ConnectResponse, reads those of ConnectRequest
         self._stream: Mailbox[agent_pb2.ConnectResponse] | None = None
 
     @property
@@ -378,13 +380,13 @@ class AgentPeer:
         """
         return self._link.receive(message)
 
-    def keep_safe(self, seq: int) -> None:
+    def mark_durable(self, seq: int) -> None:
         """See AgentRegistry."""
-        self._link.keep_safe(seq)
+        self._link.mark_durable(seq)
 
-    def keep_all_safe(self) -> None:
+    def mark_all_durable(self) -> None:
         """Acknowledge each message as soon as it arrives."""
-        self._link.safe_at_once()
+        self._link.acknowledge_at_once()
 
     def resume(self, received: int, acknowledged: int) -> None:
         """See Link."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
-from edriver.driver.observe.cause_text import cause_text, doing_text, host_words
 from edriver.model import cause as why
-from edriver.model.cause import Cause, CauseKind
+from edriver.model.cause import Cause
 from edriver.model.script_error import ScriptError
 from edriver.v1 import cause_pb2
 from edriver.wire.conversion import duration
@@ -28,21 +26,6 @@ def cause_message(cause: Cause, text: str = "") -> cause_pb2.Cause:
             message.rank = cause.worker.rank
     _fill(message, cause.detail)
     return message
-
-
-def cause_with_text(cause: Cause) -> cause_pb2.Cause:
-    """A cause as a message, with its sentence."""
-    return cause_message(cause, cause_text(cause))
-
-
-def activity_message(cause: Cause | None) -> cause_pb2.Cause:
-    """What a run does or waits for; None: it has just begun."""
-    return cause_message(cause or Cause(CauseKind.RUN_BEGAN), doing_text(cause))
-
-
-def obstacle_messages(causes: Iterable[Cause]) -> list[cause_pb2.Cause]:
-    """Why a host is not used, or not in all of its slots, each with words that follow the host's name."""
-    return [cause_message(cause, host_words(cause)) for cause in causes]
 
 
 def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:

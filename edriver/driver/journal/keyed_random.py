@@ -22,7 +22,7 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
-class Draws:
+class KeyedRandom:
     """The draws of one run: HMAC-SHA-256 of a counter, which is a pseudorandom function (RFC 2104; NIST SP 800-108,
     counter mode).
 
@@ -37,7 +37,7 @@ class Draws:
         self._key = key
         self.count = 0
 
-    def number(self) -> float:
+    def random(self) -> float:
         """A number from 0 up to 1."""
         return int.from_bytes(self.secret()[:_NUMBER_BYTES]) / 256**_NUMBER_BYTES
 

@@ -39,7 +39,7 @@ class DriverWatch:
         self._changed_by = clock_change()
         self._trouble = ""
 
-    def look(self) -> Iterator[tuple[Cause, bool]]:
+    def check(self) -> Iterator[tuple[Cause, bool]]:
         """What is new since the last look; and whether it has been printed."""
         now = self._clock()
         pause, self._looked = now - self._looked - LOOK_INTERVAL, now
@@ -53,7 +53,7 @@ class DriverWatch:
             yield Cause(CauseKind.UNWRITTEN, detail=ReportedText(self._trouble)), True
 
 
-async def watch_pace(
+async def watch_run(
     event_history: EventHistory,
     publish: Callable[[list[status_pb2.Event]], None],
     driver: DriverWatch,
@@ -69,6 +69,6 @@ async def watch_pace(
     """
     while True:
         await asyncio.sleep(LOOK_INTERVAL)
-        for cause, said in driver.look():
+        for cause, said in driver.check():
             warn(cause, said)
-        publish(event_history.look())
+        publish(event_history.check_pace())

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from edriver.model import events
 
 
-class Received(NamedTuple):
-    """What an agent has sent, and may forget once the driver has it safe: see `AgentRegistry.keep_safe`.
+class InboundMessage(NamedTuple):
+    """What an agent has sent, and may forget once it is durable at the driver: see `AgentRegistry.mark_durable`.
 
     Attributes:
         event: what it means to the core; None: nothing.
@@ -31,5 +31,5 @@ class Received(NamedTuple):
         return self.agent_id, self.seq, self.acknowledged
 
 
-Inbound = events.Event | Received
+Inbound = events.Event | InboundMessage
 """What waits for the core."""

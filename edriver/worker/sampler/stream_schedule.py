@@ -1,6 +1,6 @@
 """The course of an epoch through one round: what to read, what the workers agree on, and the blocks that follow.
 
-Every worker has a `Course` of its own. All of them are given the same reports, so all agree.
+Every worker has a `EpochSchedule` of its own. All of them are given the same reports, so all agree.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edriver.worker.sampler.stream_block import Batch, Block, batches_of
-from edriver.worker.sampler.stream_plan import Plan
-from edriver.worker.sampler.stream_shards import Piece, Progress, Range
+from edriver.worker.sampler.stream_plan import ShardPlan
+from edriver.worker.sampler.stream_shards import EpochProgress, Piece, Range
 
 
 class StreamSettings(NamedTuple):
@@ -32,7 +32,7 @@ class Report(NamedTuple):
         settings: see StreamSettings.
         lanes: the samples that each of its lanes holds, in the order in which they are to be handed out.
         ended: shards of which it has seen the end, and their lengths.
-        readers: where to take up reading shards: see Progress.readers.
+        readers: where to take up reading shards: see EpochProgress.readers.
     """
 
     settings: StreamSettings
@@ -59,7 +59,7 @@ class Report(NamedTuple):
         )
 
 
-class Course:
+class EpochSchedule:
     """One worker's view of an epoch, from its current position to its end or to the end of the round.
 
     Args:
@@ -78,13 +78,13 @@ class Course:
     """
 
     def __init__(
-        self, progress: Progress, order: Sequence[int], rank: int, size: int, settings: StreamSettings
+        self, progress: EpochProgress, order: Sequence[int], rank: int, size: int, settings: StreamSettings
     ) -> None:
         self._settings = settings
         self._rank = rank
         self._size = size
         self._progress = progress.copy()  # when the block has been handed out
-        self._plan = Plan(self._progress.open_shards(order), size, settings.batch_size)
+        self._plan = ShardPlan(self._progress.open_shards(order), size, settings.batch_size)
         self._last_batch = 0  # samples in the epoch's last batch, once it is being read
         self.block = Block(self._progress, [[] for _ in range(size)])
         self.steps = 0
@@ -97,7 +97,7 @@ class Course:
         """Whether this worker is the one that speaks for all."""
         return self._rank == 0
 
-    def progress(self) -> Progress:
+    def progress(self) -> EpochProgress:
         """What is done, with what has been handed out."""
         return self.block.after(self.steps)
 

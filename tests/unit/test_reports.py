@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.core.losses import loss_of
-from edriver.driver.rpc.translate import STACKS_ON_STDERR, event_of_report, exit_reason_of
+from edriver.driver.observe.cause_text import worker_words
 from edriver.model import events
-from edriver.model.cause import Cause, CauseKind, Exit, WorkerName
+from edriver.model.cause import AGENT_KNOWN, Cause, CauseKind, Exit, WorkerName
+from edriver.model.events import loss_of
 from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
-from edriver.v1.notification_pb2 import Idle, Report, StacksOnStderr, Stalled
+from edriver.v1.notification_pb2 import Report, StacksOnStderr, WorkerIdle, WorkerStalled
 from edriver.wire.conversion import duration
+from edriver.wire.reports import STACKS_ON_STDERR, event_of_report, exit_of
 
 WORKER = WorkerName(1, "a", 0, 0)
 
@@ -43,8 +44,15 @@ WORKER = WorkerName(1, "a", 0, 0)
     ],
 )
 def test_what_an_agent_knows_of_an_exit_is_its_cause(message: cause_pb2.Cause | None, lost: Cause) -> None:
-    reason = exit_reason_of(agent_pb2.WorkerExited(worker_id=1, code=-9, cause=message))
-    assert loss_of(events.WorkerExited(1, -9, reason=reason), WORKER) == lost
+    assert loss_of(exit_of(agent_pb2.WorkerExited(worker_id=1, code=-9, cause=message)), WORKER) == lost
+
+
+@pytest.mark.parametrize("kind", sorted(AGENT_KNOWN, key=str))
+def test_what_an_agent_can_know_of_an_exit_has_words(kind: CauseKind) -> None:
+    message = cause_pb2.Cause(kind=cause_pb2.CauseKind.Value(f"CAUSE_KIND_{kind.name}"))
+    cause = loss_of(exit_of(agent_pb2.WorkerExited(worker_id=1, code=-9, cause=message)), WORKER)
+    assert cause.kind is kind
+    assert worker_words(cause)
 
 
 ROUND = rounds_pb2.RoundId(incarnation=1, n=3)
@@ -53,18 +61,18 @@ ROUND = rounds_pb2.RoundId(incarnation=1, n=3)
 @pytest.mark.parametrize(
     ("message", "stacks"),
     [
-        pytest.param(Stalled(stacks="at train.py:7"), "at train.py:7", id="its-own-stacks"),
-        pytest.param(Stalled(stacks_on_stderr=StacksOnStderr()), STACKS_ON_STDERR, id="on-its-standard-error"),
-        pytest.param(Stalled(), "", id="a-worker-that-cannot-read-its-stacks"),
+        pytest.param(WorkerStalled(stacks="at train.py:7"), "at train.py:7", id="its-own-stacks"),
+        pytest.param(WorkerStalled(stacks_on_stderr=StacksOnStderr()), STACKS_ON_STDERR, id="on-its-standard-error"),
+        pytest.param(WorkerStalled(), "", id="a-worker-that-cannot-read-its-stacks"),
     ],
 )
-def test_a_stall_is_one_whatever_is_known_of_its_stacks(message: Stalled, stacks: str) -> None:
-    message.MergeFrom(Stalled(round_id=ROUND, phase="eval", duration=duration(60.0)))
+def test_a_stall_is_one_whatever_is_known_of_its_stacks(message: WorkerStalled, stacks: str) -> None:
+    message.MergeFrom(WorkerStalled(round_id=ROUND, phase="eval", duration=duration(60.0)))
     stalled = events.WorkerStalled(7, RoundId(1, 3), "eval", 60.0, stacks)
-    assert event_of_report(7, Report(stalled=message)) == stalled
+    assert event_of_report(7, Report(worker_stalled=message)) == stalled
 
 
-@pytest.mark.parametrize(("message", "seconds"), [(Idle(duration=duration(12.5)), 12.5), (Idle(), 0.0)])
-def test_an_idle_script_is_no_stall(message: Idle, seconds: float) -> None:
+@pytest.mark.parametrize(("message", "seconds"), [(WorkerIdle(duration=duration(12.5)), 12.5), (WorkerIdle(), 0.0)])
+def test_an_idle_script_is_no_stall(message: WorkerIdle, seconds: float) -> None:
     message.round_id.CopyFrom(ROUND)
-    assert event_of_report(7, Report(idle=message)) == events.WorkerIdle(7, RoundId(1, 3), seconds)
+    assert event_of_report(7, Report(worker_idle=message)) == events.WorkerIdle(7, RoundId(1, 3), seconds)
