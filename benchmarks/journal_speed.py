@@ -1,8 +1,9 @@
 """What the journal takes of a driver's time: `python -m benchmarks.journal_speed --hosts 1 100 1000`.
 
 Hosts of eight slots form a round, all of whose agents and workers are known then. Prints one JSON object a size, in
-processor time: microseconds to write an event down, and the orders of a turn; milliseconds for which a snapshot stops
-the driver, as JSON and into SQLite; its size; and milliseconds in which another driver takes it over.
+processor time: microseconds to write an event down, and the orders of a turn; milliseconds to write a snapshot as JSON,
+those of its longest piece, for which the event loop stands still, and those to put it into SQLite; its size; and
+milliseconds in which another driver takes it over.
 """
 
 from __future__ import annotations
@@ -98,13 +99,19 @@ def measured(hosts: int, folder: Path) -> dict[str, Any]:
     """The figures for one size."""
     parts, others = Parts(hosts), Parts(hosts)
     parts.form(hosts)
-    snapshot = b""
+    written: list[str] = []
+    longest = 0.0
 
     def encode() -> None:
-        nonlocal snapshot
-        snapshot = parts.state.to_bytes(None)
+        nonlocal longest
+        began = time.process_time()
+        for piece in parts.state.pieces(None):
+            longest = max(longest, time.process_time() - began)
+            written.append(piece)
+            began = time.process_time()
 
     encode_s = timed(encode)
+    snapshot = "".join(written).encode()
     journal = SqliteJournal.create(folder / f"{hosts}.sqlite3", Head("5d2f01aa", (), "/", {}, b"k" * 32, ""))
     turn = [
         JournalRecord(
@@ -126,6 +133,7 @@ def measured(hosts: int, folder: Path) -> dict[str, Any]:
         "event_us": round(timed(write_events) / TURNS * 1e6, 1),
         "orders_us": round(timed(write_orders) / TURNS * 1e6, 1),
         "snapshot_ms": round(encode_s * 1e3, 1),
+        "stands_still_ms": round(longest * 1e3, 1),
         "write_ms": round(timed(lambda: journal.write_snapshot(1.0, 2.0, snapshot)) * 1e3, 1),
         "snapshot_kib": len(snapshot) // 1024,
         "restore_ms": round(timed(lambda: others.state.restore(json.loads(snapshot))) * 1e3, 1),

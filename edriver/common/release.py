@@ -4,7 +4,9 @@ The driver, the agents and the workers of a run may be of different releases: an
 older one began. They need the same PROTOCOL.
 
 An agent names it to the driver (`Hello`), and to its workers (`Attached`). It stays the same while fields and messages
-are only added, which proto3 ignores where they are not known. Another number is refused, with a sentence.
+are only added, which proto3 ignores where they are not known. Another number is refused, with a sentence: the driver
+refuses the agent, the worker its agent. So all members of a round have the same one, whichever releases they are of,
+and it covers what they have among themselves, too.
 """
 
 from __future__ import annotations
@@ -20,4 +22,9 @@ PROTOCOL: Final = 1
 
 It grows only when old and new cannot work together. New fields, and new kinds of messages that the other side may leave
 unread, do not change it: proto3 ignores what it does not know, and what is missing has its default.
+
+It grows as well when the members of a round must have something alike that has changed: the requests of the round's
+store, the proof of connections, the collectives of warm-up and sync, the stream of a sync, the agreements of Horovod's
+collectives; and what each member works out by itself, such as the order of samples and who reads which shard.
+tests/torch/test_members_agree.py has what of that can be recorded.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, NoReturn
@@ -37,6 +38,9 @@ _log = logging.getLogger("edriver.driver")
 SNAPSHOT_DELAY: Final = 1.0
 """Seconds after an order within which a snapshot follows, if nothing else happens: what comes after it another release
 can take over, whatever it would have ordered."""
+
+SNAPSHOT_SLICE: Final = 0.01
+"""Seconds for which a snapshot is written before the event loop's other tasks have a turn: heartbeats, for instance."""
 
 SNAPSHOT_PAUSE: Final = 20
 """The pause before another snapshot for such a reason, as a multiple of the duration of the last one."""
@@ -253,23 +257,44 @@ class CoreLoop:
 
     async def _write_due_snapshot(self) -> None:
         """Have the journal hold what follows from its events in place of these: when they are many, and soon after
-        each order.
+        each order. An event that arrives meanwhile is not kept waiting, unless there are too many of them in it.
         """
         journal = self._journal
         if journal is None or not self._inbox.empty:
             return
         began = self._clock()
         soon = self._snapshot_at is not None and began >= self._snapshot_at
-        if soon or journal.wants_snapshot:
-            wall_clock = self._wall_clock()
-            try:
-                state = self.state
-            except CodecError as error:  # a defect of edriver's, which must not cost the run
-                self._give_up_journal(_unwritable(journal, error))
-                return
-            await self._write(journal, lambda journal: journal.write_snapshot(began, wall_clock, state))
-            now = self._clock()
-            self._snapshot_at, self._no_snapshot_before = None, now + SNAPSHOT_PAUSE * (now - began)
+        if not (soon or journal.wants_snapshot):
+            return
+        try:
+            state = await self._written_state(journal)
+        except CodecError as error:  # a defect of edriver's, which must not cost the run
+            self._give_up_journal(journal.unwritable(error))
+            return
+        if state is not None:
+            clock, wall_clock = self._clock(), self._wall_clock()
+            await self._write(journal, lambda journal: journal.write_snapshot(clock, wall_clock, state))
+        now = self._clock()
+        self._no_snapshot_before = now + SNAPSHOT_PAUSE * (now - began)
+        self._snapshot_at = None if state is not None else self._no_snapshot_before
+
+    async def _written_state(self, journal: Journal) -> bytes | None:
+        """The state, written in slices between which the event loop goes on; None: an event has come first.
+
+        Raises:
+            CodecError: something has no form in the journal.
+        """
+        written: list[str] = []
+        began = self._clock()
+        with contextlib.closing(self._state.pieces(self._ended)) as pieces:
+            for piece in pieces:
+                written.append(piece)
+                if self._clock() - began >= SNAPSHOT_SLICE:
+                    await asyncio.sleep(0)
+                    if self._journal is not journal or not (self._inbox.empty or journal.wants_snapshot):
+                        return None
+                    began = self._clock()
+        return "".join(written).encode()
 
     async def _write(self, journal: Journal, write: Callable[[Journal], None]) -> None:
         try:
@@ -282,7 +307,7 @@ class CoreLoop:
         except JournalError as error:
             self._give_up_journal(error)
         except CodecError as error:
-            self._give_up_journal(_unwritable(journal, error))
+            self._give_up_journal(journal.unwritable(error))
 
     def _give_up_journal(self, error: JournalError) -> None:
         assert self._journal is not None
@@ -359,7 +384,3 @@ class CoreLoop:
                 self._shutdown.forget_agent(host, agent_id)
         for host, message in messages:
             self._registry.send(host, message)
-
-
-def _unwritable(journal: Journal, error: CodecError) -> JournalError:
-    return JournalError(f"the journal {journal.name} cannot store the driver's state, please report it: {error}")

@@ -22,6 +22,7 @@ from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
 from edriver.driver.driver_watch import DriverWatch, watch_run
+from edriver.driver.journal.codec import CodecError
 from edriver.driver.journal.held_clock import HeldClock
 from edriver.driver.journal.journal import EXIT_REPLACED, Head, Journal, JournalError, JournalLostError
 from edriver.driver.journal.keyed_random import new_key
@@ -112,8 +113,10 @@ def resume(
         agents_gone: why none of the last driver's agents can live; empty: they may.
 
     Raises:
-        JournalError: what it holds is damaged, or this release would have decided otherwise; it is as it was.
+        JournalError: what it holds is damaged, or this release would have decided otherwise, or does not speak the
+            protocol of the run's agents; it is as it was.
     """
+    journal.check_protocol()
     head = journal.head
     head = replace(head, incarnation=head.incarnation + 1, port=port or head.port, environment=environment)
     folder = Path(head.folder)
@@ -238,14 +241,19 @@ class Session:
             agents_gone: why none of its agents can live; empty: they may.
 
         Raises:
-            JournalError: it cannot be read, or written, or this driver would have ordered something else.
+            JournalError: it cannot be read, or written, or this driver would have ordered something else, or knows
+                what has no form in it.
         """
         self.resumes = True
         self._agents_gone = agents_gone
         self._ended = replay(self._parts, journal, self._records, self._set_clocks)
         wall_clock = self._wall_clock()
+        try:
+            state = self._parts.loop.state
+        except CodecError as error:  # a defect of edriver's: the journal is whole
+            raise journal.not_taken_over(journal.unwritable(error)) from None
         # What comes next is written in this release's format, and has nothing before it that another would replay.
-        journal.write_snapshot(self._clock(), wall_clock, self._parts.loop.state)
+        journal.write_snapshot(self._clock(), wall_clock, state)
         self._run_clock.go_on_after(wall_clock)  # another machine's clock may be behind
         self._wall_clock.release()
 

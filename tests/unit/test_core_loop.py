@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -12,8 +12,9 @@ import pytest
 
 from edriver.driver import core_loop
 from edriver.driver.core_loop import CoreLoop
+from edriver.driver.driver_state import DriverState
 from edriver.driver.journal.codec import CodecError
-from edriver.driver.journal.journal import JournalError, JournalRecord
+from edriver.driver.journal.journal import Journal, JournalError, JournalRecord
 from edriver.driver.journal.state import StateCodec
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
@@ -27,6 +28,7 @@ class FakeJournal:
     """Notes what happens to it, and can be full."""
 
     name, records_at_once, remote, wants_snapshot = "this", 1, False, False
+    unwritable = Journal.unwritable
 
     def __init__(self, happened: list[str], full: bool) -> None:
         self._happened = happened
@@ -62,8 +64,17 @@ class Looked(CoreLoop):
         return await super()._next_events()
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *, full: bool = False) -> tuple[list[str], Looked]:
-    """Give a loop a host and, once all that follows has happened, the request to stop."""
+def run(
+    monkeypatch: pytest.MonkeyPatch, *, full: bool = False, slow: bool = False, crowded: bool = False
+) -> tuple[list[str], Looked]:
+    """Give a loop a host and, once all that follows has happened, the request to stop.
+
+    Args:
+        monkeypatch: pytest's.
+        full: whether the journal takes no orders.
+        slow: whether each piece of a snapshot takes as long as the event loop may stand still,
+        crowded: and whether the journal is so large that it must have one.
+    """
     monkeypatch.setattr(core_loop, "SNAPSHOT_DELAY", 0.0)
     happened: list[str] = []
     driver = Driver()
@@ -73,12 +84,20 @@ def run(monkeypatch: pytest.MonkeyPatch, *, full: bool = False) -> tuple[list[st
     def leave(_error: object) -> NoReturn:
         raise AssertionError("it has no reason to")
 
+    def pieces(state: DriverState, ended: actions.FinishRun | None) -> Iterator[str]:
+        if not happened.count("begun"):
+            inbox.put(events.DiscoveryFailed("it arrives meanwhile"))
+        happened.append("begun")
+        for piece in written(state, ended):
+            driver.now += core_loop.SNAPSHOT_SLICE
+            yield piece
+
     async def work() -> Looked:
         stop = asyncio.get_running_loop().call_soon
         journal: Any = FakeJournal(happened, full)
+        journal.wants_snapshot = crowded
         agents: Any = SimpleNamespace(start=lambda host, _: happened.append(f"started {host}"), connected=nothing)
         watchers: Any = SimpleNamespace(announce=nothing, events=nothing, forget_agent=nothing, stop_agent=nothing)
-        inbox = driver.registry._inbox
         loop = Looked(
             *(driver.core, inbox, driver.registry, agents, watchers, driver.history, watchers, watchers),
             *(journal, driver.draws, lambda: driver.now, lambda: driver.now, leave),
@@ -97,6 +116,9 @@ def run(monkeypatch: pytest.MonkeyPatch, *, full: bool = False) -> tuple[list[st
             assert isinstance(await loop.run(), actions.FinishRun)
         return loop
 
+    inbox, written = driver.registry._inbox, DriverState.pieces
+    if slow:
+        monkeypatch.setattr(DriverState, "pieces", pieces)
     return happened, asyncio.run(work())
 
 
@@ -114,6 +136,17 @@ def test_orders_are_written_before_they_are_carried_out_and_a_snapshot_follows(
     ]
 
 
+def test_an_event_is_not_kept_waiting_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened, _ = run(monkeypatch, slow=True)
+    assert happened[3:6] == ["begun", "written DiscoveryFailed", "written StopRequested"]
+    assert "snapshot" not in happened
+
+
+def test_a_journal_that_is_too_large_has_its_snapshot_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened, _ = run(monkeypatch, slow=True, crowded=True)
+    assert happened.index("snapshot") < happened.index("written DiscoveryFailed")
+
+
 def test_a_journal_that_is_given_up_is_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     happened, loop = run(monkeypatch, full=True)
     assert happened == ["written HostsObserved", "given up", "started a"]
@@ -124,7 +157,7 @@ def test_what_has_no_form_in_the_journal_costs_the_journal_and_not_the_run(monke
     def raise_error(*_: object, **_named: object) -> NoReturn:
         raise CodecError("a Thing does not belong in a journal")
 
-    monkeypatch.setattr(StateCodec, "save", raise_error)
+    monkeypatch.setattr(StateCodec, "pieces", raise_error)
     happened, _ = run(monkeypatch)
     assert happened == ["written HostsObserved", "ordered StartAgent", "started a", "given up"]
     monkeypatch.undo()

@@ -148,7 +148,7 @@ def harmed_heads() -> typing.Iterator[str]:
     yield from (whole[:length] for length in range(len(whole)))
     head = json.loads(whole)
     for name in head:
-        if name not in ("incarnation", "began", "port", "credentials"):  # those have defaults
+        if name not in ("incarnation", "began", "port", "credentials", "protocol"):  # those have defaults
             yield json.dumps({key: value for key, value in head.items() if key != name})
         for wrong in (None, True, -1, 1e400, 2**70, "\0", "\ud800", "=", [], [1], {}, {"": ""}, {"a": 1}, [None, "x"]):
             fits = {"arguments": [], "environment": {"a": "b"}}.get(name, "=" if isinstance(head[name], str) else None)
@@ -308,7 +308,7 @@ def test_an_event_of_another_release_may_have_more_fields_or_fewer() -> None:
 def test_a_head_of_another_release_may_have_more_fields_or_fewer() -> None:
     data = json.loads(HEAD.to_json())
     assert Head.from_json(json.dumps({**data, "colour": [1]})) == HEAD
-    del data["port"], data["credentials"], data["incarnation"]
+    del data["port"], data["credentials"], data["incarnation"], data["protocol"]
     assert Head.from_json(json.dumps(data)) == HEAD
 
 

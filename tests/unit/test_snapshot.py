@@ -7,7 +7,7 @@ import pickle
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from edriver.driver.journal.codec import CodecError
 from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
-from edriver.driver.journal.state import StateCodec
+from edriver.driver.journal.state import PIECE, StateCodec
 from edriver.driver.observe.event_buffer import EventBuffer
+from edriver.driver.observe.round_events import SNAPSHOT_MEMBERS
 from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind
 from edriver.model.ids import NO_VERSION, RoundId
@@ -85,7 +86,7 @@ class Item:
 
 
 class Part:
-    """A part of another owner, or of a collection."""
+    """A part of another owner."""
 
     def __init__(self) -> None:
         self.latest: deque[float] = deque(maxlen=3)
@@ -94,12 +95,11 @@ class Part:
 class Whole:
     """An owner, which refers to itself, to a clock, and to what follows from its items."""
 
-    STATE = ("items", "part", "parts")
+    STATE = ("items", "part")
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.items: dict[str, Item] = {}
         self.part = Part()
-        self.parts: list[Part] = []
         self.counts: dict[int, str] = {}
         self.clock = clock
 
@@ -117,15 +117,13 @@ class Outer:
         self.at: float | None = None
 
 
-CODEC = StateCodec([Item], [Part])
+CODEC = StateCodec([Item])
 
 
 def saved() -> Any:
     whole = Whole()
     whole.items = {"a": Item(1, ("x",)), "b": Item(2)}
     whole.part.latest.extend([1.0, 2.0, 3.0])
-    whole.parts.append(Part())
-    whole.parts[0].latest.append(7.0)
     outer = Outer(whole)
     outer.total, outer.at = 5, 1.5
     return json.loads(json.dumps(CODEC.save(whole=whole, outer=outer)))
@@ -145,7 +143,6 @@ def test_owners_take_over_what_others_of_their_kind_had() -> None:
     assert whole.part is part
     assert list(part.latest) == [1.0, 2.0, 3.0]
     assert part.latest.maxlen == 3
-    assert list(whole.parts[0].latest) == [7.0]
     assert whole.clock is clock
     assert (outer.total, outer.at) == (5, 1.5)
 
@@ -172,7 +169,7 @@ def test_what_another_release_has_more_or_less_is_no_error() -> None:
 
 
 def test_what_was_dropped_without_an_upgrade_is_found_by_tests() -> None:
-    strict = StateCodec([Item], [Part], strict=True)
+    strict = StateCodec([Item], strict=True)
     with pytest.raises(CodecError, match="Outer has no colour any more"):
         strict.load(Outer(Whole()), of_another_release(), "outer")
     with pytest.raises(CodecError, match="Item has no size any more"):
@@ -184,6 +181,50 @@ def test_data_that_changes_is_reached_in_one_way() -> None:
     whole.items["a"] = whole.items["b"] = Item(1)
     with pytest.raises(CodecError, match="a Item is reached in two ways"):
         CODEC.save(whole=whole)
+
+
+def test_a_large_state_is_written_in_pieces_that_are_the_same_json() -> None:
+    whole, outer = Whole(), Outer(Whole())
+    whole.items = {f"item {n}": Item(n, ("x",)) for n in range(10 * PIECE)}
+    pieces = [*CODEC.pieces(whole=whole, outer=outer)]
+    assert max(map(len, pieces)) < 2 * sum(map(len, pieces)) / 10
+    assert json.loads("".join(pieces)) == CODEC.save(whole=whole, outer=outer)
+    assert [json.loads(piece) for piece in CODEC.pieces(["whole"], whole=whole) if len(piece) > 100] == [
+        CODEC.save(whole=whole)["whole"]
+    ]
+    after = Whole()
+    CODEC.load(after, json.loads("".join(pieces)), "whole")
+    assert after.items == whole.items
+
+
+EVENTS = [status_pb2.Event(seq=n, text="x" * n) for n in range(3)]
+
+
+@pytest.mark.parametrize("value", [EVENTS, deque(EVENTS), dict(enumerate(EVENTS)), [], {}, [*EVENTS, 7], EVENTS[:1]])
+def test_messages_of_one_type_are_one_text(value: Any) -> None:
+    state = CODEC.save(value=value)
+    assert CODEC.read(state, "value") == value
+    assert json.dumps(state).count("edriver.v1.Event") == (3 if 7 in value else bool(value))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"list": {"edriver.v1.Event": [[1], ""]}},
+        {"list": {"edriver.v1.Event": [[-1, 1], ""]}},
+        {"list": {"edriver.v1.Event": [7, ""]}},
+        {"list": {"edriver.v1.Event": [[2], "////"]}},
+        {"list": {"edriver.v1.Event": []}},
+        {"list": {"edriver.v1.Nothing": [[], ""]}},
+        {"list": {"subprocess.Popen": [[], ""]}},
+        {"dict": {"keys": [1, 2], "items": {"edriver.v1.Event": [[0], ""]}}},
+        {"dict": {"keys": [1]}},
+        {"dict": {}},
+    ],
+)
+def test_messages_that_are_none_are_refused(wrong: Any) -> None:
+    with pytest.raises(CodecError):
+        CODEC.decode(wrong)
 
 
 @pytest.mark.parametrize(
@@ -239,9 +280,18 @@ def test_a_core_goes_on_from_data_as_if_nothing_had_happened(seed: int) -> None:
     assert json.dumps(state_codec().save(core=core)) == state
 
 
+def without_rate(told: list[bytes]) -> list[status_pb2.Event]:
+    """What observers are told, without the rate of a worker's steps: it needs two reports."""
+    events_told = [*map(status_pb2.Event.FromString, told)]
+    for event in events_told:
+        if event.HasField("worker"):
+            event.worker.ClearField("step_rate")
+    return events_told
+
+
 @pytest.mark.parametrize("at", range(1, len([*story()])))
 def test_a_driver_goes_on_from_data_as_if_nothing_had_happened(at: int) -> None:
-    """Also what observers are told afterwards is the same, whenever the snapshot is taken."""
+    """Also what observers are told afterwards is the same, whenever the snapshot is taken, but for workers' rates."""
     first, second = Driver(), Driver()
     events_of_a_run = [*story()]
     for now, event, progress in events_of_a_run[:at]:
@@ -256,10 +306,64 @@ def test_a_driver_goes_on_from_data_as_if_nothing_had_happened(at: int) -> None:
     assert second.core.next_deadline == first.core.next_deadline
     for now, event, progress in events_of_a_run[at:]:
         if progress:
-            assert second.hear(progress, now) == first.hear(progress, now)
-        assert second.take(event, now) == first.take(event, now)
+            assert without_rate(second.hear(progress, now)) == without_rate(first.hear(progress, now))
+        assert without_rate(second.take(event, now)) == without_rate(first.take(event, now))
         assert second.ordered == first.ordered
-    assert second.state.to_bytes(None) == first.state.to_bytes(None)
+    saved, saved_first = (json.loads(driver.state.to_bytes(None)) for driver in (second, first))
+    for part in ("core", "announcements", "agents", "draws"):
+        assert saved[part] == saved_first[part]
+    assert second.history.view.round_counts == first.history.view.round_counts
+
+
+def heartbeat(worker_id: int, n: int) -> bytes:
+    made = agent_pb2.WorkerHeartbeat(worker_id=worker_id, pid=7)
+    made.progress.round_id.incarnation = made.progress.round_id.n = 1
+    made.progress.boundaries = n
+    made.progress.boundary_time.FromMilliseconds(106_000 + 1000 * n)
+    made.progress.watched_duration.FromSeconds(n)
+    made.progress.waiting_duration.FromSeconds(n if worker_id == 1 else 0)
+    return made.SerializeToString()
+
+
+def test_a_snapshot_does_not_grow_with_what_workers_report_or_with_rounds() -> None:
+    driver = Driver()
+    for now, event, _ in [*story()][:7]:
+        driver.take(event, now)
+    sizes = []
+    for n in range(1, 101):
+        for worker_id in (1, 2):
+            driver.hear(heartbeat(worker_id, n), 6.0 + n)
+        history = state_codec().save(core=driver.core, history=driver.history)["history"]["EventHistory"]
+        sizes.append(len(json.dumps([history["pace"], history["tracker"]])))
+    assert sizes[-1] < sizes[19] + 100
+    current = driver.core.round
+    assert current is not None
+    rounds = driver.history._timeline.rounds
+    large = replace(current.plan, seats=current.plan.seats * (SNAPSHOT_MEMBERS // 4))
+    for _ in range(5):
+        rounds.assigned(large, 0, "", 200.0)
+    assert [len(each.members) for each in rounds.for_snapshot] == [SNAPSHOT_MEMBERS // 2] * 2
+
+
+def test_stragglers_stay_what_they_were_until_enough_is_known_again() -> None:
+    first = Driver()
+    told = [*story()]
+    for now, event, _ in told[:7]:
+        first.take(event, now)
+    for n in range(1, 61):
+        for worker_id in (1, 2):
+            first.hear(heartbeat(worker_id, n), 6.0 + n)
+        first.history.check_pace()
+    slow = [each.worker_id for each in first.history.pace.stragglers()]
+    assert slow == [2]
+    second = Driver()
+    second.now = first.now
+    second.state.restore(json.loads(first.state.to_bytes(None)))
+    for n in range(61, 140):
+        for worker_id in (1, 2):
+            second.hear(heartbeat(worker_id, n), 6.0 + n)
+        assert second.history.check_pace() == []
+        assert [each.worker_id for each in second.history.pace.stragglers()] == slow
 
 
 def test_a_message_that_was_not_safe_comes_again() -> None:
@@ -273,6 +377,23 @@ def test_a_message_that_was_not_safe_comes_again() -> None:
     assert [message.seq for message in after.again()] == [order.seq]
     assert not after.receive(agent_pb2.ConnectRequest(seq=1))
     assert after.receive(agent_pb2.ConnectRequest(seq=2))
+
+
+def test_what_hosts_have_alike_of_a_round_is_written_once() -> None:
+    first, second = Driver(), Driver()
+    for now, event, _ in [*story()][:5]:
+        first.take(event, now)
+    state = json.loads(first.state.to_bytes(None))
+    agents = state_codec().read(state, "agents")
+    (shared,) = agents.rounds
+    assert shared.receivers
+    assert not any(m.assign_round.round.receivers for peer in agents.peers for m in peer.link.unacknowledged)
+    second.now = first.now
+    second.state.restore(state)
+    for agent_id in (1, 2):
+        before, after = ([*driver.registry._peers[agent_id]._link.again()] for driver in (first, second))
+        assert after == before
+        assert after[-1].assign_round.round == shared
 
 
 def test_events_that_may_not_be_written_yet_are_kept() -> None:

@@ -5,6 +5,9 @@ Rust's serde does it ("externally tagged"), so that what is read needs no knowle
 
     {"AgentLost": {"host": "a", "agent_id": 1, "fault": {"AgentFault": {"kind": {"AgentFaultKind": "ended"}, ...}}}}
 
+There may be a message for each of thousands of workers. So those of a collection, if all are of one type, are one text,
+with the lengths of its parts: `{"list": {"edriver.v1.Event": [[2, 3], "CAEIAQI="]}}`.
+
 A type is known by its name, not by its module, and only types that the codec was given can be made: frozen or not,
 dataclasses and named tuples of data, enumerations, and messages of edriver's own protocol. What is read is compared
 with the annotations. Fields are written by name, so both a field that is not known any more and one that is missing are
@@ -22,6 +25,7 @@ import base64
 import collections
 import dataclasses
 import enum
+import itertools
 import json
 import types
 import typing
@@ -155,12 +159,17 @@ class Codec:
             case Message():
                 return {value.DESCRIPTOR.full_name: _text(value.SerializeToString())}
             case list() | deque():
-                return {kind.__name__: [self.encode(item) for item in value]}
+                return {kind.__name__: self._encode_items(value)}
             case set() | frozenset():
                 return {kind.__name__: [self.encode(item) for item in _in_order(value)]}
             case Mapping() if kind.__name__ in _MAPPINGS:
+                if are_messages(value):
+                    return {kind.__name__: {"keys": [*map(self.encode, value)], "items": _packed(value.values())}}
                 return {kind.__name__: [[self.encode(key), self.encode(item)] for key, item in value.items()]}
         return self._encode_other(value)
+
+    def _encode_items(self, items: Collection[Any]) -> Json:
+        return _packed(items) if are_messages(items) else [self.encode(item) for item in items]
 
     def _encode_fields(self, value: object, record: TypeSchema) -> Json:
         return {name: self.encode(getattr(value, name)) for name in record.names}
@@ -188,9 +197,9 @@ class Codec:
             if (kind := self._enums.get(name)) is not None:
                 return kind(content)
             if (sequence := _SEQUENCES.get(name)) is not None:
-                return sequence([self.decode(item) for item in _array(content)])
+                return sequence(self._decode_items(content))
             if (mapping := _MAPPINGS.get(name)) is not None:
-                return mapping([(self.decode(key), self.decode(item)) for key, item in _array(content)])
+                return mapping(self._decode_pairs(content))
             if name == "bytes":
                 return base64.b64decode(content, validate=True)
             if name.startswith(MESSAGES):
@@ -200,6 +209,17 @@ class Codec:
         except Exception as error:  # noqa: BLE001  what is damaged raises nearly everything
             raise CodecError(f"{name[:100]}: {str(error) or type(error).__name__:.200}") from None
         return self._decode_other(name, content)
+
+    def _decode_items(self, content: Json) -> list[Any]:
+        if isinstance(content, dict):
+            return _unpacked(content)
+        return [self.decode(item) for item in _array(content)]
+
+    def _decode_pairs(self, content: Json) -> list[tuple[Any, Any]]:
+        if isinstance(content, dict):
+            keys = [self.decode(key) for key in _array(content.get("keys"))]
+            return list(zip(keys, _unpacked(content.get("items")), strict=True))
+        return [(self.decode(key), self.decode(item)) for key, item in _array(content)]
 
     def _fields_of(self, name: str, content: Json) -> dict[str, Json]:
         if not isinstance(content, dict):
@@ -238,6 +258,30 @@ def _array(content: Json) -> list[Json]:
     if not isinstance(content, list):
         raise CodecError("its items are not an array")
     return content
+
+
+def are_messages(items: Collection[Any]) -> bool:
+    """Whether these, or the values of this mapping, are messages of one type."""
+    kinds = set(map(type, items.values() if isinstance(items, Mapping) else items))
+    return len(kinds) == 1 and issubclass(kinds.pop(), Message)
+
+
+def _packed(messages: Collection[Any]) -> Json:
+    """Messages of one type as the lengths of their bytes, and these."""
+    parts = [message.SerializeToString() for message in messages]
+    name = next(iter(messages)).DESCRIPTOR.full_name
+    return {name: [[*map(len, parts)], _text(b"".join(parts))]}
+
+
+def _unpacked(content: Json) -> list[Message]:
+    name, (lengths, text) = tagged(content)
+    if not name.startswith(MESSAGES):
+        raise CodecError(f"{name[:100]!a} is no message")
+    kind, data = _message(name), base64.b64decode(text, validate=True)
+    ends = [*itertools.accumulate(_array(lengths))]
+    if min(lengths, default=0) < 0 or (ends[-1] if ends else 0) != len(data):
+        raise CodecError(f"{name} has other lengths")
+    return [kind.FromString(data[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
 
 
 def _message(name: str) -> type[Message]:

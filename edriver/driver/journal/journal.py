@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from edriver.common.release import VERSION
-from edriver.driver.journal.codec import Json
+from edriver.common.release import PROTOCOL, VERSION
+from edriver.driver.journal.codec import CodecError, Json
 from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, JournalPart, upgraded
 from edriver.driver.journal.orders import OtherOrderError
@@ -71,6 +71,7 @@ class Head:
         began: the core's clock, and the time in seconds since the epoch, when the run began.
         port: the port at which agents of other hosts find the driver; 0: no port.
         credentials: the credentials that identify the driver to them: see RunCredentials; may be empty.
+        protocol: the PROTOCOL of the run's agents and workers.
     """
 
     run_id: str
@@ -83,6 +84,7 @@ class Head:
     began: tuple[float, float] = (0.0, 0.0)
     port: int = 0
     credentials: str = ""
+    protocol: int = PROTOCOL
 
     def to_json(self) -> str:
         """One object of JSON."""
@@ -144,6 +146,7 @@ _FIELD_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "began": lambda found: isinstance(found, list) and [_is_number(each, 0.0, _LATEST) for each in found] == [True] * 2,
     "port": lambda found: _is_whole(found, 0, 65535),
     "credentials": _is_text,
+    "protocol": lambda found: _is_whole(found, 1, 2**31),
 }
 """Says for each field of a head whether a value is valid."""
 
@@ -290,6 +293,33 @@ class Journal(ABC):
             raise
         except Exception as error:  # noqa: BLE001  damaged bytes raise nearly everything
             raise self.damaged(f"{what}: {str(error) or type(error).__name__}") from None
+
+    def unwritable(self, error: CodecError) -> JournalError:
+        """The error that says so, of what this driver knows, and what it would write."""
+        return JournalError(
+            f"edriver {VERSION} cannot write into the journal {self.name} what it knows of the run: {error}. Please "
+            "report that"
+        )
+
+    def not_taken_over(self, error: JournalError) -> JournalError:
+        """The error that says so, of a driver that cannot go on with this journal; it is as it was."""
+        way_out = (
+            "Remove the journal, and the same command line starts anew, from the last checkpoint"
+            if self.written_by == VERSION
+            else f"Resume it with edriver {self.written_by}, which has written the journal (pip install "
+            f"edriver=={self.written_by})"
+        )
+        return JournalError(f"the run is not taken over, and nothing has been changed: {error}. {way_out}")
+
+    def check_protocol(self) -> None:
+        """Check that this driver can work with the run's agents; they would end their workers if they were refused.
+
+        Raises:
+            JournalError: it cannot, or the journal has no head.
+        """
+        if (protocol := self.head.protocol) != PROTOCOL:
+            text = f"its agents and workers have protocol {protocol}, and edriver {VERSION} has {PROTOCOL}"
+            raise self.not_taken_over(JournalError(text))
 
     def decided_otherwise(self, error: OtherOrderError) -> JournalError:
         """The error that says so, of this release's core on the events in it."""

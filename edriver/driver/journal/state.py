@@ -15,21 +15,38 @@ What is data, but changes (a worker's record), must be reached in one way only, 
 when it is written. An attribute that a snapshot lacks stays as the constructor has made it.
 
 There may be thousands of workers, so the names of a type's fields are written once, under "types", and its values are
-arrays in their order.
+arrays in their order. For the same reason a state is written in pieces (`StateCodec.pieces`), between which the event
+loop may do other things, as long as they leave alone what is still to be written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
+import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
-from edriver.driver.journal.codec import MESSAGES, SCALARS, Codec, CodecError, Json, TypeSchema, tagged
+from edriver.driver.journal.codec import (
+    MESSAGES,
+    SCALARS,
+    Codec,
+    CodecError,
+    Json,
+    TypeSchema,
+    are_messages,
+    tagged,
+    to_json,
+)
 
 TYPES: Final = "types"
 """Where a state has the names of the fields of each type."""
+
+PIECE: Final = 100
+"""Items of a collection that are written at once: they take a few milliseconds."""
 
 
 class StateCodec(Codec):
@@ -37,7 +54,6 @@ class StateCodec(Codec):
 
     Args:
         kinds: the types of data: see Codec.
-        parts: owners that stand in collections, and are created again by a constructor without arguments.
         configuration: types of values that each driver brings itself.
         strict: whether an attribute that the next owner does not have is an error; for tests.
     """
@@ -45,13 +61,11 @@ class StateCodec(Codec):
     def __init__(
         self,
         kinds: Iterable[type],
-        parts: Iterable[type] = (),
         configuration: tuple[type, ...] = (),
         *,
         strict: bool = False,
     ) -> None:
         super().__init__(kinds)
-        self._parts = {part.__name__: part for part in parts}
         self._configuration = configuration
         self._strict = strict
         self._reached: dict[int, object] = {}  # while a state is written; the objects, so that no id is used again
@@ -63,12 +77,65 @@ class StateCodec(Codec):
         Raises:
             CodecError: something cannot be written.
         """
+        state: dict[str, Json] = json.loads("".join(self.pieces((), **owners)))
+        return state
+
+    def pieces(self, at_once: Collection[str] = (), **owners: object) -> Generator[str, None, None]:
+        """The JSON of what `save` returns, piece by piece; one state at a time. It is that of one moment only if
+        nothing changes an owner from its first piece to its last.
+
+        Args:
+            at_once: the owners of which each is one piece.
+            owners: as for `save`.
+
+        Raises:
+            CodecError: something cannot be written.
+        """
+        self._reached.clear()
+        self._types.clear()
         try:
-            state = {name: self.encode(owner) for name, owner in owners.items()}
-            return {TYPES: dict(self._types), **state}
+            separator = "{"
+            for name, owner in owners.items():
+                yield f"{separator}{to_json(name)}:"
+                yield from ["".join(self._pieces(owner))] if name in at_once else self._pieces(owner)
+                separator = ","
+            yield f"{separator}{to_json(TYPES)}:{to_json(self._types)}}}"
         finally:
             self._reached.clear()
             self._types.clear()
+
+    def _pieces(self, value: Any) -> Iterator[str]:
+        """The JSON of `encode(value)`: owners and records on the way to large collections are taken apart."""
+        kind = type(value)
+        if kind in self._known and not isinstance(value, enum.Enum):
+            record = self._note(value, self._records[kind.__name__])
+            yield f'{{"{kind.__name__}":['
+            for place, name in enumerate(record.names):
+                yield "," if place else ""
+                yield from self._pieces(getattr(value, name))
+            yield "]}"
+        elif kind is tuple and len(value) > PIECE:
+            yield from self._pieces_of(value, "[", "]")
+        elif kind in (list, deque, dict) and len(value) > PIECE and not are_messages(value):
+            items = value.items() if kind is dict else value
+            yield from self._pieces_of(items, f'{{"{kind.__name__}":[', "]}")
+        elif kind not in SCALARS and self._is_owner(value) and _has_attributes(value):
+            separator = f'{{"{kind.__name__}":{{'
+            for name, item in self._attributes(value):
+                yield f"{separator}{to_json(name)}:"
+                yield from self._pieces(item)
+                separator = ","
+            yield "}}" if separator == "," else f"{separator}}}}}"
+        else:
+            yield to_json(self.encode(value))
+
+    def _pieces_of(self, items: Iterable[Any], begin: str, end: str) -> Iterator[str]:
+        yield begin
+        separator, left = "", iter(items)
+        while some := [self.encode(item) for item in islice(left, PIECE)]:
+            yield separator + to_json(some)[1:-1]
+            separator = ","
+        yield end
 
     def load(self, owner: object, state: Json, name: str) -> None:
         """Have an owner take over what another one of its kind has written. It was made as that one was.
@@ -145,13 +212,17 @@ class StateCodec(Codec):
         return not known and not kind.__module__.startswith(MESSAGES)
 
     def _encode_fields(self, value: object, record: TypeSchema) -> Json:
-        if record.mutable:
-            self._reach(value)
-        self._types.setdefault(record.kind.__name__, record.names)
+        self._note(value, record)
         return [
             item if type(item) in SCALARS else self.encode(item)
             for item in [getattr(value, name) for name in record.names]
         ]
+
+    def _note(self, value: object, record: TypeSchema) -> TypeSchema:
+        if record.mutable:
+            self._reach(value)
+        self._types.setdefault(record.kind.__name__, record.names)
+        return record
 
     def _fields_of(self, name: str, content: Json) -> dict[str, Json]:
         names = self._types.get(name, [])
@@ -162,32 +233,25 @@ class StateCodec(Codec):
             raise CodecError(f"{name} no longer has {', '.join(sorted(unknown))}")
         return fields
 
-    def _encode_other(self, value: object) -> Json:
-        if callable(value) or (not hasattr(value, "__dict__") and not dataclasses.is_dataclass(value)):
-            return super()._encode_other(value)
-        self._reach(value)
-        data: dict[str, Json] = {}
-        for name in self._names(value):
-            item = getattr(value, name)
+    def _attributes(self, owner: object) -> Iterator[tuple[str, object]]:
+        """What is written of an owner, by name."""
+        self._reach(owner)
+        for name in self._names(owner):
+            item = getattr(owner, name)
             if callable(item) or isinstance(item, self._configuration):
                 continue
             if id(item) in self._reached and self._is_owner(item):
                 continue
-            data[name] = self.encode(item)
-        return {type(value).__name__: data}
+            yield name, item
 
     def _reach(self, value: object) -> None:
         if id(value) in self._reached:
             raise CodecError(f"a {type(value).__qualname__} is reached in two ways: one of them must be derived")
         self._reached[id(value)] = value
 
-    def _decode_other(self, name: str, content: Json) -> Any:
-        part = self._parts.get(name)
-        if part is None:
-            return super()._decode_other(name, content)
-        made = part()
-        self._load(made, {name: content})
-        return made
+
+def _has_attributes(value: object) -> bool:
+    return not callable(value) and (hasattr(value, "__dict__") or dataclasses.is_dataclass(value))
 
 
 def _are_names(found: Json) -> bool:

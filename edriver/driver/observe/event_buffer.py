@@ -7,6 +7,7 @@ from the journal and are later than the last written one are written by it (`go_
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 from typing import Final
 
 from edriver.v1 import status_pb2
@@ -39,23 +40,20 @@ class EventBuffer:
     def __init__(self, limit: int = MAX_KEPT_BYTES) -> None:
         self._limit = limit
         self._size = 0
-        self._events: deque[tuple[status_pb2.Event, int]] = deque()
+        self._events: deque[tuple[status_pb2.Event, int, float]] = deque()  # each with its size and time
         self.last_seq = 0
 
     @property
     def unwritten(self) -> list[status_pb2.Event]:
         """For a snapshot: the events that may not be in the records yet. The next driver looks which are."""
-        found: list[status_pb2.Event] = []
-        for event, _ in reversed(self._events):
-            if found and epoch_seconds(event.time) < epoch_seconds(found[0].time) - UNWRITTEN_SECONDS:
-                break
-            found.append(event)
+        since = self._events[-1][2] - UNWRITTEN_SECONDS if self._events else 0.0
+        found = [event for event, _, _ in takewhile(lambda kept: kept[2] >= since, reversed(self._events))]
         return found[::-1]
 
     @unwritten.setter
     def unwritten(self, events: list[status_pb2.Event]) -> None:
-        self._events = deque((event, event.ByteSize()) for event in events)
-        self._size = sum(size for _, size in self._events)
+        self._events = deque((event, event.ByteSize(), epoch_seconds(event.time)) for event in events)
+        self._size = sum(size for _, size, _ in self._events)
 
     def add(self, event: status_pb2.Event, now: float) -> None:
         """Give an event the next number and its time, in seconds since the epoch."""
@@ -63,7 +61,7 @@ class EventBuffer:
         event.seq = self.last_seq
         event.time.CopyFrom(timestamp(now))
         size = event.ByteSize()
-        self._events.append((event, size))
+        self._events.append((event, size, epoch_seconds(event.time)))  # as the records have it
         self._size += size
         while self._size > self._limit and len(self._events) > 1:
             self._size -= self._events.popleft()[1]
@@ -78,13 +76,13 @@ class EventBuffer:
         Returns:
             the later events. They have new numbers, above all that there were: clients may know those.
         """
-        unwritten = [event for event, _ in self._events if epoch_seconds(event.time) > at]
+        unwritten = [(event, time) for event, _, time in self._events if time > at]
         self._events.clear()
         self._size = 0
         self.last_seq = max(self.last_seq, seq)
-        for event in unwritten:
-            self.add(event, epoch_seconds(event.time))
-        return unwritten
+        for event, time in unwritten:
+            self.add(event, time)
+        return [event for event, _ in unwritten]
 
     def since(self, seq: int, limit: int) -> list[status_pb2.Event]:
         """At most `limit` events after this number.

@@ -75,6 +75,13 @@ class EventHistory:
         self.view = RunView()
         self.over = False
 
+    def derive(self) -> None:
+        """After a snapshot: the latest round is the core's."""
+        current = self._membership.round
+        plan = None if current is None else current.plan
+        self.tracker.restore_plan(plan)
+        self.pace.restore_members(plan)
+
     @property
     def last_seq(self) -> int:
         """The number of the last event; 0 before the first."""

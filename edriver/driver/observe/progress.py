@@ -156,7 +156,7 @@ class Commits:
 
 
 class WorkerProgress:
-    """What is known of one worker."""
+    """What is known of one worker. A snapshot has no rate: a few reports make it anew."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -176,6 +176,8 @@ class ProgressTracker:
         samples: see SampleCount.
     """
 
+    STATE = ("pids", "reports", "_before", "_reached", "_rate", "_gone", "commits", "checkpoints", "samples")
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._standings: dict[int, WorkerProgress] = {}
@@ -187,6 +189,30 @@ class ProgressTracker:
         self.commits = Commits()
         self.checkpoints = Written()
         self.samples = SampleCount()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The process of each worker, by worker_id."""
+        return {worker_id: known.pid for worker_id, known in self._standings.items()}
+
+    @pids.setter
+    def pids(self, pids: dict[int, int]) -> None:
+        for worker_id, pid in pids.items():
+            self._standings.setdefault(worker_id, WorkerProgress()).pid = pid
+
+    @property
+    def reports(self) -> dict[int, notification_pb2.WorkerProgress]:
+        """The latest report of each worker, by worker_id."""
+        return {worker_id: known.latest for worker_id, known in self._standings.items()}
+
+    @reports.setter
+    def reports(self, reports: dict[int, notification_pb2.WorkerProgress]) -> None:
+        for worker_id, latest in reports.items():
+            self._standings.setdefault(worker_id, WorkerProgress()).latest = latest
+
+    def restore_plan(self, plan: RoundPlan | None) -> None:
+        """After a snapshot: this is the latest round."""
+        self._plan = plan
 
     def assigned(self, plan: RoundPlan) -> int:
         """Begin a round; returns the number of reported steps that must be repeated."""

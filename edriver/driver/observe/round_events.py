@@ -31,6 +31,11 @@ _KINDS: Final = {
 """What kind of cause the end of a round is for the next one."""
 
 
+SNAPSHOT_MEMBERS: Final = 10_000
+"""Members, over all rounds, from which on a snapshot has no further round: each has them all, and its size is that of
+the run, however many rounds there were. The records have the rest."""
+
+
 class RoundEvents:
     """Follows the round that is on.
 
@@ -39,7 +44,7 @@ class RoundEvents:
         synced: when the last member of the latest round held the state, once that is under way.
     """
 
-    STATE = ("latest", "synced", "_cause", "_detected", "_previous_end", "_times")
+    STATE = ("for_snapshot", "synced", "_cause", "_detected", "_previous_end", "_times")
 
     def __init__(self) -> None:
         """No round has been assigned."""
@@ -51,6 +56,23 @@ class RoundEvents:
         self._members: dict[int, status_pb2.Member] = {}  # of the latest round
         self._times: dict[int, Mapping[str, float]] = {}
         self._unfinished: status_pb2.Round | None = None
+
+    @property
+    def for_snapshot(self) -> list[status_pb2.Round]:
+        """The latest rounds that the next driver still knows, oldest first; at least one."""
+        found: list[status_pb2.Round] = []
+        members = 0
+        for each in reversed(self.latest):
+            members += len(each.members)
+            if found and members > SNAPSHOT_MEMBERS:
+                break
+            found.append(each)
+        return found[::-1]
+
+    @for_snapshot.setter
+    def for_snapshot(self, rounds: list[status_pb2.Round]) -> None:
+        self.latest.clear()
+        self.latest.extend(rounds)
 
     def derive(self) -> None:
         """After a snapshot: find what refers to the latest round."""
@@ -120,6 +142,7 @@ class RoundEvents:
         latest.first_step_time.CopyFrom(timestamp(now))
         self.synced = max((times["synced"] for times in self._times.values() if "synced" in times), default=assigned)
         phases = recovery_phases(opening or Opening(assigned, None, None), assigned, self._times.values())
+        self._times = {}
         latest.phases.CopyFrom(status_pb2.RecoveryPhases(**{name: duration(span) for name, span in phases.items()}))
         yield _event(latest)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
-from edriver.driver.observe.pace.stragglers import StepReport, StragglerVerdict, Window, stragglers
+from edriver.driver.observe.pace.stragglers import HALF_SECONDS, StepReport, StragglerVerdict, Window, stragglers
 from edriver.model.ids import NO_ROUND
 from edriver.model.plan import RoundPlan
 from edriver.text.pace_text import hold_up_text, straggler_text
@@ -16,6 +16,9 @@ from edriver.wire.conversion import duration, epoch_seconds, round_id_of, span_s
 
 VERDICT_INTERVAL: Final = 2.0
 """Seconds between two looks for stragglers, at least."""
+
+RESTORED_PAUSE: Final = 2 * HALF_SECONDS
+"""Seconds after a snapshot was restored before the first look: it has no windows."""
 
 MAX_CLOCK_DIFFERENCE: Final = 60.0
 """Seconds by which the clocks of hosts may differ from the driver's for a stall to be recognised."""
@@ -39,12 +42,45 @@ class _Member:
     trains: bool = True
 
 
+class KnownMembers(NamedTuple):
+    """What a snapshot has of the members beside the plan.
+
+    Attributes:
+        follows: whether their round goes on.
+        told: those that have said that they stand, or are stopped.
+        idle: the worker IDs of those that no longer train.
+    """
+
+    follows: bool
+    told: tuple[MemberStanding, ...]
+    idle: tuple[int, ...]
+
+
+def _members_of(plan: RoundPlan) -> dict[int, _Member]:
+    return {
+        seat.worker_id: _Member(MemberStanding(seat.worker_id, seat.rank, seat.host, seat.slot)) for seat in plan.seats
+    }
+
+
 class PaceMonitor:
     """Follows the members of one round after the other.
+
+    A snapshot has no windows, and of the members only what is not so for nearly all of them: the rest is in the plan.
 
     Args:
         clock: seconds since the epoch.
     """
+
+    STATE = (
+        "_round_id",
+        "_watch",
+        "_hold_up",
+        "_held_since",
+        "_announced",
+        "_stragglers",
+        "_judged_at",
+        "known_members",
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -56,6 +92,31 @@ class PaceMonitor:
         self._announced = False
         self._stragglers: dict[int, pace_pb2.Straggler] = {}
         self._judged_at = 0.0
+        self._restored: KnownMembers | None = None
+
+    # ---- for a run that is taken over ------------------------------------------------------------------------
+
+    @property
+    def known_members(self) -> KnownMembers:
+        """For a snapshot: the members, as far as they do not follow from the plan."""
+        members = self._members
+        told = tuple(m.standing for m in members.values() if m.standing.standing is not None or m.standing.stopped)
+        return KnownMembers(bool(members), told, tuple(one for one, member in members.items() if not member.trains))
+
+    @known_members.setter
+    def known_members(self, known: KnownMembers) -> None:
+        self._restored = known
+
+    def restore_members(self, plan: RoundPlan | None) -> None:
+        """After a snapshot: follow the members again, of the latest round."""
+        known = self._restored
+        if known is None or plan is None or not known.follows:
+            return
+        self._members = _members_of(plan)
+        for standing in known.told:
+            self._members[standing.worker_id].standing = standing
+        for worker_id in known.idle:
+            self._members[worker_id].trains = False
 
     # ---- what happens ----------------------------------------------------------------------------------------
 
@@ -63,10 +124,7 @@ class PaceMonitor:
         """Begin a round; the stragglers of the previous one no longer count."""
         yield from self._judge({}, self._clock())
         self._round_id = plan.round_id
-        self._members = {
-            seat.worker_id: _Member(MemberStanding(seat.worker_id, seat.rank, seat.host, seat.slot))
-            for seat in plan.seats
-        }
+        self._members = _members_of(plan)
         self._watch, self._announced = HoldUpWatch(), False
 
     def ended(self) -> Iterator[status_pb2.Event]:
@@ -101,6 +159,8 @@ class PaceMonitor:
         """Look for what holds the round up; returns what is new. To be called several times a second."""
         now = self._clock()
         found: list[status_pb2.Event] = []
+        if self._restored is not None:
+            self._restored, self._judged_at = None, now + RESTORED_PAUSE  # until then stragglers stay what they were
         if now - self._judged_at >= VERDICT_INTERVAL:
             halves = {one: pair for one, each in self._members.items() if (pair := each.window.halves(now)) is not None}
             whole = len(halves) == len(self._members)  # else the others are not known

@@ -95,10 +95,10 @@ class Admission:
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED, f"agent {peer.agent_id} of host {peer.host} must show its secret"
             )
-        if hello.version != VERSION:
+        if hello.version != VERSION:  # of the same PROTOCOL, which covers what workers exchange: no reason to refuse
             self._faults.warn_once(
-                f"the agent of host {peer.host} runs edriver {printable(hello.version)}, and the driver {VERSION}: all "
-                "workers of a round should run the same release, so install the same on all hosts"
+                f"the agent of host {peer.host} runs edriver {printable(hello.version)}, and the driver {VERSION}: "
+                "they work together; when the run is over, install the same release on all hosts"
             )
         return peer, self._welcome_to(peer, observed_address, arriving)
 

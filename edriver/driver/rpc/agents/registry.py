@@ -14,8 +14,9 @@ from edriver.driver.rpc.agents.inbound import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind
-from edriver.v1 import agent_pb2
-from edriver.wire.conversion import duration
+from edriver.model.ids import RoundId
+from edriver.v1 import agent_pb2, rounds_pb2
+from edriver.wire.conversion import duration, round_id_of
 from edriver.wire.link import Link, LinkOverflowError, LinkState
 
 HEARTBEAT_INTERVAL: Final = 1.0
@@ -149,16 +150,22 @@ class AgentRegistry:
     @property
     def agents(self) -> KnownAgents:
         """The agents that are known, for a snapshot."""
-        peers = tuple(peer.state for peer in self._peers.values())
-        return KnownAgents(peers, dict(self._agent_on), tuple(self._identities.values()))
+        rounds: dict[RoundId, rounds_pb2.RoundAssignment] = {}
+        peers = tuple(_without_rounds(peer.state, rounds) for peer in self._peers.values())
+        return KnownAgents(peers, dict(self._agent_on), tuple(self._identities.values()), tuple(rounds.values()))
 
     def restore(self, agents: KnownAgents) -> None:
         """Know the agents of a snapshot."""
         self._identities = {identity.agent_id: identity for identity in agents.identities}
         self._agent_on = dict(agents.agent_on)
+        rounds = {round_id_of(each.round_id): each for each in agents.rounds}
         for state in agents.peers:
             identity = self._identities[state.agent_id]
             peer = AgentPeer(identity, Lease(math.inf, self._clock, HEARTBEAT_INTERVAL))
+            for message in state.link.unacknowledged:
+                if message.HasField("assign_round"):
+                    assigned = message.assign_round.round
+                    assigned.CopyFrom(rounds[round_id_of(assigned.round_id)])
             peer.restore(state)
             self._peers[state.agent_id] = peer
 
@@ -255,11 +262,28 @@ class KnownAgents(NamedTuple):
         peers: those that are expected or there.
         agent_on: the agent_id by host.
         identities: of all there ever were.
+        rounds: those of unacknowledged assignments, which themselves have only the round's ID: what is the same for all
+            hosts names all workers.
     """
 
     peers: tuple[PeerState, ...]
     agent_on: dict[str, int]
     identities: tuple[AgentIdentity, ...]
+    rounds: tuple[rounds_pb2.RoundAssignment, ...]
+
+
+def _without_rounds(state: PeerState, rounds: dict[RoundId, rounds_pb2.RoundAssignment]) -> PeerState:
+    """See KnownAgents.rounds, to which the rounds are added."""
+    messages = []
+    for message in state.link.unacknowledged:
+        if message.HasField("assign_round"):
+            assigned = message.assign_round
+            rounds.setdefault(round_id_of(assigned.round.round_id), assigned.round)
+            only_id = rounds_pb2.RoundAssignment(round_id=assigned.round.round_id)
+            short = agent_pb2.AssignRound(round=only_id, seats=assigned.seats)
+            message = agent_pb2.ConnectResponse(seq=message.seq, ack=message.ack, assign_round=short)
+        messages.append(message)
+    return state._replace(link=state.link._replace(unacknowledged=tuple(messages)))
 
 
 class AgentPeer:
