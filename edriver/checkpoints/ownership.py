@@ -304,7 +304,9 @@ class Ownership:
                 logger.warning(
                     "the checkpoint folder %s was last used by %s: waiting for up to %g s to see whether that is still "
                     "running",
-                    *(self._where, owner, LEASE),
+                    self._where,
+                    owner,
+                    LEASE,
                 )
                 deadline = self._clock() + LEASE
             if self._clock() >= deadline:
