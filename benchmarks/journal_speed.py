@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scale import SLOTS, STEP
+from edriver.driver.agents.registry import AgentRegistry
 from edriver.driver.core.membership import Membership
-from edriver.driver.driver_state import DriverState
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.journal import Head, JournalRecord
 from edriver.driver.journal.keyed_random import KeyedRandom
@@ -28,8 +29,7 @@ from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.agents.registry import AgentRegistry
-from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.run.driver_state import DriverState
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION

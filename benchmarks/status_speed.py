@@ -38,7 +38,7 @@ from edriver.driver.core.round import Round
 from edriver.driver.core.selection import plan_round
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.status import StatusServer
+from edriver.driver.services.status import StatusServer
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId
@@ -210,7 +210,7 @@ def _processor_seconds() -> float:
 
 async def _asked(part: str, target: str) -> list[float]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.status_speed", "--as-client", part, target), stdout=subprocess.PIPE
+        sys.executable, "-m", "benchmarks.status_speed", "--as-client", part, target, stdout=subprocess.PIPE
     )
     output, _ = await process.communicate()
     assert process.returncode == 0, f"the client has ended with {process.returncode}"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from edriver.driver.agents.registry import AgentRegistry
 from edriver.driver.core.membership import Membership
-from edriver.driver.driver_state import DriverState
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.journal.keyed_random import KeyedRandom
 from edriver.driver.journal.orders import order_text
 from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.agents.registry import AgentRegistry
-from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.run.driver_state import DriverState
 from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.model.hosts import Host, HostSet

@@ -14,11 +14,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.formats import FORMAT
 from edriver.driver.journal.journal import Head, JournalRecord
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.driver.run.driver_state import state_codec
 from tests.journal_story import SNAPSHOT_AT, Driver, story
 from tests.sim.random_events import RandomEvents
 

@@ -19,7 +19,7 @@ from edriver.agent.workers.worker_environment import (
     worker_environment,
 )
 from edriver.agent.workers.worker_files import WorkerFiles
-from edriver.common.clocks.run_clock import RunClock
+from edriver.common.run_clock import RunClock
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds

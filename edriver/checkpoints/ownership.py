@@ -302,9 +302,11 @@ class Ownership:
                 break
             if not deadline:
                 logger.warning(
-                    "the checkpoint folder %s was last used by %s: waiting for up to %g s to see whether that owner is "
-                    "still running",
-                    *(self._where, owner, LEASE),
+                    "the checkpoint folder %s was last used by %s: waiting for up to %g s to see whether that owner "
+                    "is still running",
+                    self._where,
+                    owner,
+                    LEASE,
                 )
                 deadline = self._clock() + LEASE
             if self._clock() >= deadline:

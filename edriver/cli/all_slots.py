@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.slot_counts import SlotCounts
-from edriver.driver.flags.usage_error import UsageError
+from edriver.driver.config.options import THIS_MACHINE, RunOptions
+from edriver.driver.config.usage_error import UsageError
 from edriver.driver.launch.device_counts import device_counter
-from edriver.driver.options import THIS_MACHINE, RunOptions
 from edriver.model.hosts import HostSet
 
 

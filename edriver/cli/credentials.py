@@ -41,7 +41,7 @@ def credentials(arguments: Sequence[str]) -> str:
     Raises:
         OSError: they cannot be written, or are there already: another run may depend on them.
     """
-    from edriver.driver.rpc.run_credentials import RunCredentials
+    from edriver.driver.services.run_credentials import RunCredentials
 
     folder: Path = parser().parse_args(arguments).folder
     made = RunCredentials.new(datetime.datetime.now(datetime.UTC))

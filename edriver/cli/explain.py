@@ -16,22 +16,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from edriver.driver import (
-    broker_feed,
-    core_loop,
-    discovery_feed,
-    options,
-    progress_lines,
-    shutdown,
-    source_commit,
-    stop_requests,
-)
+from edriver.driver.agents import admission, registry
+from edriver.driver.config import options
+from edriver.driver.config.options import RunOptions, poll_timeout
+from edriver.driver.feeds import broker_feed, discovery_feed
 from edriver.driver.launch import local
+from edriver.driver.observe.console import progress_lines
 from edriver.driver.observe.metrics import limits as metrics_limits
-from edriver.driver.observe.records import recorder
-from edriver.driver.options import RunOptions, poll_timeout
-from edriver.driver.rpc import status
-from edriver.driver.rpc.agents import admission, registry
+from edriver.driver.observe.records import recorder, source_commit
+from edriver.driver.run import core_loop, shutdown, stop_requests
+from edriver.driver.services import status
 from edriver.model import settings
 from edriver.model.limits import MAX_TOTAL_SLOTS
 from edriver.model.stall_limits import collective_timeout, limits_of

@@ -1,4 +1,4 @@
-"""Suggestions for a command line without -np."""
+"""What to write instead: of words that are no flags of edriver, and of a command line without -np."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 
+from edriver.cli import horovodrun_flags, torchrun_flags
 from edriver.cli.subcommands import SUBCOMMANDS
 
 _NP_FLAGS = ("-np", "--num-proc")
@@ -36,3 +37,16 @@ def hint_of(command: Sequence[str]) -> str | None:
         f"{own[0]} comes after the program, which would receive it. Put edriver's flags first: "
         f"`edriver {shlex.join([*own, *rest])}`"
     )
+
+
+def refusal_of(word: str) -> str:
+    """Why a word of the command line is not a flag, and what to use instead."""
+    flag = word.partition("=")[0]
+    with_dashes = flag[:2] + flag[2:].replace("_", "-")
+    if instead := torchrun_flags.INSTEAD.get(with_dashes):
+        return f"{flag} is a flag of torchrun that edriver does not have: {instead}"
+    families = horovodrun_flags.FAMILIES.items()
+    family = next((instead for beginning, instead in families if flag.startswith(beginning)), "")
+    if instead := horovodrun_flags.INSTEAD.get(flag, family):
+        return f"{flag} is a flag of horovodrun that edriver does not have: {instead}"
+    return f"{word} is not a flag of edriver"

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from edriver.cli import run_flags
 from edriver.cli.complaint import complain
 from edriver.cli.exit_codes import EXIT_FAILED
-from edriver.cli.hints import hint_of
-from edriver.cli.refusals import refusal_of
+from edriver.cli.hints import hint_of, refusal_of
 from edriver.cli.subcommands import GROUPS, SUBCOMMANDS
 from edriver.common.extras import missing_extra
 from edriver.system.descriptors import raise_limit
@@ -80,9 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.np is None and flags.slots_per_host is None and (hint := hint_of(flags.command)):
         top.error(hint)
 
-    from edriver.driver.flags.usage_error import UsageError
+    from edriver.driver.config.options import options_of, takes_all_slots
+    from edriver.driver.config.usage_error import UsageError
     from edriver.driver.journal.journal import JournalError
-    from edriver.driver.options import options_of, takes_all_slots
 
     flags.name = flags.name or flags.run
     try:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edriver.cli.torchrun_flags import ignored_variables
-from edriver.driver.flags.usage_error import UsageError
+from edriver.driver.config.options import RunOptions, options_of, takes_all_slots
+from edriver.driver.config.usage_error import UsageError
 from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.journal.run_name import RunName
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.observe.console.output import Output
-from edriver.driver.options import RunOptions, options_of, takes_all_slots
 from edriver.system.record_folder import JOURNAL_FILE, make
 
 BeginJournal: TypeAlias = Callable[[Head], Journal]
@@ -94,7 +94,7 @@ def _start(
     if begin_journal is None and records is not None:
         begin_journal = _in_records(records)
     try:
-        from edriver.driver.session import run
+        from edriver.driver.run.session import run
 
         if options.dial_in is not None and flags.credentials is None:  # the engine's agents know this file
             arguments = ["--credentials", str(options.dial_in), *arguments]

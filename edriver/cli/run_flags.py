@@ -10,8 +10,8 @@ from typing import Any, Final, NoReturn
 
 from edriver.cli.exit_codes import EXIT_USAGE
 from edriver.cli.torchrun_flags import COMMAND_FLAGS, OUTPUT_FLAGS, take_variables
-from edriver.driver.flags import engine_flags
-from edriver.driver.flags.flag import Flag
+from edriver.driver.config import engine_flags
+from edriver.driver.config.flag import Flag
 from edriver.model import defaults
 from edriver.model.hosts import Devices, Slots
 from edriver.model.settings import HOST_COOLDOWN, SLOT_COOLDOWN
@@ -429,7 +429,7 @@ FLAGS: Final[Mapping[str, Sequence[Flag]]] = {
     "output": _OUTPUT,
     "output of workers in restart mode (torchrun's flags)": OUTPUT_FLAGS,
 }
-"""The others, by the titles of their groups; edriver.driver.options says which must be given, and which go together."""
+"""The others, by the titles of their groups; driver/config/options.py says which are needed, and which go together."""
 
 
 def flags_parser(description: str = "") -> argparse.ArgumentParser:

@@ -123,7 +123,7 @@ def _kubernetes(arguments: Sequence[str]) -> int:
     import datetime
 
     from edriver.driver.engines.kubernetes.command import kubernetes
-    from edriver.driver.rpc.run_credentials import RunCredentials
+    from edriver.driver.services.run_credentials import RunCredentials
 
     def credentials() -> tuple[bytes, bytes]:
         made = RunCredentials.new(datetime.datetime.now(datetime.UTC))
@@ -177,19 +177,21 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         _shows("top", "[--run RUN]", "show the state of a run in the terminal, live"),
         _shows("dashboard", "[--run RUN]", "serve a web page that follows a run (pip install 'edriver[dashboard]')"),
         Subcommand(
-            *(
-                "logs",
-                "[RANK|HOST:SLOT] [-f]",
-                "print the latest output of the workers, including those that have ended",
-            ),
-            *(_logs, partial(_parser_in, "edriver.commands.logs")),
+            "logs",
+            "[RANK|HOST:SLOT] [-f]",
+            "print the latest output of the workers, including those that have ended",
+            _logs,
+            partial(_parser_in, "edriver.commands.logs"),
         ),
         _shows("stack", "[RANK|HOST:SLOT]", "print the stack of each thread of each worker, without stopping it"),
         _shows("runs", "[--all]", "list your runs, including those that have ended: result, size, goodput"),
         _shows("export", "tensorboard|csv RUN", "export reported values for TensorBoard, or as a table"),
         Subcommand(
-            *("checkpoint", "inspect DIR", "list the checkpoints that a script writes, and what is in them"),
-            *(_checkpoint, partial(_parser_in, "edriver.commands.checkpoint")),
+            "checkpoint",
+            "inspect DIR",
+            "list the checkpoints that a script writes, and what is in them",
+            _checkpoint,
+            partial(_parser_in, "edriver.commands.checkpoint"),
         ),
         _shows("report", "RUN", "write a report of a run as one HTML file: size, goodput, every recovery"),
     ),
@@ -199,30 +201,48 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         _steers("resize", "N", "set the maximum number of workers"),
         _steers("stop", "", "end the run"),
         Subcommand(
-            *("resume", "[RUN]", "take over a run whose driver was killed; its workers keep training meanwhile"),
-            *(_resume, partial(_parser_in, "edriver.cli.resuming.resume")),
+            "resume",
+            "[RUN]",
+            "take over a run whose driver was killed; its workers keep training meanwhile",
+            _resume,
+            partial(_parser_in, "edriver.cli.resuming.resume"),
         ),
     ),
     "set up": (
         Subcommand(
-            *("doctor", "[--hosts a,b]", "check that this machine and other hosts have what a run needs"),
-            *(_doctor, partial(_parser_in, "edriver.commands.doctor")),
+            "doctor",
+            "[--hosts a,b]",
+            "check that this machine and other hosts have what a run needs",
+            _doctor,
+            partial(_parser_in, "edriver.commands.doctor"),
         ),
         Subcommand(
-            *("agent", "--driver HOST:PORT", "join this host to a run with --hosts-dial-in"),
-            *(_agent, partial(_parser_in, "edriver.agent.dial_in")),
+            "agent",
+            "--driver HOST:PORT",
+            "join this host to a run with --hosts-dial-in",
+            _agent,
+            partial(_parser_in, "edriver.agent.dial_in"),
         ),
         Subcommand(
-            *("credentials", "DIR", "make a run's credentials before it starts, for hosts that dial in early"),
-            *(_credentials, partial(_parser_in, "edriver.cli.credentials")),
+            "credentials",
+            "DIR",
+            "make a run's credentials before it starts, for hosts that dial in early",
+            _credentials,
+            partial(_parser_in, "edriver.cli.credentials"),
         ),
         Subcommand(
-            *("kubernetes", "manifest", "print what to apply to a Kubernetes cluster"),
-            *(_kubernetes, partial(_parser_in, "edriver.driver.engines.kubernetes.command")),
+            "kubernetes",
+            "manifest",
+            "print what to apply to a Kubernetes cluster",
+            _kubernetes,
+            partial(_parser_in, "edriver.driver.engines.kubernetes.command"),
         ),
         Subcommand(
-            *("rendezvous", "[status]", "serve torchrun --rdzv-backend=edriver, outside the training nodes"),
-            *(_rendezvous, partial(_parser_in, "edriver.rendezvous.command")),
+            "rendezvous",
+            "[status]",
+            "serve torchrun --rdzv-backend=edriver, outside the training nodes",
+            _rendezvous,
+            partial(_parser_in, "edriver.rendezvous.command"),
         ),
     ),
 }

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, Final
 
-from edriver.driver.flags.flag import Flag
+from edriver.driver.config.flag import Flag
 
 VARIABLES: Final = {
     "slots_per_host": "PET_NPROC_PER_NODE",
@@ -75,7 +75,7 @@ OUTPUT_FLAGS: Final = (
     Flag("-t", "--tee", metavar="STREAMS", help="write these streams to files and also print them"),
     Flag("--local-ranks-filter", metavar="RANKS", help="print only the output of these local ranks, for example 0,1"),
 )
-"""Those of where output goes. What they are given is judged by edriver.driver.options."""
+"""Those of where output goes. What they are given is judged by edriver.driver.config.options."""
 
 
 _RENDEZVOUS: Final = "the driver is the rendezvous, and rank 0's host the master"

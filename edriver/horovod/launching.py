@@ -95,7 +95,9 @@ def run(
     if cooldown_range is not None:
         flags += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     results: list[Any] = launch(
-        *(func, args, kwargs),
+        func,
+        args,
+        kwargs,
         np=np if np is not None and num_proc == 1 else num_proc,
         min_np=min_np if min_num_proc is None else min_num_proc,
         max_np=max_np if max_num_proc is None else max_num_proc,

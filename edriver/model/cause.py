@@ -1,6 +1,7 @@
 """Why something happened, as data: causes of a loss, of the end of a round or of the run, and of a wait.
 
 The core makes and compares causes; it neither writes nor reads text. `driver.observe.cause_text` renders them.
+The file is long because it is the one list of them, with the data of each.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ class GuardedServer:
         def name(surplus: AcceptedSocket) -> None:
             self._log.warning(
                 "callers at port %s from %s, and perhaps others, showed no token: their connections are closed",
-                *(port, surplus.where[0]),
+                port,
+                surplus.where[0],
             )
 
         self._watching = asyncio.create_task(close_surplus(port, self._limit, name))

@@ -78,7 +78,8 @@ class HealthPort:
         def log(surplus: AcceptedSocket) -> None:
             _log.warning(
                 "too many connections to the health port %s, from %s and perhaps others: the oldest ones are closed",
-                *(port, surplus.where[0]),
+                port,
+                surplus.where[0],
             )
 
         surplus = close_surplus(port, PortLimit(MAX_CONNECTIONS, math.inf), log)

@@ -11,7 +11,7 @@ from typing import Final
 from edriver.agent.workers import worker_environment
 from edriver.cli import explain
 from edriver.cli.main import parser
-from edriver.driver.options import RunOptions, options_of
+from edriver.driver.config.options import RunOptions, options_of
 from scripts.docs_site.command_line import anchor_of, flag_of
 from scripts.docs_site.constants import constant, constants
 from scripts.docs_site.markdown import cell, table

@@ -22,17 +22,17 @@ from google.protobuf.message_factory import GetMessageClass
 
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import PROTOCOL, VERSION
+from edriver.driver.agents.agent_service import AgentServer
+from edriver.driver.agents.dial_in_hosts import DialInHosts
+from edriver.driver.agents.registry import AgentRegistry
 from edriver.driver.core.membership import Membership
+from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.agent_service import AgentServer
-from edriver.driver.rpc.agents.inbound import Inbound
-from edriver.driver.rpc.agents.registry import AgentRegistry
-from edriver.driver.rpc.control import ControlServer
-from edriver.driver.rpc.dial_in_hosts import DialInHosts
-from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.rpc.status import StatusServer
-from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
+from edriver.driver.services.control import ControlServer
+from edriver.driver.services.status import StatusServer
+from edriver.driver.services.tcp_endpoint import TcpEndpoint
 from edriver.model import actions, events, limits
 from edriver.model.cause import Cause, CauseKind
 from edriver.model.hosts import Host, HostSet

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edriver.cli.main import parser
-from edriver.driver.options import options_of
+from edriver.driver.config.options import options_of
 from tests.process.running import BOUND, ROOT, edriver, running
 
 DOCUMENTS = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "build", "out"} & set(p.relative_to(ROOT).parts))

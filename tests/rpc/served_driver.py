@@ -14,11 +14,11 @@ import grpc
 import grpc.aio
 
 from edriver.common.release import PROTOCOL, VERSION
-from edriver.driver.rpc.agent_service import AgentServer
-from edriver.driver.rpc.agents.inbound import Inbound, InboundMessage
-from edriver.driver.rpc.agents.registry import AgentRegistry
-from edriver.driver.rpc.dial_in_hosts import DialInHosts
-from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.agents.agent_service import AgentServer
+from edriver.driver.agents.dial_in_hosts import DialInHosts
+from edriver.driver.agents.registry import AgentRegistry
+from edriver.driver.feeds.inbound import Inbound, InboundMessage
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.model import events
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse

@@ -19,8 +19,8 @@ from edriver.client.requester import own_name
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.control import ControlServer
-from edriver.driver.rpc.status import StatusServer
+from edriver.driver.services.control import ControlServer
+from edriver.driver.services.status import StatusServer
 from edriver.model import events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.settings import Settings

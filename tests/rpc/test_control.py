@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from edriver.driver.core.membership import Membership
-from edriver.driver.rpc.control import ControlServer
+from edriver.driver.services.control import ControlServer
 from edriver.model import events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.settings import Settings

@@ -26,7 +26,7 @@ from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.worker_output import WorkerOutput
-from edriver.driver.rpc.status import StatusServer
+from edriver.driver.services.status import StatusServer
 from edriver.model import events
 from edriver.model.cause import Cause, CauseKind, ReportedText
 from edriver.model.hosts import Host, HostSet

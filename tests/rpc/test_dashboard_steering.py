@@ -29,8 +29,8 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.control import ControlServer
-from edriver.driver.rpc.status import StatusServer
+from edriver.driver.services.control import ControlServer
+from edriver.driver.services.status import StatusServer
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.settings import Settings

@@ -49,8 +49,15 @@ class Site:
         self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0)
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
         self.server = MetricsServer(
-            *("abcd", self.membership, self.event_history, polls or Polls(), address, port),
-            *(answer_timeout, idle_timeout, request_timeout),
+            "abcd",
+            self.membership,
+            self.event_history,
+            polls or Polls(),
+            address,
+            port,
+            answer_timeout,
+            idle_timeout,
+            request_timeout,
             clock=lambda: self.now,
         )
         self.now = 0.0

@@ -8,9 +8,9 @@ import pytest
 
 from edriver.agent.control_stream import REFUSAL_CODES
 from edriver.common.release import PROTOCOL, VERSION
-from edriver.driver.rpc import agent_service
-from edriver.driver.rpc.agents.inbound import InboundMessage
-from edriver.driver.rpc.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
+from edriver.driver.agents import agent_service
+from edriver.driver.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
+from edriver.driver.feeds.inbound import InboundMessage
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.v1 import agent_pb2, notification_pb2

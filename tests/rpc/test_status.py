@@ -17,7 +17,7 @@ from edriver.driver.core.selection import plan_round
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.worker_output import WorkerOutput
-from edriver.driver.rpc.status import StatusServer
+from edriver.driver.services.status import StatusServer
 from edriver.model import events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId

@@ -21,16 +21,16 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from edriver.client import Address, AsyncClient, RunError
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import PROTOCOL, VERSION
+from edriver.driver.agents.agent_service import AgentServer
+from edriver.driver.agents.registry import AgentRegistry
 from edriver.driver.core.membership import Membership
+from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.agent_service import AgentServer
-from edriver.driver.rpc.agents.inbound import Inbound
-from edriver.driver.rpc.agents.registry import AgentRegistry
-from edriver.driver.rpc.control import ControlServer
-from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.rpc.status import StatusServer
-from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
+from edriver.driver.services.control import ControlServer
+from edriver.driver.services.status import StatusServer
+from edriver.driver.services.tcp_endpoint import TcpEndpoint
 from edriver.model.settings import Settings
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse

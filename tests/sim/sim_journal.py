@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 from edriver.driver.core.membership import Membership
-from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
+from edriver.driver.run.driver_state import state_codec
 from edriver.model import actions, events
 from edriver.model.settings import Settings
 from tests.sim.invariants import check

@@ -6,8 +6,8 @@ import pytest
 
 from edriver.cli.all_slots import with_counted_slots
 from edriver.cli.main import parser
-from edriver.driver.flags.usage_error import UsageError
-from edriver.driver.options import RunOptions, options_of, takes_all_slots
+from edriver.driver.config.options import RunOptions, options_of, takes_all_slots
+from edriver.driver.config.usage_error import UsageError
 
 
 def counted(line: str) -> tuple[RunOptions, list[str]]:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core.demand import Demand, demand_of
+from edriver.driver.feeds.broker_feed import BrokerFeed, UnusedHosts
+from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
-from edriver.driver.rpc.agents.inbound import Inbound
-from edriver.driver.rpc.mailbox import Mailbox
 from edriver.model import events
 from tests.unit.event_story import Story, connected
 

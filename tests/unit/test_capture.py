@@ -133,7 +133,10 @@ def test_lines_before_a_place_is_known_wait_for_it(
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         reader = PipeReader(
-            *(reading, Pipes(), lambda line, shown, _kind: lines.append((line, shown)), lambda _file, _reason: None),
+            reading,
+            Pipes(),
+            lambda line, shown, _kind: lines.append((line, shown)),
+            lambda _file, _reason: None,
             ShowPace(lambda: 0.0),
         )
         reader.lead_to(Destination(held=True))

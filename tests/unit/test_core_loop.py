@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from edriver.driver import core_loop
-from edriver.driver.core_loop import CoreLoop
-from edriver.driver.driver_state import DriverState
 from edriver.driver.journal.codec import CodecError
 from edriver.driver.journal.journal import Journal, JournalError, JournalRecord
 from edriver.driver.journal.state import StateCodec
+from edriver.driver.run import core_loop
+from edriver.driver.run.core_loop import CoreLoop
+from edriver.driver.run.driver_state import DriverState
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from tests.journal_story import Driver
@@ -99,8 +99,19 @@ def run(
         agents: Any = SimpleNamespace(start=lambda host, _: happened.append(f"started {host}"), connected=nothing)
         watchers: Any = SimpleNamespace(announce=nothing, events=nothing, forget_agent=nothing, stop_agent=nothing)
         loop = Looked(
-            *(driver.core, inbox, driver.registry, agents, watchers, driver.history, watchers, watchers),
-            *(journal, driver.draws, lambda: driver.now, lambda: driver.now, leave),
+            driver.core,
+            inbox,
+            driver.registry,
+            agents,
+            watchers,
+            driver.history,
+            watchers,
+            watchers,
+            journal,
+            driver.draws,
+            lambda: driver.now,
+            lambda: driver.now,
+            leave,
         )
 
         def end_when_it_waits(turns: int = 20) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from edriver.discovery.poll_filter import REMOVAL_POLLS
-from edriver.driver.rpc.dial_in_hosts import DialInHosts
+from edriver.driver.agents.dial_in_hosts import DialInHosts
 from edriver.model.hosts import Host
 
 

@@ -13,9 +13,9 @@ from edriver.discovery.hosts import parse_host_list
 from edriver.discovery.poll_filter import Polls
 from edriver.discovery.slot_counts import DeviceCount, SlotCounts
 from edriver.discovery.steadiness import ANSWERS_CONSIDERED, MIN_CHANGES
-from edriver.driver.discovery_feed import POLL_INTERVAL, DiscoveryFeed
-from edriver.driver.rpc.agents.inbound import Inbound
-from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.feeds.discovery_feed import POLL_INTERVAL, DiscoveryFeed
+from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.model import events
 from edriver.model.hosts import HostSet
 
@@ -54,7 +54,12 @@ class Watch:
     async def _run(self, steps: Sequence[HostSet | Exception]) -> None:
         inbox: Mailbox[Inbound] = Mailbox(100)
         feed = DiscoveryFeed(
-            *(ScriptedSource(steps), inbox, self._clock, self._sleep, self._note_unsteady, self.failing.append),
+            ScriptedSource(steps),
+            inbox,
+            self._clock,
+            self._sleep,
+            self._note_unsteady,
+            self.failing.append,
             counts=self.counts,
         )
         try:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from edriver.cli.main import parser
-from edriver.driver.flags.engine_flags import with_engine
-from edriver.driver.flags.usage_error import UsageError
-from edriver.driver.options import options_of
+from edriver.driver.config.engine_flags import with_engine
+from edriver.driver.config.options import options_of
+from edriver.driver.config.usage_error import UsageError
 
 
 @pytest.mark.parametrize(

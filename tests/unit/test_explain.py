@@ -14,28 +14,28 @@ import pytest
 import edriver.driver
 from edriver.cli.explain import DRIVER_BOUNDS, OMITTED_FLAGS, SETTING_NAMES, TABLE_WIDTH, explanation
 from edriver.cli.main import main, parser
-from edriver.driver import discovery_feed
-from edriver.driver.options import options_of
-from edriver.driver.rpc.agents import registry
+from edriver.driver.agents import registry
+from edriver.driver.config.options import options_of
+from edriver.driver.feeds import discovery_feed
 from edriver.model.settings import Settings
 
 NO_TIMES = {
     ("edriver.driver.core.failures.consistency", "MAX_ERROR_ROUNDS"),  # rounds
     ("edriver.driver.core.failures.consistency", "MAX_LOCAL_ERROR_ROUNDS"),
-    ("edriver.driver.wiring", "INBOX_LIMIT"),  # messages
-    ("edriver.driver.rpc.agents.registry", "STREAM_LIMIT"),
-    ("edriver.driver.rpc.agent_service", "MAX_MESSAGE_BYTES"),  # bytes
+    ("edriver.driver.run.wiring", "INBOX_LIMIT"),  # messages
+    ("edriver.driver.agents.registry", "STREAM_LIMIT"),
+    ("edriver.driver.agents.agent_service", "MAX_MESSAGE_BYTES"),  # bytes
     ("edriver.driver.observe.console.output", "MAX_QUEUED_BYTES"),
     ("edriver.driver.observe.records.recorder", "MAX_QUEUED_BYTES"),
-    ("edriver.driver.launch.join_configs", "HOST_SPECIFIC_VARIABLES"),  # names
-    ("edriver.driver.launch.join_configs", "HOST_SPECIFIC_PREFIXES"),
-    ("edriver.driver.options", "MAX_POLL_TIMEOUT"),  # shown as what becomes of them
+    ("edriver.driver.services.join_configs", "HOST_SPECIFIC_VARIABLES"),  # names
+    ("edriver.driver.services.join_configs", "HOST_SPECIFIC_PREFIXES"),
+    ("edriver.driver.config.options", "MAX_POLL_TIMEOUT"),  # shown as what becomes of them
     ("edriver.model.settings", "SLOT_COOLDOWN"),
     ("edriver.model.settings", "HOST_COOLDOWN"),
-    ("edriver.driver.progress_lines", "HOLD_UP_LINE_DELAY"),  # of what is printed
-    ("edriver.driver.driver_watch", "LOOK_INTERVAL"),  # nothing depends on it
+    ("edriver.driver.observe.console.progress_lines", "HOLD_UP_LINE_DELAY"),  # of what is printed
+    ("edriver.driver.observe.driver_watch", "LOOK_INTERVAL"),  # nothing depends on it
     ("edriver.driver.observe.progress", "RATE_WINDOW"),  # of a number that is shown, no bound
-    ("edriver.driver.launch.join_configs", "ADDRESS_HINT_TIMEOUT"),
+    ("edriver.driver.services.join_configs", "ADDRESS_HINT_TIMEOUT"),
     ("edriver.driver.observe.records.recorder", "PROGRESS_AGE_FRACTION"),
 }
 A_TIME = re.compile(r"[A-Z_]*(COOLDOWN|DELAY|GRACE|INTERVAL|LEASE|PERIOD|TIMEOUT|WAIT|WINDOW)\w*")

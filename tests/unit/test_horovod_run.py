@@ -12,7 +12,7 @@ import pytest
 import edriver
 from edriver.calls.launch import HOST_FLAGS
 from edriver.cli.run_flags import flags_parser
-from edriver.driver.flags import engine_flags
+from edriver.driver.config import engine_flags
 
 
 @pytest.mark.parametrize(

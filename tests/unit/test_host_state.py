@@ -14,7 +14,7 @@ from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.host_state import HostStanding, HostState, host_standing, host_standings
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.snapshots import host_status
-from edriver.driver.rpc.status import StatusServer
+from edriver.driver.services.status import StatusServer
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots
 from edriver.runview.history import History

@@ -8,7 +8,7 @@ import pytest
 from edriver.agent.dial_in import join_config_of
 from edriver.agent.settings import AgentSettings
 from edriver.common.join_config import JoinConfig, at_port
-from edriver.driver.rpc.agents.agent_identity import AgentIdentity
+from edriver.driver.agents.agent_identity import AgentIdentity
 
 INVITATION = JoinConfig(
     "run", "a", 3, ("10.0.0.1:5", "[fd00::1]:5"), authority="PEM", token="s3cret", environment={"A": "1"}

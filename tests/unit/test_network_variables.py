@@ -11,7 +11,7 @@ import pytest
 from edriver.agent.settings import AgentSettings
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers.network_variables import infiniband_devices, missing
-from edriver.driver.training_script import program_in_restart_mode
+from edriver.driver.config.training_script import program_in_restart_mode
 from edriver.v1 import agent_pb2
 
 INTO_A_NAMESPACE = ["ip", "netns", "exec", "inner", "python", "train.py"]

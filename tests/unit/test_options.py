@@ -10,12 +10,12 @@ import pytest
 
 from edriver.cli.main import parser
 from edriver.discovery.script import HostDiscoveryScript
-from edriver.driver import options
-from edriver.driver.flags.usage_error import UsageError
+from edriver.driver.agents.dial_in_hosts import DialInHosts
+from edriver.driver.config import options
+from edriver.driver.config.options import RunOptions, options_of, takes_all_slots
+from edriver.driver.config.usage_error import UsageError
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
-from edriver.driver.options import RunOptions, options_of, takes_all_slots
-from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.model.limits import MAX_TOTAL_SLOTS
 from edriver.model.mode import Mode
 from edriver.model.settings import Settings

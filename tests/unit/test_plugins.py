@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from edriver.driver import plugins
-from edriver.driver.plugins import PluginError, plugin
+from edriver.driver.config import plugins
+from edriver.driver.config.plugins import PluginError, plugin
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_type_checkers_see_the_names_that_users_do() -> None:
 
 def test_dir_shows_what_is_public_and_nothing_else() -> None:
     """In a process that has imported the inside, too, and before any public name is used."""
-    program = "import edriver.driver.session, edriver, sys; print(*dir(edriver)); sys.exit('torch' in sys.modules)"
+    program = "import edriver.driver.run.session, edriver, sys; print(*dir(edriver)); sys.exit('torch' in sys.modules)"
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert set(listed.stdout.split()) == {*edriver.__all__, *SUBMODULES}
 

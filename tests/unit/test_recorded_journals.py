@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver import driver_state
 from edriver.driver.core.membership import Membership
 from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, JournalPart, upgraded
 from edriver.driver.journal.orders import OrderCheck
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.driver.run import driver_state
 from edriver.model import events
 from edriver.model.ids import RoundId, Version
 from edriver.model.settings import Settings

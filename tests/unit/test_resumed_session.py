@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from edriver.common.release import PROTOCOL, VERSION
-from edriver.driver import session
 from edriver.driver.journal.codec import CodecError
 from edriver.driver.journal.journal import Head, JournalError
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.driver.run import session
 
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))
 

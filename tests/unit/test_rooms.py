@@ -55,7 +55,7 @@ def test_driver_and_agent_run_without_torch(modules: list[str]) -> None:
 
 
 def test_a_driver_without_metrics_does_not_load_prometheus_client() -> None:
-    program = "import sys, edriver.cli.main, edriver.driver.session; sys.exit('prometheus_client' in sys.modules)"
+    program = "import sys, edriver.cli.main, edriver.driver.run.session; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from edriver.agent.settings import AgentSettings
 from edriver.agent.worker_settings import WorkerSettings
-from edriver.common.clocks.run_clock import CLOCK_VARIABLE, RunClock
+from edriver.common.run_clock import CLOCK_VARIABLE, RunClock
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import timestamp
 

@@ -63,7 +63,10 @@ def test_each_way_to_end_is_told_the_latest_first(tmp_path: Path) -> None:
         RunSummary("00000004", "running", BEGAN + 3.0, 27.0, ("a b",), goodput=0.5, steps=70),
         RunSummary(
             "00000003",
-            *("lost", BEGAN + 2.0, 28.0, ("a b",)),
+            "lost",
+            BEGAN + 2.0,
+            28.0,
+            ("a b",),
             name="n",
             tags={"lr": "1"},
             commit="c",

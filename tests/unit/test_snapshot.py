@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from edriver.driver.core.membership import Membership
-from edriver.driver.driver_state import state_codec
 from edriver.driver.journal.codec import CodecError
 from edriver.driver.journal.entries import JournalEntry
 from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, JournalRecord
@@ -22,6 +21,7 @@ from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.driver.journal.state import PIECE, StateCodec
 from edriver.driver.observe.event_buffer import EventBuffer
 from edriver.driver.observe.round_events import SNAPSHOT_MEMBERS
+from edriver.driver.run.driver_state import state_codec
 from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind
 from edriver.model.ids import NO_VERSION, RoundId

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from edriver.driver.agents.agent_messages import MAX_LOADED, AgentMessages
+from edriver.driver.agents.fault_log import FaultLog
 from edriver.driver.observe.warnings import Sources
-from edriver.driver.rpc.agents.agent_messages import MAX_LOADED, AgentMessages
-from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.model import events
 from edriver.model.events import SourceFile, SourcesLoaded
 from edriver.v1 import agent_pb2, notification_pb2

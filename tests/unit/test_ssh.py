@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.launch.join_configs import portable_variables
 from edriver.driver.launch.ssh import failure, remote_command
+from edriver.driver.services.join_configs import portable_variables
 from edriver.system.ssh_client import SshOptions, identity_error
 
 VERSION = "1.2.3"

@@ -11,8 +11,8 @@ import pytest
 
 from edriver.agent.workers import py_spy, stack_taker
 from edriver.agent.workers.stack_taker import StackTaker
-from edriver.driver.rpc import stack_questions
-from edriver.driver.rpc.stack_questions import StackQuestions, is_meant, names_of
+from edriver.driver.services import stack_questions
+from edriver.driver.services.stack_questions import StackQuestions, is_meant, names_of
 from edriver.text.stacks_text import stacks_text
 from edriver.v1 import agent_pb2, notification_pb2, stacks_pb2, status_pb2
 

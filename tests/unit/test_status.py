@@ -12,7 +12,7 @@ from edriver.commands.status import lines, listed, status
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.status import MAX_ANSWER_AGE, StatusServer
+from edriver.driver.services.status import MAX_ANSWER_AGE, StatusServer
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.model.hosts import Host, HostSet

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from edriver.driver.rpc.agents.inbound import Inbound
-from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.stop_requests import StopRequests
+from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.mailbox import Mailbox
+from edriver.driver.run.stop_requests import StopRequests
 from edriver.model import events
 
 

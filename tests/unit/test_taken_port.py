@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edriver.driver.rpc import taken_port
-from edriver.driver.rpc.taken_port import RETRY_PERIOD, await_port, holder_of
-from edriver.driver.take_over import await_port_of_run
+from edriver.driver.run import taken_port
+from edriver.driver.run.take_over import await_port_of_run
+from edriver.driver.run.taken_port import RETRY_PERIOD, await_port, holder_of
 from edriver.system.private_files import account_name
 
 

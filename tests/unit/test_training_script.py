@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.training_script import PythonCommand, mode_of
+from edriver.driver.config.training_script import PythonCommand, mode_of
 from edriver.model.mode import Mode
 
 

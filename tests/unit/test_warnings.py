@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.driver_watch import LOOK_INTERVAL, DriverWatch
+from edriver.driver.observe.driver_watch import LOOK_INTERVAL, DriverWatch
 from edriver.driver.observe.warnings import MAX_WARNINGS, REPEAT_INTERVAL, Warnings
 from edriver.model.cause import Cause, CauseKind, Count, Duration, ReportedText
 

@@ -123,7 +123,11 @@ class Captured:
         for fd in (out, err):
             os.set_blocking(fd, False)
         self.capture = Capture(
-            *(1, 0, out, err, Pipes()),
+            1,
+            0,
+            out,
+            err,
+            Pipes(),
             lambda line: self.lines.append(line.text),
             self._hear,
             lambda file, reason: self.unwritten.append((file, reason)),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edriver.calls.worker_process import WORKER_PID_VARIABLE
-from edriver.common.clocks.run_clock import CLOCK_VARIABLE
+from edriver.common.run_clock import CLOCK_VARIABLE
 from edriver.model import stall_limits as limits
 from edriver.system.own_addresses import is_loopback
 from edriver.wire.grpc_log import with_users_level

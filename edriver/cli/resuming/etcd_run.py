@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from edriver.cli.complaint import complain
 from edriver.cli.exit_codes import EXIT_FAILED
 from edriver.cli.resuming.resume import go_on_with
-from edriver.driver.flags.usage_error import UsageError
+from edriver.driver.config.usage_error import UsageError
 from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient
 from edriver.driver.journal.etcd_journal import EtcdJournal
 from edriver.driver.journal.journal import JournalError
@@ -23,7 +23,7 @@ from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.system.record_folder import make
 
 if TYPE_CHECKING:
-    from edriver.driver.options import RunOptions
+    from edriver.driver.config.options import RunOptions
 
 
 def journal_in_etcd(flags: argparse.Namespace, environ: Mapping[str, str]) -> EtcdJournal:

@@ -8,7 +8,7 @@ from pathlib import Path
 from edriver.cli.complaint import complain
 from edriver.cli.exit_codes import EXIT_FAILED
 from edriver.cli.resuming.resume import take_run_over
-from edriver.driver.flags.usage_error import UsageError
+from edriver.driver.config.usage_error import UsageError
 from edriver.driver.journal.journal import JournalError
 from edriver.driver.journal.run_name import RunName, RunNameTakenError, check_run_name
 from edriver.system.private_files import NotOwnError

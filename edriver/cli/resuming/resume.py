@@ -17,7 +17,7 @@ from edriver.system.record_folder import JOURNAL_FILE, default_root, is_run_id
 from edriver.wire.grpc_log import silence_grpc
 
 if TYPE_CHECKING:
-    from edriver.driver.options import RunOptions
+    from edriver.driver.config.options import RunOptions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -120,10 +120,10 @@ def go_on_with(
     head = journal.head
 
     from edriver.cli.run_flags import parser as run_parser
+    from edriver.driver.config.options import options_of
+    from edriver.driver.config.usage_error import UsageError
     from edriver.driver.engines.last_run import last_run
-    from edriver.driver.flags.usage_error import UsageError
     from edriver.driver.observe.console.output import Output
-    from edriver.driver.options import options_of
 
     engine = last_run(os.environ)
     environment = engine.present_environment(head.environment, os.environ)
@@ -141,7 +141,7 @@ def go_on_with(
             "the run was started with other arguments, and continues with those: edriver %s", shlex.join(head.arguments)
         )
     try:
-        from edriver.driver.session import resume
+        from edriver.driver.run.session import resume
 
         records = records_of(options, head.run_id)
         agents_gone = asyncio.run(engine.why_agents_are_gone(head.environment, environment, options.launcher_name))

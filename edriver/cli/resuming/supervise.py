@@ -16,7 +16,7 @@ import tenacity
 
 from edriver.cli.complaint import complain
 from edriver.driver.journal.journal import EXIT_REPLACED
-from edriver.driver.stop_requests import STOP_SIGNALS
+from edriver.driver.run.stop_requests import STOP_SIGNALS
 from edriver.system.child import Child
 from edriver.text.phrases import exit_text
 

@@ -87,7 +87,10 @@ class BlockedMembers:
         busy = len(set(members) - done.keys()) - len(waiting) - len(idle)
         counts = {w: boundaries for w, (_, boundaries) in waiting.items()}
         steps = UnevenSteps(
-            *(_groups(done, names), _groups(stopped, names), _groups(counts, names), busy),
+            _groups(done, names),
+            _groups(stopped, names),
+            _groups(counts, names),
+            busy,
             idle=_groups(dict.fromkeys(idle, 0), names),
         )
         since = max(self.waits_from, *(since for since, _ in waiting.values()), *idle.values())

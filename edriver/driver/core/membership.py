@@ -1,7 +1,7 @@
 """The core: every decision of the driver, and nothing else.
 
 `Membership.step(event, now)` takes what happened and returns what to do. There is no clock, lock, log, randomness or
-I/O in here; the shell (core_loop.py) feeds one event at a time and performs the actions in order.
+I/O in here; the shell (run/core_loop.py) feeds one event at a time and performs the actions in order.
 
 How to read it, from top to bottom: `step` first takes the event in (`_take_in`: what follows from it alone), then looks
 at everything that is known and does what is due (`_decisions`: level-triggered, so no decision depends on which event

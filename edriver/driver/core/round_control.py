@@ -8,7 +8,8 @@ returns the actions that follow. A round goes through these situations:
     rejoining   it has ended by StopAt or Abort; its members come back one by one  -> rejoin
     finishing   all were done; processes exit, or enter the script's next `run`    -> finish
 
-Which orders lead from one to the next is a table: ROUND_TRANSITIONS in round.py.
+Which orders lead from one to the next is a table: ROUND_TRANSITIONS in round.py. They stand in one long file because
+all of them decide on the same round, and each is read with the one before it.
 
 A cluster that gives one host after the other would interrupt training each time. With `--resize-pause` a round runs for
 so long before newcomers interrupt it, and then takes in all that wait; a loss, or a host that leaves, does not wait,
@@ -237,8 +238,11 @@ class RoundControl:
         """A worker has failed whose function had returned: the others end, and the run has failed."""
         self.late_failure = self.late_failure or cause
         current = self.current
-        if current is None:
-            return []
+        # The next round is formed once all members of this one have ended, or have entered the script's next `run`. So
+        # what is aborted is the finished round; also if it has no members left, for observers learn of it from that.
+        assert current is not None, "its function has returned in a round"
+        assert current.finished, f"worker {worker_id} has finished, and round {current.plan.round_id} has not"
+        assert worker_id in current.members, f"worker {worker_id} is in the round that is finished"
         current.process_ended(worker_id)
         return [Abort(current.order(current.members), current.plan.round_id, cause)]
 

@@ -138,7 +138,6 @@ class EtcdJournal(Journal):
         return bool(self._client.range(self._prefix + b"head"))
 
     def on_lost(self, leave: Callable[[JournalLostError], None]) -> None:
-        """See Journal."""
         self._lock.on_lost(leave)
 
     # ---- what is written -------------------------------------------------------------------------------------
@@ -154,11 +153,9 @@ class EtcdJournal(Journal):
         return self
 
     def update(self, head: Head) -> None:
-        """See Journal."""
         self._write(self._head(head))
 
     def append(self, records: Sequence[JournalRecord]) -> None:
-        """See Journal."""
         operations: list[Any] = []
         sizes: list[int] = []
         for record in records:
@@ -175,14 +172,12 @@ class EtcdJournal(Journal):
         self._note_written(sizes)
 
     def append_orders(self, orders: Sequence[str]) -> None:
-        """See Journal."""
         for start in range(0, len(orders), ORDERS_AT_ONCE):
             some = json.dumps(orders[start : start + ORDERS_AT_ONCE]).encode()
             self._write([self._put(_orders_key(self._next_orders), some)])
             self._next_orders += 1
 
     def write_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
-        """See Journal."""
         head = [] if self.format == FORMAT else self._head(self.head)
         generation = self._generation + 1
         parts = [state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)]
@@ -202,13 +197,11 @@ class EtcdJournal(Journal):
         self._generation, self._snapshot_size, self._bytes_since_snapshot = generation, len(state), 0
 
     def discard(self) -> None:
-        """See Journal."""
         with contextlib.suppress(JournalError):  # another driver takes over then, and ends the run as this one did
             self._write([self._delete(b"", _end(self._prefix))])
         self.close()
 
     def close(self) -> None:
-        """See Journal."""
         self._lock.release()
         self._client.close()
 
@@ -216,7 +209,6 @@ class EtcdJournal(Journal):
 
     @property
     def head(self) -> Head:
-        """See Journal."""
         found = self._read(lambda: self._client.range(self._prefix + b"head"))
         with self._reading("its head"):
             about = json.loads(found[0].value)
@@ -224,7 +216,6 @@ class EtcdJournal(Journal):
             return Head.from_json(about["head"], self.format)
 
     def snapshot(self) -> tuple[float, float, Json] | None:
-        """See Journal."""
         found = self._read(lambda: self._client.range(self._prefix + b"snapshot/latest"))
         if not found:
             return None
@@ -238,7 +229,6 @@ class EtcdJournal(Journal):
             return clock, wall_clock, self._state(state)
 
     def entries(self) -> Iterator[JournalEntry]:
-        """See Journal."""
         for key, value in self._pages(b"entries/", _end(self._prefix + b"entries/"), PAGE):
             try:
                 clock, wall_clock, size = _TIMES.unpack_from(value)
@@ -249,7 +239,6 @@ class EtcdJournal(Journal):
             self._next = int(key.rpartition(b"/")[2]) + 1
 
     def orders(self) -> Iterator[str]:
-        """See Journal."""
         for key, value in self._pages(b"orders/", _end(self._prefix + b"orders/"), PAGE):
             with self._reading("its orders"):
                 orders = json.loads(value)
@@ -259,7 +248,6 @@ class EtcdJournal(Journal):
             yield from orders
 
     def links(self) -> Iterator[AgentLink]:
-        """See Journal."""
         for _, value in self._pages(b"links/", _end(self._prefix + b"links/"), PAGE):
             with self._reading("its links"):
                 agent_id, received, acknowledged = map(int, json.loads(value))

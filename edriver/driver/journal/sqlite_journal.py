@@ -132,12 +132,10 @@ class SqliteJournal(Journal):
 
     @property
     def head(self) -> Head:
-        """See Journal."""
         with self._reading("its head"):
             return Head.from_json(self._value("head"), self.format)
 
     def update(self, head: Head) -> None:
-        """See Journal."""
         with self._transaction():
             self._put_head(head)
 
@@ -146,7 +144,6 @@ class SqliteJournal(Journal):
         self._database.executemany("INSERT OR REPLACE INTO head VALUES (?, ?)", rows)
 
     def append(self, records: Sequence[JournalRecord]) -> None:
-        """See Journal."""
         entries = [record.entry for record in records if record.entry is not None]
         rows = [(entry.clock, entry.wall_clock, event_to_bytes(entry.event), entry.progress) for entry in entries]
         links = [record.link for record in records if record.link is not None]
@@ -158,12 +155,10 @@ class SqliteJournal(Journal):
         self._note_written(len(event) + len(progress) for _, _, event, progress in rows)
 
     def append_orders(self, orders: Sequence[str]) -> None:
-        """See Journal."""
         with self._transaction():
             self._database.executemany("INSERT INTO orders (what) VALUES (?)", [(order,) for order in orders])
 
     def write_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
-        """See Journal."""
         head = None if self.format == FORMAT else self.head
         with self._transaction():
             self._database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (clock, wall_clock, state))
@@ -176,13 +171,11 @@ class SqliteJournal(Journal):
         self._snapshot_size, self._bytes_since_snapshot = len(state), 0
 
     def snapshot(self) -> tuple[float, float, Json] | None:
-        """See Journal."""
         with self._reading("its snapshot"):
             found = self._database.execute("SELECT clock, wall_clock, state FROM snapshot").fetchone()
             return None if found is None else (_number(found[0]), _number(found[1]), self._state(_blob(found[2])))
 
     def entries(self) -> Iterator[JournalEntry]:
-        """See Journal."""
         with self._reading("its entries"):
             rows = self._database.execute("SELECT * FROM entries ORDER BY n")
         while True:
@@ -196,7 +189,6 @@ class SqliteJournal(Journal):
             yield entry
 
     def orders(self) -> Iterator[str]:
-        """See Journal."""
         with self._reading("its orders"):
             orders = [order for (order,) in self._database.execute("SELECT what FROM orders ORDER BY n")]
             if not all(isinstance(order, str) for order in orders):
@@ -204,7 +196,6 @@ class SqliteJournal(Journal):
         yield from orders
 
     def links(self) -> Iterator[AgentLink]:
-        """See Journal."""
         with self._reading("its links"):
             links = list(self._database.execute("SELECT agent_id, received, acknowledged FROM links"))
             if not all(isinstance(number, int) for link in links for number in link):
@@ -212,20 +203,17 @@ class SqliteJournal(Journal):
         yield from links
 
     def discard(self) -> None:
-        """See Journal."""
         self.close()
         for name in JOURNAL_FILES:
             with contextlib.suppress(OSError):
                 self.path.with_name(name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """See Journal."""
         with contextlib.suppress(sqlite3.Error):
             self._database.close()
         self._lease.release()
 
     def on_lost(self, leave: Callable[[JournalLostError], None]) -> None:
-        """See Journal."""
         self._lease.on_lost(leave)
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ class DialInLauncher:
     @classmethod
     def of(cls, context: LaunchContext) -> DialInLauncher:
         """The launcher of a run."""
-        assert context.admit is not None, "options.py sees to it"
+        assert context.admit is not None, "config/options.py sees to it"
         return cls(context.admit)
 
     async def start(self, host: str, bootstrap: Bootstrap) -> None:

@@ -1,6 +1,6 @@
 """Reductions: allreduce and reducescatter, one tensor or several, in place or not, now or later.
 
-Gradients pass through those that are not in place.
+Gradients pass through those that are not in place. Half of the file is what Horovod's functions promise, each in full.
 """
 
 from __future__ import annotations

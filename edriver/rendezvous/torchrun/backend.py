@@ -75,7 +75,6 @@ class EdriverBackend(RendezvousBackend):
 
     @property
     def name(self) -> str:
-        """See base class."""
         return NAME
 
     def get_state(self) -> tuple[bytes, Any] | None:

@@ -37,7 +37,6 @@ class EdriverRendezvousHandler(DynamicRendezvousHandler):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """See base class."""
         super().__init__(*args, **kwargs)
         if isinstance(get_logging_handler(EVENTS), logging.NullHandler):
             recording: tuple[Any, ...] = (self, self._op_executor)
@@ -45,7 +44,6 @@ class EdriverRendezvousHandler(DynamicRendezvousHandler):
                 part._record = _ignore
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """See base class."""
         self._bootstrap_store_info = None
         self._shared_tcp_store_server = None
         return super().next_rendezvous()
@@ -73,7 +71,11 @@ def engine_of(params: RendezvousParameters) -> EdriverRendezvousHandler:
     store = RendezvousStore(client, params.run_id, timeout)
     limits = (params.get_as_int(f"{name}_timeout") for name in ("join", "last_call", "close", "heartbeat"))
     handler: EdriverRendezvousHandler = EdriverRendezvousHandler.from_backend(
-        *(params.run_id, store, backend, *nodes, params.local_addr),
+        params.run_id,
+        store,
+        backend,
+        *nodes,
+        params.local_addr,
         RendezvousTimeout(*(None if seconds is None else timedelta(seconds=seconds) for seconds in limits)),
         keep_alive_interval=interval,
         keep_alive_max_attempt=attempts,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edriver.common.clocks.run_clock import RunClock
+from edriver.common.run_clock import RunClock
 from edriver.model.stall_limits import Phase, collective_timeout, limits_of
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock

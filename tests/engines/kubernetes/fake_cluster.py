@@ -264,7 +264,10 @@ class FakeCluster:
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **self._environ}
         with self.output.open("ab") as output:
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "edriver", *command),
+                sys.executable,
+                "-m",
+                "edriver",
+                *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

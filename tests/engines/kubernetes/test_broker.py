@@ -17,8 +17,7 @@ from edriver.cli.main import main
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.kubernetes import scale
 from edriver.driver.engines.kubernetes.api import close
-from edriver.driver.engines.kubernetes.broker import KubernetesBroker
-from edriver.driver.engines.kubernetes.sizing import wanted_size
+from edriver.driver.engines.kubernetes.broker import KubernetesBroker, wanted_size
 from edriver.driver.engines.kubernetes.target import Target
 from edriver.driver.launch.broker import BrokerError
 from tests.engines.kubernetes.fake_api import FakeApi, Object, RefusalError, serving

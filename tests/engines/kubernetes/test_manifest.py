@@ -241,7 +241,7 @@ def test_the_kubelet_expands_nothing_of_the_command(capsys: pytest.CaptureFixtur
 
 
 def test_the_secrets_let_agents_in_and_nothing_more(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from edriver.driver.rpc.run_credentials import RunCredentials
+    from edriver.driver.services.run_credentials import RunCredentials
 
     found = printed(capsys, "-np", "1", "true")
     driver, agent = tmp_path / "driver.json", tmp_path / "agent.json"

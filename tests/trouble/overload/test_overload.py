@@ -15,12 +15,12 @@ import pytest
 from edriver.discovery.script import HostDiscoveryScript
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.placement import SPARE_HOSTS
-from edriver.driver.discovery_feed import DiscoveryFeed
+from edriver.driver.feeds.discovery_feed import DiscoveryFeed
+from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.driver.rpc.agents.inbound import Inbound
-from edriver.driver.rpc.mailbox import Mailbox
-from edriver.driver.rpc.status import StatusServer
+from edriver.driver.services.status import StatusServer
 from edriver.model import events
 from edriver.model.actions import Action, StartAgent
 from edriver.model.settings import Settings

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from kubernetes.aio import client
@@ -27,7 +27,6 @@ from edriver.driver.engines.kubernetes.api import (
 from edriver.driver.engines.kubernetes.hosts import KubernetesHosts
 from edriver.driver.engines.kubernetes.pods import AGENT_FILE
 from edriver.driver.engines.kubernetes.scale import ScaleClient
-from edriver.driver.engines.kubernetes.sizing import hosts_for, wanted_size
 from edriver.driver.engines.kubernetes.target import Target
 from edriver.driver.engines.pause import Pause
 from edriver.driver.launch.broker import BrokerContext, BrokerError
@@ -159,3 +158,26 @@ class KubernetesBroker:
         core = client.CoreV1Api(await self._reached())
         found = await core.list_namespaced_pod_without_preload_content(self._namespace, **how)
         return any(pod_state.is_disrupted(pod) for pod in (await body_of(found))["items"])
+
+
+def wanted_size(size: int, most: int, least: int, used: Iterable[int]) -> int:
+    """The number of pods to request.
+
+    A controller ends the pods with the highest indexes when there are to be fewer. So what can be given back is the end
+    of the row, up to the last pod that is used.
+
+    Args:
+        size: the number requested now.
+        most: the maximum number that the run can use.
+        least: the minimum number that it needs to train.
+        used: the indexes of the pods that it uses.
+    """
+    if size < most:
+        return most
+    kept = max(used, default=-1) + 1
+    return min(size, max(most, least, kept))
+
+
+def hosts_for(slots: int, slots_per_host: int) -> int:
+    """The number of hosts that have this many slots."""
+    return -(-slots // slots_per_host)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from edriver.driver.observe.console.omitted_lines import OmittedLines
+from edriver.text.phrases import count_text
 from edriver.text.printable import printable
 
 if TYPE_CHECKING:  # the first line is printed before anything of the wire is imported
@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # the first line is printed before anything of the wire is im
 
 MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
 """Bytes of workers' output that may wait for one stream; the driver's own words may fill as much again."""
+
+REPORT_INTERVAL: Final = 10.0
+"""Seconds between two lines about the same."""
 
 _ERASE_LINE: Final = b"\r\x1b[J"  # back to the line's beginning, and nothing from there on
 _CHUNK_BYTES = 8192
@@ -226,3 +229,37 @@ class _LogHandler(logging.Handler):
             return
         name = record.name.removeprefix("edriver.")
         self._output.say(text if name in ("edriver", "driver") else f"{name}: {text}")
+
+
+class OmittedLines:
+    """Counts the lines omitted at one place, and limits how often that is reported.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._reported_at: float | None = None
+        self._unreported = 0
+        self._total = 0
+
+    def add(self, count: int) -> None:
+        """So many more."""
+        self._unreported += count
+        self._total += count
+
+    def due(self, *, last: bool = False) -> str:
+        """Report, as text, the lines omitted since the last report and in all; empty if no report is due.
+
+        Args:
+            last: report the rest, however recent the last report was.
+        """
+        now = self._clock()
+        soon = self._reported_at is not None and now - self._reported_at < REPORT_INTERVAL
+        if not self._unreported or (soon and not last):
+            return ""
+        text = count_text(self._unreported, "line" if self._unreported == self._total else "more line")
+        text += f" (in all {self._total})" if self._unreported < self._total else ""
+        self._reported_at, self._unreported = now, 0
+        return text

@@ -104,15 +104,12 @@ class EventLogWriter:
 
     @property
     def fault(self) -> str:
-        """See RecordWriter."""
         return self._file.fault
 
     def events(self, new_events: Iterable[status_pb2.Event]) -> None:
-        """See RecordWriter."""
         self._file.append(map(event_line, new_events))
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
-        """See RecordWriter."""
         if self._progress:
             self._file.append([progress_line(at, progress)])
 
@@ -120,11 +117,9 @@ class EventLogWriter:
         """See RecordWriter; writes to a separate file."""
 
     def flush(self) -> bool:
-        """See RecordWriter."""
         return self._file.flush()
 
     def close(self) -> None:
-        """See RecordWriter."""
         self._file.close()
 
 
@@ -142,11 +137,9 @@ class TraceWriter:
 
     @property
     def fault(self) -> str:
-        """See RecordWriter."""
         return self._file.fault
 
     def events(self, new_events: Iterable[status_pb2.Event]) -> None:
-        """See RecordWriter."""
         self._file.append(self._texts(new_events))
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
@@ -156,11 +149,9 @@ class TraceWriter:
         """See RecordWriter; writes to a separate file."""
 
     def flush(self) -> bool:
-        """See RecordWriter."""
         return self._file.flush()
 
     def close(self) -> None:
-        """See RecordWriter."""
         self._file.close()
 
     def _texts(self, new_events: Iterable[status_pb2.Event]) -> Iterator[str]:
@@ -182,7 +173,6 @@ class UsageWriter:
 
     @property
     def fault(self) -> str:
-        """See RecordWriter."""
         return self._file.fault
 
     def events(self, new_events: Iterable[status_pb2.Event]) -> None:
@@ -192,15 +182,12 @@ class UsageWriter:
         """See RecordWriter; it is written elsewhere."""
 
     def usage(self, sample: resources_pb2.UsageSample) -> None:
-        """See RecordWriter."""
         self._file.append([usage_line(sample)])
 
     def flush(self) -> bool:
-        """See RecordWriter."""
         return self._file.flush()
 
     def close(self) -> None:
-        """See RecordWriter."""
         self._file.close()
 
 

@@ -1,0 +1,112 @@
+"""ControlService: how an operator controls the run. Checks requests against the run's state, and passes them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import grpc
+from google.protobuf.message import Message
+
+from edriver.driver.core.membership import Membership
+from edriver.model import events
+from edriver.model.limits import OutOfBoundsError
+from edriver.text.phrases import count_text
+from edriver.v1 import control_pb2, control_pb2_grpc
+from edriver.wire import message_limits
+
+if TYPE_CHECKING:
+    from edriver.model.records import HostRecord
+    from edriver.v1.control_pb2_grpc import _ServicerContext
+
+
+class ControlServer(control_pb2_grpc.ControlServiceServicer):
+    """ControlService (proto/edriver/v1/control.proto).
+
+    Args:
+        membership: the state of the core; only read.
+        put: takes the events.
+        stop: ends the run: called with the reason and the requester, of which either may be empty.
+    """
+
+    def __init__(
+        self, membership: Membership, put: Callable[[events.Event], None], stop: Callable[[str, str], None]
+    ) -> None:
+        self._membership = membership
+        self._put = put
+        self._stop = stop
+
+    async def Drain(  # noqa: N802
+        self, request: control_pb2.DrainRequest, context: _ServicerContext
+    ) -> control_pb2.DrainResponse:
+        await _check(request, context)
+        record, slot = await self._place(request, context)
+        left = self._left_without(record, slot)
+        least = self._membership.settings.min_np
+        if left < least:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this leaves {count_text(left, 'slot')}; the run needs {least} (--min-np, by default -np): "
+                "add a host first",
+            )
+        self._put(events.DrainRequested(record.name, slot, request.reason, request.requester))
+        return control_pb2.DrainResponse(slots_left=left)
+
+    async def Undrain(  # noqa: N802
+        self, request: control_pb2.UndrainRequest, context: _ServicerContext
+    ) -> control_pb2.UndrainResponse:
+        await _check(request, context)
+        record, slot = await self._place(request, context)
+        self._put(events.UndrainRequested(record.name, slot, request.requester))
+        return control_pb2.UndrainResponse()
+
+    async def Resize(  # noqa: N802
+        self, request: control_pb2.ResizeRequest, context: _ServicerContext
+    ) -> control_pb2.ResizeResponse:
+        await _check(request, context)
+        settings = self._membership.settings
+        if not settings.min_np <= request.size <= settings.max_np:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"this run uses {settings.min_np} (--min-np) to {settings.max_np} (--max-np) workers: "
+                f"{request.size} is not in this range; edriver stop ends the run",
+            )
+        self._put(events.ResizeRequested(request.size, request.requester))
+        return control_pb2.ResizeResponse()
+
+    async def Stop(  # noqa: N802
+        self, request: control_pb2.StopRequest, context: _ServicerContext
+    ) -> control_pb2.StopResponse:
+        await _check(request, context)
+        self._stop(request.reason, request.requester)
+        return control_pb2.StopResponse()
+
+    async def _place(
+        self, request: control_pb2.DrainRequest | control_pb2.UndrainRequest, context: _ServicerContext
+    ) -> tuple[HostRecord, int | None]:
+        hosts = self._membership.roster.hosts
+        record = hosts.get(request.host)
+        if record is None or not record.present:
+            there = ", ".join(name for name, host in hosts.items() if host.present) or "none"
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"this run has no host {request.host!r}; it has {there}")
+        assert record is not None
+        slot = request.slot if request.HasField("slot") else None
+        if slot is not None and slot >= record.slots:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"host {record.name} has {count_text(record.slots, 'slot')}, counted from 0: there is no slot {slot}",
+            )
+        return record, slot
+
+    def _left_without(self, record: HostRecord, slot: int | None) -> int:
+        """How many slots there will be to use."""
+        gone = set(record.open_slots) if slot is None else {slot} & set(record.open_slots)
+        return sum(len(host.open_slots) for host in self._membership.roster.hosts.values()) - len(gone)
+
+
+async def _check(request: Message, context: _ServicerContext) -> None:
+    """Refuse a request that is out of bounds."""
+    try:
+        message_limits.check(request)
+    except OutOfBoundsError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
