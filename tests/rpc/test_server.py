@@ -211,7 +211,7 @@ def test_a_stream_that_does_not_begin_with_hello_is_refused() -> None:
         stream = made.stub().Connect()
         await stream.write(exited(1))
         assert await stream.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert "begins with Hello" in (await stream.details() or "")
+        assert "begin with Hello" in (await stream.details() or "")
 
     serve(work)
 

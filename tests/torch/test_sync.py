@@ -388,7 +388,7 @@ def receive_another_model(rank: int) -> str:
     if rank == 0:
         state.sync()
         return ""
-    with pytest.raises(ValueError, match="cannot be brought back") as raised:
+    with pytest.raises(ValueError, match="cannot be restored") as raised:
         state.sync()
     assert fingerprint(state) == before
     return str(raised.value)

@@ -98,8 +98,8 @@ def looked(members: Sequence[MemberStanding], later: float = SETTLE_SECONDS + 0.
         (
             [member(rank, COMPUTING if rank else WAITING, place="") for rank in range(6)],
             (
-                "all are waiting for rank 1 (a:1), which computes; rank 2 (b:0), which computes; rank 3 (b:1), which "
-                "computes, and 2 others"
+                "all are waiting for rank 1 (a:1), which is computing; rank 2 (b:0), which is computing; rank 3 (b:1), "
+                "which is computing, and 2 others"
             ),
         ),
     ],

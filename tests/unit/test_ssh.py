@@ -57,7 +57,7 @@ def test_the_remote_shell_says_how_the_agent_ended(tmp_path: Path, script: str, 
         pytest.param(
             255,
             ["ssh: Could not resolve hostname a: Name or service not known"],
-            "ssh configuration (ssh: Could not resolve hostname a: Name or service not known)",
+            "ssh configuration knows its name (ssh: Could not resolve hostname a: Name or service not known)",
             id="unknown-name",
         ),
         pytest.param(255, ["ssh: something new"], "ssh to it failed: ssh: something new", id="anything-else"),

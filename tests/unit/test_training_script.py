@@ -170,8 +170,11 @@ def test_a_console_script_is_read_where_its_package_is_installed(
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("sh train.sh", "no Python script .*; a script that never calls edriver.run needs --mode restart"),
-        ("python away.py", "no source of away.py was found here; .* needs --mode restart"),
+        (
+            "sh train.sh",
+            "a Python script whose source could be read; a script that never calls edriver.run needs --mode restart",
+        ),
+        ("python away.py", "the source of away.py was not found here; .* needs --mode restart"),
         ("torchrun train.py", "torchrun starts processes itself: put edriver in its place"),
     ],
 )
