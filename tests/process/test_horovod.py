@@ -234,7 +234,7 @@ def test_names_that_come_through_a_package_lead_to_restart_mode_which_says_that_
         ]
         assert len(said) == 1, run.text
         assert said[0].startswith("[0]<stderr>:")
-        assert "ive --mode elastic" in said[0]
+        assert "--mode elastic" in said[0]
 
 
 def test_a_script_that_calls_edriver_run_is_refused_in_restart_mode(tmp_path: Path) -> None:
