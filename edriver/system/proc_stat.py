@@ -22,6 +22,12 @@ PARENT_FIELD: Final = 1
 SESSION_FIELD: Final = 3
 """Place of the session's id."""
 
+FLAGS_FIELD: Final = 6
+"""Place of the kernel's flags of the process, PF_EXITING among them."""
+
+PF_EXITING: Final = 0x4
+"""The flag of a process that is exiting, or has exited and has not been reaped (include/linux/sched.h)."""
+
 OWN_TIME_FIELDS: Final = (11, 12)
 """Places of the processor time that it has used, in ticks: in its own code, and in the kernel's."""
 

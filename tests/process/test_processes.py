@@ -116,6 +116,30 @@ def test_what_another_worker_has_started_is_left_alone() -> None:
     assert len(kept) == 2
 
 
+def test_an_exit_waits_for_what_is_exiting_though_its_environment_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that exits gives its memory back first, its environment with it."""
+    looks, reported_after, seen = [False, True, True], list[int](), asyncio.Event()
+    monkeypatch.setattr(processes_module, "own_children", lambda: {os.getpid()})
+    monkeypatch.setattr(processes_module, "_is_marked", lambda pid, mark: False)
+    monkeypatch.setattr(processes_module, "_is_exiting", lambda pid: looks.pop())
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+
+    def exited(pid: int, code: int) -> None:
+        reported_after.append(len(looks))
+        seen.set()
+
+    async def one() -> None:
+        processes = Processes(exited, RecordingGuard())
+        pid, *_ = processes.start(["/bin/sh", "-c", "exit 5"], os.environ)
+        await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        processes.reap()
+        async with asyncio.timeout(BOUND):
+            await seen.wait()
+
+    asyncio.run(one())
+    assert reported_after == [0]
+
+
 def test_a_process_that_cannot_be_killed_does_not_hold_up_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes_module, "ORPHANS_TIMEOUT", 0.0)
     monkeypatch.setattr(processes_module, "own_children", lambda: {os.getpid()})

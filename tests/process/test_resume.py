@@ -90,7 +90,7 @@ def test_hosts_over_ssh(tmp_path: Path) -> None:
         wait_for_steps(tmp_path / "reports", 20)
         os.kill(pids[1], signal.SIGKILL)
         resumed = Resumed(run, tmp_path, through=["ip", "netns", "exec", there.hosts[0].namespace])
-        resumed.line(r"worker 2 \(rank 1, host2:0\) was killed by SIGKILL")
+        resumed.line(r"worker 2 \(rank 1, host[12]:0\) was killed by SIGKILL")
         assert resumed.end() == 0, resumed.text
         assert run.gone(), run.left_behind()
     assert f"pid {pids[0]} is done" in resumed.text
@@ -117,7 +117,7 @@ def test_another_machine_that_has_the_folder_takes_over(tmp_path: Path, lost: st
             named = ["sh", "-c", 'hostname another && exec "$@"', "sh"]
             resumed = Resumed(run, tmp_path, through=[*through, *named])
             resumed.line("another driver has taken over, number 2 of this run")
-            resumed.line(r"worker 2 \(rank 1, host2:0\) was killed by SIGKILL")
+            resumed.line(r"worker 2 \(rank 1, host[12]:0\) was killed by SIGKILL")
             assert resumed.end() == 0, resumed.text
             assert run.gone(), run.left_behind()
         assert f"pid {pids[0]} is done" in resumed.text

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -39,7 +39,7 @@ def run_ranks(function: Callable[[int], Any], size: int, dying: Collection[int] 
         for other in ranks[1:]:
             with contextlib.suppress(BrokenPipeError):
                 other.pipe.send(port)
-        return [one.outcome(may_die=rank in dying) for rank, one in enumerate(ranks)]
+        return _outcomes(ranks, dying)
     finally:
         for one in ranks:
             one.end()
@@ -79,16 +79,28 @@ class _Rank:
         self.pipe.close()
 
 
+def _outcomes(ranks: list[_Rank], dying: Collection[int]) -> list[Any]:
+    """What each rank returned. The first that fails is the one that is shown: the others may wait for it."""
+    left, found = {one.pipe: rank for rank, one in enumerate(ranks)}, dict[int, Any]()
+    while left:
+        ready = wait(left, LIMIT_SECONDS)
+        assert ready, f"ranks {sorted(left.values())} neither end nor answer"
+        for pipe in ready:
+            rank = left.pop(pipe)  # type: ignore[call-overload]
+            found[rank] = ranks[rank].outcome(may_die=rank in dying)
+    return [found[rank] for rank in range(len(ranks))]
+
+
 def _main(pipe: Connection, function: Callable[[int], Any], rank: int, size: int, all_live: bool) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    wait = timedelta(seconds=LIMIT_SECONDS / 2)
+    limit = timedelta(seconds=LIMIT_SECONDS / 2)
     if rank == 0:
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
         pipe.send(store.port)
     else:
-        store = TCPStore("127.0.0.1", pipe.recv(), is_master=False, timeout=wait)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
+        store = TCPStore("127.0.0.1", pipe.recv(), is_master=False, timeout=limit)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
     try:
         value = function(rank)
     except BaseException:  # noqa: BLE001  the test that waits for it shows it

@@ -216,7 +216,7 @@ def after_the_round(rank: int) -> None:
     turns.say("shut down")
     turns.hear("shut down", 0, 1, 2)
     if kept is not None:
-        with pytest.raises(hvd.HorovodInternalError, match="is over"):
+        with pytest.raises(hvd.HorovodInternalError):  # the round is over, or another rank has left it before this one
             kept()
         assert hvd.synchronize(left[0]) is None
     hvd.init()

@@ -20,8 +20,11 @@ from edriver.text.message_reader import message_of
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
 
-SHARE, SECONDS = 0.01, 0.05
-"""How far a number may be from the truth: the larger one counts."""
+SHARE, SECONDS = 0.01, 0.1
+"""How far a number may be from the truth: the larger one counts.
+
+A worker writes its record after it has reported, and may wait for a processor between the two.
+"""
 
 _STARTS = (status_pb2.INTERRUPTION_KIND_BOOT, status_pb2.INTERRUPTION_KIND_NEXT_RUN)
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from edriver.system.child import Child
 from edriver.system.guard import Guard
-from edriver.system.proc_stat import PARENT_FIELD, stat_fields
+from edriver.system.proc_stat import FLAGS_FIELD, PARENT_FIELD, PF_EXITING, PROC_ROOT, stat_fields
 from edriver.text.start_failure import start_failure
 
 logger = logging.getLogger("edriver.agent")
@@ -117,6 +117,8 @@ class Processes:
         self._guard = guard
         self._running: dict[int, Child] = {}
         self._marks: dict[int, bytes] = {}
+        self._given_up: set[int] = set()
+        """Orphans that have not ended when killed: no other worker's exit waits for them."""
         self._started = 0
         self._closing = False
         self._reaped = asyncio.Event()
@@ -205,6 +207,7 @@ class Processes:
                 self._replace_guard()
         else:
             os.waitpid(pid, 0)  # an orphan
+            self._given_up.discard(pid)
         self._reaped.set()
         if worker and worker.code is not None:
             self._end_orphans(pid, worker.code, self._marks.pop(pid), deadline=None)
@@ -218,7 +221,8 @@ class Processes:
             mark: what its orphans have in their environment.
             deadline: when the exit is reported in any case, by the loop's clock; None: this is the first look.
         """
-        left = [each for each in own_children() - self._running.keys() if _is_marked(each, mark)]
+        others = own_children() - self._running.keys() - self._given_up
+        left = [each for each in others if _is_exiting(each) or _is_marked(each, mark)]
         for orphan in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(orphan, signal.SIGKILL)  # not reaped yet, so its process ID has not been reused
@@ -231,6 +235,7 @@ class Processes:
                 loop.call_later(LOOK_INTERVAL, self._end_orphans, pid, code, mark, end)
                 return
             logger.warning("worker process %d left processes behind that do not end when killed: %s", pid, left)
+            self._given_up.update(left)
         self._on_exit(pid, code)
 
     def _replace_guard(self) -> None:
@@ -274,6 +279,18 @@ class Processes:
         self._reaped.clear()
         self.reap()
         await self._reaped.wait()
+
+
+def _is_exiting(pid: int) -> bool:
+    """Whether a process is exiting, or has exited and not been reaped.
+
+    Whose it is can no longer be read then: it gives its environment back early. What it holds otherwise, a GPU's memory
+    for example, it may hold for some time, and its own children have not been handed to this process yet.
+    """
+    try:
+        return bool(int(stat_fields(PROC_ROOT / str(pid) / "stat")[FLAGS_FIELD]) & PF_EXITING)
+    except OSError:
+        return False
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:
