@@ -94,7 +94,7 @@ def test_a_host_without_devices_is_left_out_with_the_reason() -> None:
 def test_a_list_that_cannot_change_must_have_devices_everywhere() -> None:
     found, _, _ = run({"a": FOUR, "b": NO_GPU}, "a:gpu,b:gpu", "a:gpu,b:gpu", needed=1)
     assert str(found[0]).startswith("UnusableSourceError: host b is not used: it has no NVIDIA GPU")
-    assert found[1] == {"a": 4}, "the run goes on: it had begun"
+    assert found[1] == {"a": 4}, "the run continues: it had begun"
     assert UnusableSourceError.__mro__[1] is DiscoveryError
 
 
