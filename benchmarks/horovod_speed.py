@@ -124,7 +124,7 @@ def main() -> None:
         ours, theirs = times["DistributedOptimizer"], times["DistributedDataParallel"]
         ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
         print(
-            f"{size} workers: DistributedOptimizer {statistics.median(ours) * 1e3:.0f} ms a step, "
+            f"{size} workers: DistributedOptimizer {statistics.median(ours) * 1e3:.0f} ms per step, "
             f"DistributedDataParallel {statistics.median(theirs) * 1e3:.0f} ms: throughput {ratio:.3f} of its; "
             f"hvd.allreduce of 8 elements {statistics.median(times['hvd.allreduce of 8 elements']) * 1e6:.0f} us, "
             f"torch's {statistics.median(times['all_reduce']) * 1e6:.0f} us"

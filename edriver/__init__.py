@@ -87,7 +87,7 @@ def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         try:
             return importlib.import_module(f"edriver.{name}")
-        except ImportError as error:  # of Keras, say: what asks for all that dir() lists goes on
+        except ImportError as error:  # of Keras, say: what asks for all that dir() lists continues
             raise AttributeError(f"edriver.{name} cannot be imported: {error}") from error
     if name not in _MODULES:
         raise AttributeError(f"module 'edriver' has no attribute {name!r}")

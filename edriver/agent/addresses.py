@@ -55,7 +55,7 @@ def addresses_of(interface: str, *families: int) -> list[str]:
     every = addresses_by_interface().get(interface, [])
     found = [address for address in every if not families or _family(address) in families]
     if not found:
-        raise ValueError(f"there is no interface {interface!r} with an address here (--network-interface)")
+        raise ValueError(f"no network interface {interface!r} with an address exists here (--network-interface)")
     return found
 
 

@@ -32,7 +32,7 @@ from edriver.wire.conversion import span_seconds
 logger = logging.getLogger("edriver.agent")
 
 DIAL_IN_TIMEOUT = 600.0
-"""Seconds that an agent that dials in by itself waits for the driver to listen, and to admit its host."""
+"""Seconds that an agent that dials in on its own waits for the driver to listen, and to admit its host."""
 
 DRAIN_TIMEOUT = 20.0
 """Seconds that an agent which has got SIGTERM gives the driver to drain its workers: Kubernetes and Slurm kill it 30 s
@@ -116,12 +116,12 @@ class Agent:
         """Serve the driver until it sends Shutdown, SIGTERM arrives, or the driver is lost.
 
         Returns:
-            the agent's exit code: 0 after Shutdown, or that for leaving a run that goes on; 143 after SIGTERM, 1 if the
+            the agent's exit code: 0 after Shutdown, or that for leaving a run in progress; 143 after SIGTERM, 1 if the
             driver was lost or something of what was killed is still there.
         """
         self._workers.open()
         self._loop.add_signal_handler(signal.SIGTERM, self._terminated)
-        self._loop.add_signal_handler(signal.SIGUSR1, self._leave, "its agent got SIGUSR1")
+        self._loop.add_signal_handler(signal.SIGUSR1, self._leave, "its agent received SIGUSR1")
         # Ctrl-C is the driver's business. A handler, because workers would inherit that a signal is ignored.
         self._loop.add_signal_handler(signal.SIGINT, lambda: None)
         ready = ReadySocket(self._ready_path, self._workers.listens)
@@ -151,7 +151,7 @@ class Agent:
             try:
                 self._worker_settings.find_address()
             except (OSError, ValueError) as error:
-                logger.error("the workers here can be reached by no address: %s", error)
+                logger.error("the workers here cannot be reached at any address: %s", error)
                 self._exit_code = 1
                 self._stop(grace=0)
                 return
@@ -218,7 +218,7 @@ class Agent:
         if self._stopping.is_set():
             self._stop(grace=0)
         elif self._draining is None and self._welcomed.is_set():
-            self._leave("its agent got SIGTERM")
+            self._leave("its agent received SIGTERM")
             self._draining = self._loop.call_later(DRAIN_TIMEOUT, self._terminated)
         else:
             self._exit_code = 128 + signal.SIGTERM
@@ -248,7 +248,7 @@ class Agent:
 
     async def _end_processes(self) -> None:
         if not await self._workers.close(self._kill_by):
-            logger.error("the kernel does not end all processes that were killed; they may hang in a system call")
+            logger.error("some processes that were killed have not ended; they may hang in a system call")
             self._exit_code = 1
 
     async def _flush(self, control: asyncio.Task[None], forwarding: asyncio.Task[None]) -> None:

@@ -27,7 +27,7 @@ class MemoryFiles(NamedTuple):
     """What a version calls the files of its memory controller.
 
     Attributes:
-        kills: counts the processes that were killed for want of memory.
+        kills: counts the processes that were killed because memory ran out.
         limit: bytes.
         used: bytes, with the files that the kernel keeps in memory.
         idle: the line of memory.stat that counts those of them that are not in use.

@@ -169,7 +169,7 @@ class ControlStream:
 
     async def _watch_overflow(self) -> None:
         await self._overflowed.wait()
-        raise DriverConnectionError("the driver acknowledges nothing")
+        raise DriverConnectionError("the driver does not acknowledge any messages")
 
     async def _send_heartbeats(self) -> None:
         while True:
@@ -232,11 +232,13 @@ class ControlStream:
 
     def _take_welcome(self, message: object) -> None:
         if not isinstance(message, agent_pb2.ConnectResponse) or message.WhichOneof("kind") != "welcome":
-            raise StreamBrokenError(grpc.StatusCode.INTERNAL, "the driver's first message is no Welcome")
+            raise StreamBrokenError(grpc.StatusCode.INTERNAL, "the driver's first message is not Welcome")
         welcome = message.welcome
         if welcome.incarnation < self._incarnation:
-            number = f"it is number {welcome.incarnation} of this run, and number {self._incarnation} has taken over"
-            raise StreamBrokenError(grpc.StatusCode.ABORTED, f"an older driver is not followed: {number}")
+            number = (
+                f"it is driver number {welcome.incarnation} of this run, and number {self._incarnation} has taken over"
+            )
+            raise StreamBrokenError(grpc.StatusCode.ABORTED, f"ignored an older driver: {number}")
         self._incarnation = welcome.incarnation
         self._receive(message)
         self.resumable = welcome.resumable

@@ -1,4 +1,4 @@
-"""`edriver agent`: an agent that anything may start (a pod, a batch job), and that dials in by itself."""
+"""`edriver agent`: an agent that anything may start (a pod, a batch job), and that dials in on its own."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def parser() -> argparse.ArgumentParser:
         choices=range(256),
         default=0,
         metavar="CODE",
-        help="the exit code if this host leaves a run that goes on, for what starts a replacement then (default: 0)",
+        help="the exit code if this host leaves while the run continues, for a service that then starts a replacement "
+        "(default: 0)",
     )
     made.add_argument(
         "--health-port",
@@ -91,7 +92,7 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
     """
     flags = parser().parse_args(arguments)
     if flags.no_wait and not flags.credentials.exists():
-        raise ValueError(f"the run has ended: its credentials {flags.credentials} are not there any more")
+        raise ValueError(f"the run has ended: its credentials {flags.credentials} no longer exist")
     try:
         _check_private(flags.credentials)
         credentials = flags.credentials.read_bytes()
@@ -132,7 +133,9 @@ def _drivers_of(flags: argparse.Namespace, run: JoinConfig) -> tuple[str, ...]:
             raise ValueError(f"--driver {error}") from None
     if drivers := (*run.drivers, *run.other_drivers):
         return drivers
-    raise ValueError(f"--credentials {flags.credentials} does not say where the driver is: give --driver HOST:PORT")
+    raise ValueError(
+        f"--credentials {flags.credentials} does not contain the driver's address: give --driver HOST:PORT"
+    )
 
 
 def _see_that_it_listens(drivers: Sequence[str]) -> None:

@@ -63,7 +63,7 @@ class Driverless:
             self._workers[worker_id].link.deliver(notice)
 
     def part_with_run(self, bound: float) -> None:
-        """No driver took over in time: end all workers in good order.
+        """No driver took over in time: end all workers gracefully.
 
         Rank 0 writes a checkpoint, if the state has any; in a round that has lost a member, which may be that one, the
         lowest rank of each host does.

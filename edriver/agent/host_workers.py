@@ -32,9 +32,9 @@ from edriver.wire.conversion import span_seconds, timestamp
 logger = logging.getLogger("edriver.agent")
 
 LAST_REPORT_TIMEOUT = 0.5
-"""Most seconds for which the exit of a worker that ended by itself is held back: until its stream has ended, too, a few
-milliseconds later, for the report that says why may still be in it. A worker that a signal ended had no last words, and
-the others wait for the news."""
+"""Most seconds for which the exit of a worker that ended on its own is held back: until its stream has ended, too, a
+few milliseconds later, for the report that says why may still be in it. A worker that a signal ended had no last words,
+and the others wait for the news."""
 
 NOT_STARTED_CODE = 126
 """The exit code of a worker that could not be started, as a shell would give it."""
@@ -112,7 +112,7 @@ class HostWorkers:
             case "assign_round":
                 self._assign(message.assign_round)
             case kind:
-                logger.warning("the driver sends a message that this agent does not know: %s", kind)
+                logger.warning("ignored a message from the driver that this agent does not know: %s", kind)
 
     def stop_all(self, grace: float) -> None:
         """Stop all of them, and start none any more; the grace is in seconds."""
@@ -121,7 +121,7 @@ class HostWorkers:
             worker.stop(grace)
 
     def part_with_run(self, bound: float) -> None:
-        """The run has no driver any more: have all of them end in good order, and start none any more.
+        """The run no longer has a driver: have all of them end gracefully, and start none any more.
 
         Args:
             bound: seconds after which they are killed.

@@ -145,7 +145,7 @@ def _standard_input() -> bytes:
     os.dup2(nothing, sys.stdin.fileno())
     os.close(nothing)
     if len(text) > MAX_JOIN_CONFIG_BYTES:
-        raise ValueError("what is on standard input is too long for a join config")
+        raise ValueError("the data on standard input is too long to be a join config")
     return text
 
 

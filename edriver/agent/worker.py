@@ -49,7 +49,7 @@ TERMINATION_GRACE = 5.0
 
 
 BOUNDARY_TIMEOUT = 10.0
-"""Seconds that a worker has to reach a boundary once its run has no driver any more. Where others can no longer be
+"""Seconds that a worker has to reach a boundary once its run no longer has a driver. Where others can no longer be
 reached, it hangs in a collective: then its round is aborted, so that it goes back to its last boundary."""
 
 
@@ -197,7 +197,7 @@ class WorkerSupervisor:
         """Have it end at its next boundary, or from where it hangs; after so many seconds by SIGKILL."""
         self.stopped = True
         self.link.deliver(notification_pb2.Notice(driver_gone=notification_pb2.DriverGone(checkpoint=checkpoint)))
-        cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_BOUNDARY_MISSED, text="the run has no driver any more")
+        cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_BOUNDARY_MISSED, text="the run no longer has a driver")
         abort = notification_pb2.Abort(round_id=self.round_id, cause=cause)
         self._freeing = self._loop.call_later(BOUNDARY_TIMEOUT, self.link.deliver, notification_pb2.Notice(abort=abort))
         self._kill_in(bound)
@@ -245,7 +245,7 @@ class WorkerSupervisor:
             self.link.show_life()
 
     def _look_for_standstill(self) -> None:
-        """Report when a script in restart mode stands still, and (0 seconds) when it goes on."""
+        """Report when a script in restart mode stands still, and (0 seconds) when it continues."""
         if self._standstill is None or self.link.ending:
             return
         if (seconds := self._standstill.check()) is not None:
@@ -299,7 +299,8 @@ class WorkerSupervisor:
             self._send(agent_pb2.ConnectRequest(exit_overdue=agent_pb2.ExitOverdue(worker_id=self.worker_id)))
             return
         logger.warning(
-            "worker %d: its command went on for %g s after the script had ended well, and is stopped (--exit-timeout)",
+            "worker %d: its command kept running for %g s after the script had succeeded, and is stopped "
+            "(--exit-timeout)",
             self.worker_id,
             self._worker_settings.exit_timeout,
         )

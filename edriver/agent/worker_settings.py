@@ -142,7 +142,7 @@ class WorkerSettings:
         try:
             folder = choice.folder or tempfile.mkdtemp(prefix="edriver_logs_")
         except OSError as error:
-            logger.warning("the workers' output is not kept: no folder can be made for it: %s", error)
+            logger.warning("the workers' output is not kept: no folder can be created for it: %s", error)
             return None
         if not choice.folder:
             logger.warning("the workers' output is kept in %s (--log-dir)", folder)

@@ -49,7 +49,7 @@ class RemoteParcelStore:
         ready = (_ready(credentials, target) for target in credentials.drivers)
         channel = next((channel for channel in ready if channel is not None), None)
         if channel is None:
-            raise ExchangeError(f"the caller of edriver.launch is not reached at {', '.join(credentials.drivers)}")
+            raise ExchangeError(f"the caller of edriver.launch cannot be reached at {', '.join(credentials.drivers)}")
         self._channel = channel
         self._store = rendezvous_pb2_grpc.StoreServiceStub(channel)
 

@@ -101,7 +101,7 @@ def launch(
     """
     refuse_import("edriver.launch")
     if np != "auto" and np < 1:
-        raise ValueError(f"np is {np}: a run has one worker at least")
+        raise ValueError(f"np is {np}: a run has at least one worker")
     pickled = parcels.pack((fn, tuple(args), dict(kwargs or {})), "the function with its arguments")
     sources = {"-H": hosts or None, "--hostfile": hostfile, "--host-discovery-script": host_discovery_script}
     defined = [flag for flag, value in sources.items() if value is not None]
@@ -171,7 +171,7 @@ def _served_exchange(folder: Path) -> Iterator[tuple[ParcelStore, dict[str, str]
     try:
         line = server.stdout.readline().decode(errors="replace")
         if "rendezvous at" not in line:
-            raise LaunchError(f"the exchange for calls on other hosts does not start: {line.strip()}")
+            raise LaunchError(f"the exchange for calls on other hosts could not be started: {line.strip()}")
         credentials = JoinConfig.from_json((folder / "credentials.json").read_bytes())
         port = int(credentials.drivers[0].rpartition(":")[2])
         drivers = tuple(at_port(address, port) for address in (*own_addresses(), "127.0.0.1"))

@@ -71,7 +71,9 @@ def pack(value: Any, what: str) -> bytes:
     except Exception as error:
         raise ParcelError(f"{what} cannot be pickled: {type(error).__name__}: {error}") from error
     if len(data) > MAX_PARCEL_BYTES:
-        raise ParcelError(f"{what} takes {len(data)} bytes: {MAX_PARCEL_BYTES} are allowed; pass the path of a file")
+        raise ParcelError(
+            f"{what} takes {len(data)} bytes: at most {MAX_PARCEL_BYTES} are allowed; pass the path of a file"
+        )
     return data
 
 
@@ -112,7 +114,7 @@ class FolderParcelStore:
     def __init__(self, folder: Path) -> None:
         found = folder.stat()
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise ParcelError(f"{folder} is not for this user alone: nothing in it is used")
+            raise ParcelError(f"{folder} is open to other users: nothing in it is used")
         self._folder = folder
 
     def put(self, name: str, data: bytes) -> None:

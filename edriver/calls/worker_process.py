@@ -68,6 +68,6 @@ def refuse_child(what: str) -> None:
     if (pid := owner()) is not None:
         raise RuntimeError(
             f"{what} was called in process {os.getpid()}, but process {pid} is this worker. A worker is one process: "
-            "call it there, and not in a process that the script starts. Where several processes are to train, give "
-            "the host more slots"
+            "call it there, not in a process that the script starts. If several processes should train, give the host "
+            "more slots"
         )

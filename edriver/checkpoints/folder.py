@@ -1,6 +1,6 @@
 """A folder of checkpoints: a local path, or any URL that fsspec knows.
 
-Each checkpoint has a folder of its own, `checkpoint-N`, in which `torch.distributed.checkpoint` has written its files.
+Each checkpoint has its own folder, `checkpoint-N`, in which `torch.distributed.checkpoint` has written its files.
 The manifest comes last: fsync, then a rename. A checkpoint is whole if its manifest can be read and its files have the
 lengths that it names; else it is torn, or still being written. Digests are compared by `damage` alone, because that
 reads everything.
@@ -183,7 +183,7 @@ class CheckpointFolder:
     def prune(self, keep: int) -> None:
         """Remove all but so many whole checkpoints, those with the most steps; and torn ones that were begun before.
 
-        The one that was written last stays, too, though others may have more steps: a run may have begun anew. Those
+        The one that was written last stays, too, though others may have more steps: a run may have started again. Those
         that are refused stay, and do not count: another account that may make folders here could have all others
         removed.
 
@@ -314,7 +314,7 @@ class CheckpointFolder:
                 return Found(name, number, None, "its manifest is not a regular file")
             manifest = Manifest.of(text)
         except FileNotFoundError:
-            return Found(name, number, None, "it has no manifest: it is still being written, or never was to the end")
+            return Found(name, number, None, "it has no manifest: it is still being written, or was never completed")
         except ManifestError as error:
             return Found(name, number, None, str(error))
         lengths = {

@@ -98,7 +98,7 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"its manifest cannot be read ({type(error).__name__}: {error})") from error
         if any("/" in name for name in files):
-            raise ManifestError("its manifest names files that lie elsewhere")
+            raise ManifestError("its manifest names files outside its folder")
         return Manifest(**plain, files=files, entries=entries)
 
 

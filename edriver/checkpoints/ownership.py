@@ -302,8 +302,8 @@ class Ownership:
                 break
             if not deadline:
                 logger.warning(
-                    "the checkpoint folder %s was last used by %s: waiting for up to %g s to see whether that is still "
-                    "running",
+                    "the checkpoint folder %s was last used by %s: waiting for up to %g s to see whether that owner "
+                    "is still running",
                     self._where,
                     owner,
                     LEASE,
@@ -365,8 +365,8 @@ class Ownership:
 
     def _in_use_by(self, owner: FolderOwner) -> str:
         return (
-            f"the checkpoint folder {self._where} is in use by another run: {owner}. Wait until that has ended, or "
-            "give checkpoint= another folder"
+            f"the checkpoint folder {self._where} is in use by another run: {owner}. Wait until it has ended, or give "
+            "checkpoint= another folder"
         )
 
     def _taken_by(self, owner: FolderOwner) -> str:

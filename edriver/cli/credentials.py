@@ -29,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
         f"driver listens. Writes {DRIVER_FILE} and {AGENT_FILE}, readable by you alone.",
         allow_abbrev=False,
     )
-    made.add_argument("folder", metavar="DIR", type=Path, help="the folder for both files; made if it is not there")
+    made.add_argument(
+        "folder", metavar="DIR", type=Path, help="the folder for both files; created if it does not exist"
+    )
     return made
 
 

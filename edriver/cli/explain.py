@@ -36,7 +36,7 @@ FLAG_ORIGIN, DEFAULT_ORIGIN, FIXED_ORIGIN = "flag", "default", "fixed"
 """Origins, beside those that say what a value was derived from."""
 
 OMITTED_FLAGS: Final = frozenset({"help", "version", "print_completion", "explain", "command"})
-"""What the parser takes that is no setting; the command is shown by itself."""
+"""What the parser takes that is not a setting; the command is shown by itself."""
 
 TABLE_WIDTH: Final = 100
 _NAME_WIDTH, _VALUE_WIDTH = 38, 31
@@ -107,8 +107,8 @@ SETTING_NAMES: Final[Mapping[str, str]] = {
     "report_timeout": "a member may take to answer",
     "boundary_timeout": "and then to reach the boundary",
     "uneven_steps_timeout": "and to wait for members that are done",
-    "long_work_timeout": "work may take that stalls again at one place",
-    "idle_timeout": "a script may be idle when the others are done",
+    "long_work_timeout": "work that stalls again at the same place may take",
+    "idle_timeout": "a script may be idle, once the others are done, for",
     "wake_window": "suspects are spared, after one wakes, for",
     "leave_grace": "a worker may take to leave",
     "failure_window": "failures count against a slot for",
@@ -262,7 +262,7 @@ def _text(value: Any) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Three columns within WIDTH; a value that is too long for its own goes on below."""
+    """Three columns within WIDTH; a value that is too long for its own continues below."""
     for name, value, origin in rows:
         left = f"  {name}"
         if len(left) >= _NAME_WIDTH:

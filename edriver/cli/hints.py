@@ -28,7 +28,7 @@ def hint_of(command: Sequence[str]) -> str | None:
     word = command[0]
     if os.sep not in word and shutil.which(word) is None:
         near = difflib.get_close_matches(word, [*SUBCOMMANDS, "run", "help"], 1)
-        return f"there is no command {word!r}: did you mean `edriver {near[0]}`?" if near else None
+        return f"unknown command {word!r}: did you mean `edriver {near[0]}`?" if near else None
     at = next((at for at, each in enumerate(command) if each in _NP_FLAGS), None)
     if at is None:
         return None
@@ -40,7 +40,7 @@ def hint_of(command: Sequence[str]) -> str | None:
 
 
 def refusal_of(word: str) -> str:
-    """Why a word of the command line is no flag, and what to use instead."""
+    """Why a word of the command line is not a flag, and what to use instead."""
     flag = word.partition("=")[0]
     with_dashes = flag[:2] + flag[2:].replace("_", "-")
     if instead := torchrun_flags.INSTEAD.get(with_dashes):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-_KNOBS: Final = "gradients travel in buckets of fixed size, and there is nothing to tune"
-_GLOO: Final = "tensors of the host are reduced by Gloo and those of GPUs by NCCL, without a choice"
+_KNOBS: Final = "gradients are reduced in buckets of a fixed size: there is nothing to tune"
+_GLOO: Final = "Gloo reduces CPU tensors and NCCL reduces GPU tensors: there is no choice"
 _LOGS: Final = "edriver prints what happens to the run; --verbose prints every event and every action"
 _STALLS: Final = "--stall-timeout bounds how long a worker may make no progress, and names the one that does not"
 _TIMELINE: Final = "record with torch.profiler in the script; `edriver report` shows what the run did"
 _RINGS: Final = "NCCL itself chooses rings or trees within hosts and between them; NCCL_ALGO overrides that"
-_INTEL: Final = "there is no oneCCL or MLSL here"
+_INTEL: Final = "edriver does not use oneCCL or MLSL"
 
 INSTEAD: Final = {
     "--autotune": _KNOBS,
-    "--binding-args": "there is no MPI here: bind processes in the command, as in `numactl ... python train.py`",
+    "--binding-args": "edriver does not use MPI: bind processes in the command, as in `numactl ... python train.py`",
     "--cache-capacity": "nothing is cached: members agree before each collective",
     "--check-build": "`edriver doctor` says what works here",
     "-cb": "`edriver doctor` says what works here",
@@ -35,14 +35,14 @@ INSTEAD: Final = {
     "--mlsl-bgt-affinity": _INTEL,
     "--ccl-bgt-affinity": _INTEL,
     "--mpi": _GLOO,
-    "--mpi-args": "there is no MPI here",
-    "--mpi-threads-disable": "there is no MPI here",
+    "--mpi-args": "edriver does not use MPI",
+    "--mpi-threads-disable": "edriver does not use MPI",
     "--network-interfaces": "--network-interface takes one interface",
     "--nics": "--network-interface takes one interface",
     "--no-autotune": _KNOBS,
     "--no-hierarchical-allgather": _KNOBS,
     "--no-hierarchical-allreduce": _KNOBS,
-    "--no-mpi-threads-disable": "there is no MPI here",
+    "--no-mpi-threads-disable": "edriver does not use MPI",
     "--no-stall-check": _STALLS,
     "--no-timeline-mark-cycles": _TIMELINE,
     "--no-torus-allreduce": _RINGS,
@@ -53,7 +53,7 @@ INSTEAD: Final = {
     "--stall-check": _STALLS,
     "--stall-check-shutdown-time-seconds": _STALLS,
     "--stall-check-warning-time-seconds": _STALLS,
-    "--tcp": "there is no MPI here",
+    "--tcp": "edriver does not use MPI",
     "--thread-affinity": "bind processes in the command, as in `numactl ... python train.py`",
     "--timeline-filename": _TIMELINE,
     "--timeline-mark-cycles": _TIMELINE,

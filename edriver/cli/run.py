@@ -1,4 +1,4 @@
-"""`edriver -np ...`: start a run or, if there is one of its name whose driver is gone, go on with that."""
+"""`edriver -np ...`: start a run or, if there is one of its name whose driver is gone, continue with that."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def _start(
         log.info("records: %s", records)
     if ignored := ignored_variables(os.environ):
         log.warning(
-            "%s: set for torchrun, and without effect here: -np says how many workers, -H or --host-discovery-script "
-            "where, and the driver is the rendezvous",
+            "%s: set for torchrun, and ignored here: -np gives the number of workers, -H or --host-discovery-script "
+            "their hosts, and the driver is the rendezvous",
             ", ".join(ignored),
         )
     if no_records and not flags.no_records:
@@ -106,7 +106,7 @@ def _start(
 def _records_of(options: RunOptions, run_id: str) -> tuple[Path | None, str]:
     """The folder of the run's records, or why there is none."""
     if options.records is None:
-        return None, "your home directory is not known"
+        return None, "your home directory cannot be determined"
     try:
         return make(options.records, run_id), ""
     except OSError as error:

@@ -170,7 +170,7 @@ _HOSTS: Final = (
     Flag(
         "--hosts-dial-in",
         action="store_true",
-        help="hosts that join by themselves, with `edriver agent --driver HOST:PORT --credentials FILE`",
+        help="hosts that join on their own, with `edriver agent --driver HOST:PORT --credentials FILE`",
     ),
     Flag(
         "--discovery",
@@ -187,8 +187,9 @@ _HOSTS: Final = (
     Flag(
         "--broker",
         metavar="NAME[=ARGUMENT]",
-        help="what asks a cluster for hosts up to --max-np (default: -np), and gives back those that are not needed: "
-        "provided by an installed package (entry point group edriver.brokers)",
+        help="a broker that requests hosts from a cluster, up to --max-np (default: -np), and gives back those that "
+        "are "
+        "not needed: provided by an installed package (entry point group edriver.brokers)",
     ),
     Flag(
         "--idle-timeout",
@@ -360,13 +361,13 @@ _OUTPUT: Final = (
     Flag(
         "--standby",
         action="store_true",
-        help="with --etcd: if the run has a driver, wait, and take over when that one is gone",
+        help="with --etcd: if the run already has a driver, wait until it is gone, and take over",
     ),
     Flag(
         "--driver-addresses",
         metavar="HOST:PORT,...",
-        help="where hosts look for the run's driver if it is not where it was: on this machine and those on which the "
-        "run may be resumed, each with its --port",
+        help="where hosts look for the run's driver if it is no longer where it was: the addresses of this machine and "
+        "of those on which the run may be resumed, each with its --port",
     ),
     Flag(
         "--tag",

@@ -1,4 +1,4 @@
-"""Where the command begins: an interrupt is no error, also while the command line's own module is being imported.
+"""Where the command begins: an interrupt is not an error, also while the command line's own module is being imported.
 
 It imports nothing itself; what comes before it (the interpreter, this package's name) is out of its hands.
 """

@@ -173,8 +173,8 @@ def _steers(verb: str, arguments: str, summary: str) -> Subcommand:
 
 GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
     "show a run": (
-        _shows("status", "[--run RUN]", "show the state of a run, or list the runs that are going on"),
-        _shows("top", "[--run RUN]", "the same in the terminal, live"),
+        _shows("status", "[--run RUN]", "show the state of a run, or list the runs in progress"),
+        _shows("top", "[--run RUN]", "show the state of a run in the terminal, live"),
         _shows("dashboard", "[--run RUN]", "serve a web page that follows a run (pip install 'edriver[dashboard]')"),
         Subcommand(
             "logs",
@@ -197,13 +197,13 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
     ),
     "control a run": (
         _steers("drain", "HOST[:SLOT]", "stop using a host, or one of its slots, without losing a step"),
-        _steers("undrain", "HOST[:SLOT]", "use it again"),
+        _steers("undrain", "HOST[:SLOT]", "use a drained host, or one of its slots, again"),
         _steers("resize", "N", "set the maximum number of workers"),
         _steers("stop", "", "end the run"),
         Subcommand(
             "resume",
             "[RUN]",
-            "take over a run whose driver was killed; its workers train on meanwhile",
+            "take over a run whose driver was killed; its workers keep training meanwhile",
             _resume,
             partial(_parser_in, "edriver.cli.resuming.resume"),
         ),

@@ -26,8 +26,8 @@ COMMAND_FLAGS: Final = (
     Flag(
         "--no-python",
         action="store_true",
-        help="the command is no Python script, and expects what torchrun sets, RANK and the like: run it in restart "
-        "mode",
+        help="the command is not a Python script and expects the variables that torchrun sets, such as RANK: run it in "
+        "restart mode",
     ),
 )
 """Those of what the command is. edriver takes a whole command, `python train.py`."""
@@ -90,7 +90,7 @@ INSTEAD: Final = {
     "--logs-specs": "--log-dir, --redirects, --tee and --local-ranks-filter say where output goes",
     "--master-addr": _RENDEZVOUS,
     "--master-port": _RENDEZVOUS,
-    "--monitor-interval": "the end of a process is noticed at once",
+    "--monitor-interval": "edriver notices the end of a process immediately",
     "--nnodes": "-np, --min-np and --max-np count workers; -H, --hostfile or --host-discovery-script say where",
     "--node-rank": _RENDEZVOUS,
     "--numa-binding": "bind the process in the script, by os.sched_setaffinity",
@@ -100,10 +100,10 @@ INSTEAD: Final = {
     "--rdzv-id": _RENDEZVOUS,
     "--role": "all workers have torchrun's default role",
     "--run-path": "end with `python script.py ...`",
-    "--shutdown-timeout": "a process that is stopped has 30 s",
-    "--signals-to-handle": "SIGINT, SIGTERM and SIGHUP end the run in good order",
+    "--shutdown-timeout": "a process that is stopped has 30 s to exit",
+    "--signals-to-handle": "SIGINT, SIGTERM and SIGHUP end the run gracefully",
     "--standalone": "without -H and the like all workers are on this machine",
-    "--start-method": "workers are processes of their own, never forked",
+    "--start-method": "each worker is a separate process, never forked",
     "--virtual-local-rank": "with edriver.run each slot sees one GPU; else set CUDA_VISIBLE_DEVICES in the script",
 }
 """Flags of torchrun that edriver does not have, and what to use instead. It takes them with underscores, too."""

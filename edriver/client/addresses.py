@@ -66,7 +66,7 @@ def elsewhere(credentials: Path, driver: str | None = None) -> Address:
     except ValueError as error:
         raise RunError(f"--credentials {credentials}: {error}") from None
     if not driver and not shown.drivers:
-        raise RunError(f"--credentials {credentials} does not say where the driver is: give --driver HOST:PORT")
+        raise RunError(f"--credentials {credentials} does not contain the driver's address: give --driver HOST:PORT")
     target = driver or shown.drivers[0]
     if not driver and shown.other_drivers:
         from edriver.wire.driver_channel import target_of  # imports gRPC, which help and hints do not need
@@ -79,11 +79,11 @@ def _which(wanted: str | None, runs: list[str]) -> str:
     if wanted is not None and _has_records(wanted):
         return f"run {wanted} has ended: edriver report {wanted} shows how"
     if not runs:
-        return "no run of yours is on this machine: ask where its driver runs, or give --credentials"
+        return "you have no run on this machine: run this where its driver runs, or give --credentials"
     names = ", ".join(runs)
     if wanted is None:
-        return f"there are several runs, say which by --run: {names}"
-    return f"there is no run {wanted!r} of yours here; there is {names}"
+        return f"there are several runs: choose one with --run: {names}"
+    return f"you have no run {wanted!r} here, only {names}"
 
 
 def _has_records(run_id: str) -> bool:

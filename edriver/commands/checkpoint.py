@@ -28,11 +28,13 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("verb", choices=("inspect",), help="list them")
     made.add_argument("location", metavar="DIR", help="what the script gives as checkpoint=: a folder, or a URL")
-    made.add_argument("--all", action="store_true", help="list the entries of all checkpoints, not of one alone")
     made.add_argument(
-        "--verify", action="store_true", help="compare the digests of all files, too, which reads everything"
+        "--all", action="store_true", help="list the entries of all checkpoints, not only of the newest whole one"
     )
-    made.add_argument("--json", action="store_true", help="print a JSON array with all that is known")
+    made.add_argument(
+        "--verify", action="store_true", help="also compare the digests of all files, which reads all of them"
+    )
+    made.add_argument("--json", action="store_true", help="print all that is known as a JSON array")
     return made
 
 

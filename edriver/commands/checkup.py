@@ -73,7 +73,7 @@ def local_items(version: str, found: Mapping[str, Any], descriptors: int) -> Ite
     """
     here = "this machine"
     if trouble := found.get("trouble"):
-        yield Item(here, FAILED, f"torch cannot be tried out, so no worker would start: {trouble}")
+        yield Item(here, FAILED, f"torch could not be checked, so no worker would start: {trouble}")
     else:
         versions = found["versions"]
         names = ("python", "torch", "grpcio", "protobuf")
@@ -128,10 +128,13 @@ def host_items(host: HostFindings, version: str, python: str, we_take_part: bool
     if introduction["edriver"] == version:
         yield Item(host.name, OK, f"edriver {version}")
     elif introduction["edriver"]:
-        text = f"edriver there is {introduction['edriver']}, here it is {version}: install the same on both"
+        text = (
+            f"it has edriver {introduction['edriver']}, and this machine has {version}: install the same release on "
+            "both"
+        )
         yield Item(host.name, FAILED, text)
     else:
-        text = f"Python at {python} has no edriver there: pip install edriver=={version} on that host"
+        text = f"Python at {python} has no edriver installed there: pip install edriver=={version} on that host"
         yield Item(host.name, FAILED, text)
     yield _descriptors_item(host.name, introduction["descriptors"])
     yield _clock_item(host)
@@ -139,24 +142,24 @@ def host_items(host: HostFindings, version: str, python: str, we_take_part: bool
     if not host.reached_by_us:
         yield Item(host.name, OK, f"this machine reaches it at {introduction['address']}")
     else:
-        text = f"this machine does not reach a port of it at {introduction['address']} ({host.reached_by_us})"
+        text = f"this machine cannot reach a port of it at {introduction['address']} ({host.reached_by_us})"
         if we_take_part:
             yield Item(host.name, FAILED, f"{text}: workers here and there cannot train together; {_OPEN_PORTS}")
         else:
-            yield Item(host.name, NOTE, f"{text}: that is needed only where this machine has workers, too")
+            yield Item(host.name, NOTE, f"{text}: this matters only if this machine has workers, too")
     for other, trouble in host.reaches.items():
         if trouble:
-            text = f"it does not reach a port of host {other} ({trouble}): their workers cannot train together"
+            text = f"it cannot reach a port of host {other} ({trouble}): their workers cannot train together"
             yield Item(host.name, FAILED, f"{text}; {_OPEN_PORTS}")
         else:
             yield Item(host.name, OK, f"it reaches host {other}")
 
 
-_OPEN_PORTS: Final = "let TCP through between them, all ports above 1023, or give --network-interface"
+_OPEN_PORTS: Final = "allow TCP between them on all ports above 1023, or give --network-interface"
 
 
 def exit_code(items: Sequence[Item]) -> int:
-    """0 if all that must hold holds, else 1."""
+    """0 if all required checks pass, else 1."""
     return int(any(item.state == FAILED for item in items))
 
 
@@ -170,7 +173,7 @@ def rendered(items: Sequence[Item]) -> str:
             lines.append(subject)
         lines.append(f"  {item.state:<6}  {item.text}")
     failed = sum(item.state == FAILED for item in items)
-    lines.append(f"{count_text(failed, 'check')} failed" if failed else "all that must hold holds")
+    lines.append(f"{count_text(failed, 'check')} failed" if failed else "all required checks pass")
     return "\n".join(lines)
 
 
@@ -182,8 +185,8 @@ def plain(items: Sequence[Item]) -> dict[str, Any]:
 def _gpu_item(subject: str, versions: Mapping[str, Any]) -> Item:
     gpus = versions["gpus"]
     if not gpus:
-        return Item(subject, NOTE, "torch sees no GPU here: rounds are built over Gloo")
-    nccl = f"NCCL {versions['nccl']}" if versions["nccl"] else "no NCCL, so rounds are built over Gloo"
+        return Item(subject, NOTE, "torch sees no GPU here: rounds use Gloo")
+    nccl = f"NCCL {versions['nccl']}" if versions["nccl"] else "no NCCL, so rounds use Gloo"
     return Item(subject, OK, f"{count_text(len(gpus), 'GPU')} ({', '.join(dict.fromkeys(gpus))}), {nccl}")
 
 
@@ -195,7 +198,9 @@ def _descriptors_item(subject: str, limit: int) -> Item:
         text = f"a process may have {limit} open files, and {needs}"
         return Item(subject, FAILED, text)
     return Item(
-        subject, OK, f"open files: {limit:,} a process, for rounds of some {max(1, (limit - MIN_DESCRIPTORS) // 2):,}"
+        subject,
+        OK,
+        f"open files: {limit:,} per process, enough for rounds of about {max(1, (limit - MIN_DESCRIPTORS) // 2):,}",
     )
 
 
@@ -203,10 +208,13 @@ def _clock_item(host: HostFindings) -> Item:
     apart = abs(host.clock)
     way = "ahead" if host.clock > 0 else "behind"
     if apart > MAX_CLOCK_SKEW:
-        text = f"its clock is {apart:,.0f} s {way}: it would not take the run's certificate for valid; set it (NTP)"
+        text = f"its clock is {apart:,.0f} s {way}: it would reject the run's certificate as not valid; set it (NTP)"
         return Item(host.name, FAILED, text)
     if apart > NOTED_CLOCK_SKEW + host.uncertain:
-        text = f"its clock is {apart:,.1f} s {way}: times that its workers print do not fit those of others (NTP)"
+        text = (
+            f"its clock is {apart:,.1f} s {way}: the times that its workers print do not match those of other hosts "
+            "(NTP)"
+        )
         return Item(host.name, NOTE, text)
     return Item(host.name, OK, f"its clock differs by {apart:.2f} s, give or take {host.uncertain:.2f} s")
 
@@ -217,7 +225,7 @@ def _dial_item(host: HostFindings) -> Item:
         return Item(host.name, OK, f"it reaches this machine at {reached[0]}")
     tried = "; ".join(f"{address}: {trouble}" for address, trouble in host.reaches_us.items())
     text = (
-        f"it does not reach a TCP port of this machine ({tried}), so its agent could not dial the driver: open a port "
+        f"it cannot reach a TCP port of this machine ({tried}), so its agent could not dial the driver: open a port "
         "and give --port here and to the run"
     )
     return Item(host.name, FAILED, text)

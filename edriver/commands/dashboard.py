@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--address", default="127.0.0.1", help="the address to listen at (default: %(default)s)")
     made.add_argument("--port", type=int, default=0, help="the port (default: any free port)")
     made.add_argument(
-        "--records", metavar="DIR", type=Path, help="the folder that your runs have been given with --records"
+        "--records", metavar="DIR", type=Path, help="the folder that you gave to your runs with --records"
     )
     made.add_argument(
         "--control",
@@ -71,7 +71,7 @@ def dashboard(arguments: Sequence[str]) -> str:
         )
     run, runs = _shown(flags)
     if flags.control and not isinstance(run, Address):
-        raise RunError("--control steers one run that goes on: give its id with --run")
+        raise RunError("--control steers one run in progress: give its ID with --run")
     return asyncio.run(_serve(run, runs, flags.address, flags.port, flags.control))
 
 
@@ -84,7 +84,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _shown(flags: argparse.Namespace) -> tuple[Address | str | None, KnownRuns | None]:
-    """What the page shows first, a run that goes on, the id of another, or the list of runs; and which runs it lists.
+    """What the page shows first, a run in progress, the id of another, or the list of runs; and which runs it lists.
 
     Raises:
         RunError: the run that is meant is nowhere.
@@ -100,7 +100,7 @@ def _shown(flags: argparse.Namespace) -> tuple[Address | str | None, KnownRuns |
     try:
         runs.records(flags.run)
     except RecordError as error:
-        raise RunError(f"no run {flags.run} goes on, and {error}") from None
+        raise RunError(f"no run {flags.run} is in progress, and {error}") from None
     return str(flags.run), runs
 
 

@@ -167,7 +167,7 @@ class _ProbedHost:
     introduction: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, question: object = None) -> Any:
-        """The answer to a question, or its introduction; None: there is none any more."""
+        """The answer to a question, or its introduction; None if there is none any more."""
         if self.trouble:
             return None
         assert self.process.stdin is not None
@@ -180,7 +180,7 @@ class _ProbedHost:
                 self.process.stdin.flush()
             if line := self.process.stdout.readline():
                 return json.loads(line)
-        except (OSError, ValueError):  # it is gone, or its shell prints something of its own
+        except (OSError, ValueError):  # it is gone, or its shell prints something else
             self.process.kill()
         finally:
             alarm.cancel()
@@ -197,7 +197,9 @@ class _ProbedHost:
             return f"no answer within {ANSWER_TIMEOUT:g} s, or not in JSON: `ssh {self.name} true` should print nothing"
         if code in (126, 127):
             path = sys.executable
-            return f"it has no Python that runs at {path}: edriver's has to be at the same path on all hosts ({last})"
+            return (
+                f"no Python can be run there at {path}: edriver's Python must be at the same path on all hosts ({last})"
+            )
         return f"Python there {exit_text(code)}: {last}"
 
 

@@ -67,7 +67,7 @@ def export(arguments: Sequence[str]) -> str:
     except OSError as error:
         raise RunError(f"{error.filename}: {error.strerror}") from None
     if not samples:
-        raise RunError(f"{records.events} has no sample of training: there is nothing to export")
+        raise RunError(f"{records.events} has no samples of training: there is nothing to export")
     name = _name_of(records, flags.run)
     try:
         if flags.kind == "tensorboard":
@@ -97,7 +97,7 @@ def _tensorboard(records: Records, samples: Sequence[ProgressRow], name: str, ou
         points = write_events(folder / f"events.out.tfevents.{samples[0].time:.0f}.edriver", samples, about)
     except ImportError as error:
         raise RunError(
-            f"the package {error.name} is missing, which writes TensorBoard's files: {INSTALL_COMMAND}"
+            f"the package {error.name}, which writes TensorBoard's files, is missing: {INSTALL_COMMAND}"
         ) from None
     return f"{folder}: {count_text(points, 'point')}; tensorboard --logdir {out} shows them"
 
@@ -128,7 +128,7 @@ def _rows(samples: Iterable[ProgressRow], name: str, names: Sequence[str]) -> It
 
 
 def _number(value: float) -> object:
-    """As protobuf's JSON has what is no number."""
+    """As protobuf's JSON has what is not a number."""
     if math.isnan(value):
         return "NaN"
     return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -80,7 +80,7 @@ def chosen(worker: str | None) -> tuple[int | None, str, int | None]:
     if not colon:
         return None, worker, None
     if not (host and slot.isascii() and slot.isdecimal()):
-        raise RunError(f"{worker!r} is no RANK, HOST:SLOT or HOST")
+        raise RunError(f"{worker!r} is not a RANK, HOST:SLOT or HOST")
     return None, host.removeprefix("[").removesuffix("]"), int(slot)
 
 

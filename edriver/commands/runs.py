@@ -28,20 +28,20 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver runs",
-        description="Lists your runs on this machine, latest first: those that are going on, and those with records.",
+        description="Lists your runs on this machine, latest first: those in progress, and those with records.",
         allow_abbrev=False,
     )
     made.add_argument("--all", action="store_true", help=f"list all runs, not only the latest {SHOWN_RUNS}")
     made.add_argument(
         "--tag", metavar="NAME=VALUE", action="append", default=[], help="list only runs with this tag; may be repeated"
     )
-    made.add_argument("--records", metavar="DIR", type=Path, help="the folder that the runs were given with --records")
+    made.add_argument("--records", metavar="DIR", type=Path, help="the folder that you gave to the runs with --records")
     made.add_argument("--json", action="store_true", help="print a JSON array with all that is known about each run")
     return made
 
 
 def runs(arguments: Sequence[str]) -> str:
-    """Read the records, and query the drivers of runs that are going on.
+    """Read the records, and query the drivers of runs in progress.
 
     Raises:
         RunError: the records cannot be read.

@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver status",
-        description="Shows the state of a run that is going on. If you have several on this machine, lists them.",
+        description="Shows the state of a run in progress. If you have several on this machine, lists them.",
         allow_abbrev=False,
     )
     made.add_argument(
@@ -83,7 +83,7 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
         size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np, run.size_limit)})"
         yield f"run {run.run_id}, {time_text(lasted(run))}, {mode_text(run.mode)}, {size}: {run.activity.text}"
         yield f"    {printable_line(shlex.join(run.command))}"
-    yield "more of one of them: edriver status --run ID"
+    yield "for more about one of them: edriver status --run ID"
 
 
 def lines(run: Run) -> Iterator[str]:
@@ -136,7 +136,9 @@ def counts(run: Run) -> list[str]:
         count_text(run.preemptions, "preemption"),
         count_text(run.resizes, "resize"),
         *([count_text(run.unproven, UNPROVEN_CONNECTION)] if run.unproven else []),
-        f"{count_text(run.steps_lost, 'step')} lost" if knows_steps(run.time_spent) else "steps lost not known",
+        f"{count_text(run.steps_lost, 'step')} lost"
+        if knows_steps(run.time_spent)
+        else "number of lost steps not known",
     ]
 
 

@@ -72,5 +72,5 @@ def _place(text: str) -> tuple[str, int | None]:
     if not colon:
         return text, None
     if not host or not slot.isdecimal():
-        raise RunError(f"{text!r} is no HOST or HOST:SLOT")
+        raise RunError(f"{text!r} is neither HOST nor HOST:SLOT")
     return host, int(slot)

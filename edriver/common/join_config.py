@@ -41,7 +41,7 @@ class JoinConfig:
         environment: variables that the workers get, over those of the agent's own.
         server_name: the name in the driver's certificate, which clients verify.
         health_port: the TCP port at which probes ask for the agent's health; 0: none.
-        left_code: the agent's exit code if it leaves a run that goes on.
+        left_code: the agent's exit code if it leaves a run in progress.
         secret: authenticates this agent to the driver, in hexadecimal digits; empty: its first Welcome
             brings it.
         other_drivers: where other drivers may take the run over, address:port each.
@@ -78,7 +78,7 @@ class JoinConfig:
         """Read what `to_json` has written, be it by a later version: what this one does not know is passed over.
 
         Raises:
-            ValueError: it is no join config; the message does not repeat it.
+            ValueError: it is not a join config; the message does not repeat it.
         """
         try:
             found = json.loads(text)

@@ -58,7 +58,7 @@ def plotly_script() -> Path:
     """
     found = find_spec("plotly")
     if found is None or found.origin is None:
-        raise RunError(f"the package plotly is missing, which draws the charts: {INSTALL_COMMAND}")
+        raise RunError(f"the package plotly, which draws the charts, is missing: {INSTALL_COMMAND}")
     path = Path(found.origin).parent / "package_data" / "plotly.min.js"
     if not path.is_file():
         raise RunError(f"the package plotly has no {path.name}: {INSTALL_COMMAND} installs one that has")

@@ -1,7 +1,7 @@
 """Who is connected to the page: callers that have not shown its path are few, and make room for others.
 
 aiohttp closes a connection without a request (`keepalive_timeout`), but limits neither their number nor how long
-a caller may go on asking for paths that are not there.
+a caller may keep asking for paths that are not there.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Feed:
                         self._announce("lost", str(error))
                     await asyncio.sleep(RETRY_INTERVAL)
         except asyncio.CancelledError:
-            self._announce("lost", "it is not followed any more: load the page again")
+            self._announce("lost", "it is no longer followed: load the page again")
             raise
         finally:
             looking.cancel()

@@ -28,7 +28,7 @@ class Feeds:
         self._feeds: dict[str, tuple[Feed, AsyncExitStack]] = {}  # the one that was asked for last is the last
 
     async def of(self, run_id: str) -> Feed | None:
-        """A run's feed; None: it does not go on, or not on this machine."""
+        """A run's feed; None: it is not in progress, or not on this machine."""
         async with self._lock:
             if run_id in self._feeds:
                 self._feeds[run_id] = self._feeds.pop(run_id)

@@ -1,4 +1,4 @@
-"""This user's runs on this machine: those that go on, and those with records. For `edriver runs` and for the page."""
+"""This user's runs on this machine: those in progress, and those with records. For `edriver runs` and for the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANSWER_TIMEOUT: Final = 3.0
 
 
 class KnownRuns:
-    """Looks for them anew each time it is asked.
+    """Looks for them again each time it is asked.
 
     Args:
         root: the folder of the records; None: the default.

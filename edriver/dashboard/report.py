@@ -34,11 +34,11 @@ MAX_HOSTS_LISTED: Final = 5
 """Hosts whose memory the facts tell, those that used the most."""
 
 _UNENDED: Final = {
-    None: "none is recorded: it goes on, or its driver was lost",
-    True: "none yet: it goes on",
-    False: "lost: its driver has not recorded an end, and does not run on this machine",
+    None: "not recorded: it is running, or its driver was lost",
+    True: "none yet: it is running",
+    False: "lost: its driver recorded no end, and is not running on this machine",
 }
-"""The text for the end of a run whose records have none, by whether it is going on."""
+"""The text for the end of a run whose records have none, by whether it is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RecordedRun:
         run: the content of its run.json.
         failure: of what it failed, in words; empty: it has not.
         unreadable: the lines of its event log that are not events, which are left out.
-        lives: for a run without an end: whether it is going on; None: not known.
+        lives: for a run without an end: whether it is in progress; None: not known.
         unreadable_usage: lines that are left out of what its hosts used.
     """
 
@@ -67,7 +67,7 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
 
     Args:
         records: where they are.
-        lives: whether the run is going on; None: not known.
+        lives: whether the run is in progress; None: not known.
 
     Raises:
         RecordError: they have no event.
@@ -92,7 +92,7 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
         elif history.revision:
             history.sample_usage(sample)
     if not history.revision:
-        first = f": line {unreadable[0].number} is no event ({unreadable[0].why})" if unreadable else ""
+        first = f": line {unreadable[0].number} is not an event ({unreadable[0].why})" if unreadable else ""
         raise RecordError(f"{records.events} records no run{first or ': it is empty'}")
     return RecordedRun(history, records.run, records.failure, unreadable, lives, unreadable_usage)
 
@@ -126,7 +126,7 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
         yield "size", f"{min(sizes)} to {max(sizes)} workers, {mean:.1f} on average while it trained"
     goodput = view.goodput
     good = "no step was made" if goodput is None else f"{100 * goodput:.1f} % of wall time in steps that count"
-    yield "goodput", good if view.knows_steps else "not known: no step is seen in restart mode"
+    yield "goodput", good if view.knows_steps else "not known: edriver sees no steps in restart mode"
     if view.time_spent is not None:
         yield "time spent", time_spent_text(view.time_spent)
     kinds = [count_text(view.count(f"{kind}s"), kind) for kind in ("failure", "preemption", "resize")]

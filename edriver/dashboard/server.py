@@ -66,7 +66,7 @@ MESSAGE_INTERVAL: Final = 0.2
 """Seconds at least between two messages to a browser; what happens meanwhile goes into one."""
 
 WRITE_TIMEOUT: Final = 10.0
-"""Seconds in which a browser must have taken a message; one that has not is dropped, and comes again by itself."""
+"""Seconds in which a browser must have taken a message; one that has not is dropped, and comes again on its own."""
 
 KEEPALIVE_INTERVAL: Final = 15.0
 """Seconds after which a browser is sent an empty line, to detect that it has disconnected."""
@@ -109,7 +109,7 @@ class PageServer:
         feed: of the run that is shown first; None: the list of all is.
         secret: the path's first part.
         runs: finds the others; None: they are not shown.
-        feeds: follows those of them that go on.
+        feeds: follows those of them in progress.
         steering: carries out what pages request for the first run; None: it is only watched.
         control_secret: the path's first part of pages that steer.
 
@@ -160,7 +160,7 @@ class PageServer:
         """Refuse requests that do not know the path, or that came under another name."""
         response: web.StreamResponse
         if not is_ours(request.headers.get("Host", "")):
-            response = web.Response(status=421, text="this server goes by its address, or localhost\n")
+            response = web.Response(status=421, text="use this server's address, or localhost\n")
         elif request.method not in ("GET", "HEAD") and not self._is_steering(request):
             response = web.Response(status=405, text="this URL is read-only\n", headers={"Allow": "GET, HEAD"})
         elif not any(hmac.compare_digest(_first_part(request.path), secret) for secret in self._secrets):
@@ -209,7 +209,7 @@ class PageServer:
         }
 
     async def _run_page(self, request: web.Request) -> web.StreamResponse:
-        """A run's page: one that goes on is followed, of another the records are read."""
+        """A run's page: one in progress is followed; of another the records are read."""
         run_id = _run_of(request)
         feed = await self._feed_of(run_id)
         if feed is not None:

@@ -121,7 +121,7 @@ class Steering:
             case {"do": "stop", "reason": str(reason)}:
                 await self._client.stop(reason)
                 return STOPPED_TEXT
-        raise RefusedRequestError(400, "this request is none that is known")
+        raise RefusedRequestError(400, "this request is unknown")
 
 
 async def _order_of(request: web.Request) -> dict[str, Any]:
@@ -129,11 +129,11 @@ async def _order_of(request: web.Request) -> dict[str, Any]:
         async with asyncio.timeout(BODY_TIMEOUT):
             order = json.loads(await request.read())
     except TimeoutError:
-        raise RefusedRequestError(408, "this request did not come to its end") from None
+        raise RefusedRequestError(408, "this request is incomplete") from None
     except (ValueError, RecursionError):
         order = None
     if not isinstance(order, dict):
-        raise RefusedRequestError(400, "this request is not one object of JSON")
+        raise RefusedRequestError(400, "this request is not a single JSON object")
     numbers = [order.get(name) for name in ("slot", "size")]
     if any(isinstance(number, int) and not 0 <= number < 1 << 31 for number in numbers):
         raise RefusedRequestError(400, "this request has a number out of range")

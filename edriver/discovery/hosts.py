@@ -24,7 +24,7 @@ MAX_WRITTEN_SLOTS: Final = 1024
 """Most slots of a host that is written down: a larger number is a port, as torchrun's tools print it."""
 
 _SLOTS_RULE = rf"slots must be a whole number from 1 to {MAX_WRITTEN_SLOTS}, or gpu, cpu, auto"
-_NONE_RULE = ", or 0 for no worker"
+_NONE_RULE = ", or 0 for no workers"
 _EXPECTED_FORMS = "expected host:slots, or host alone"
 
 _BRACKETED_PATTERN = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")
@@ -129,7 +129,7 @@ def _parse_slots(slots: str, entry: bytes, least: int) -> Slots:
         return Devices(slots.lower())
     if re.fullmatch(r"[0-9]{4,5}", slots) and MAX_WRITTEN_SLOTS < int(slots) < 65536:
         raise DiscoveryError(
-            f"{_shown(entry)}: is {slots} a port? After the colon stands the host's number of slots, "
+            f"{_shown(entry)}: is {slots} a port? The number after the colon is the host's number of slots, "
             f"{MAX_WRITTEN_SLOTS} at most"
         )
     if slots.lower().startswith("slots"):
@@ -142,7 +142,7 @@ def _parse_slots(slots: str, entry: bytes, least: int) -> Slots:
 def _parse_name(name: str, entry: bytes) -> str:
     if len(name) > MAX_HOST_NAME_LENGTH:
         raise DiscoveryError(
-            f"{_shown(entry)} has a host name of {len(name)} characters: at most {MAX_HOST_NAME_LENGTH}"
+            f"{_shown(entry)} has a host name of {len(name)} characters: at most {MAX_HOST_NAME_LENGTH} are allowed"
         )
     if is_host_name(name) and ":" not in name:
         name = name.removesuffix(".") or name  # a whole name may end so, and is the same
@@ -165,7 +165,7 @@ def _parse_name(name: str, entry: bytes) -> str:
         return bracketed[1]
     if ":" in name and not name.startswith("["):
         raise DiscoveryError(
-            f"{_shown(entry)} has a colon too many: {_EXPECTED_FORMS}; an IPv6 address stands in brackets, [::1]:slots"
+            f"{_shown(entry)} has too many colons: {_EXPECTED_FORMS}; write an IPv6 address in brackets, [::1]:slots"
         )
     raise DiscoveryError(
         f"{_shown(entry)} has no host name (letters, digits, '.', '-', '_'; alphanumeric first): {_EXPECTED_FORMS}"

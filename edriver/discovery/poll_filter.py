@@ -105,7 +105,7 @@ class PollFilter:
             self._failures = 0
             return PollResult(self._hosts, changed=False, note="discovery finds no hosts", failures=0)
         if self._empty < self._empty_polls:
-            error = f"an answer without any host is believed only when {self._empty_polls} in a row are empty"
+            error = f"an answer without any hosts is believed only when {self._empty_polls} in a row are empty"
             return self.fail(error)
         return self._believe([answer] * (self._empty if self._empty == self._empty_polls else 1))
 

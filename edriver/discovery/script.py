@@ -28,7 +28,7 @@ from edriver.text.phrases import exit_text
 from edriver.text.printable import printable
 from edriver.text.start_failure import start_failure
 
-SCRIPT_DESCRIPTION: Final = "an executable that prints one line host:slots a host"
+SCRIPT_DESCRIPTION: Final = "an executable that prints one line, host:slots, for each host"
 """What the operator is asked for."""
 
 _PERMANENT_ERRORS: Final = frozenset(
@@ -208,13 +208,13 @@ async def _end(script: _Script) -> None:
 
 def _check_ending(script: _Script, exceeded: float | None) -> None:
     """Raise a DiscoveryError unless the script ended well; `exceeded` is the time limit that it broke."""
-    left = "" if script.exited.is_set() else " but does not die: see what it is stuck in"
+    left = "" if script.exited.is_set() else " but has not ended: see what it is stuck in"
     stderr_text = _last_lines(bytes(script.errors))
     if exceeded is not None:
         raise DiscoveryError(f"did not exit within {exceeded:g} s and was killed{left}{stderr_text}")
     if script.overflowed:
         limit = f"{MAX_OUTPUT_BYTES // (1024 * 1024)} MiB"
-        raise DiscoveryError(f"printed more than {limit} and was killed{left}; expected one line a host{stderr_text}")
+        raise DiscoveryError(f"printed more than {limit} and was killed{left}; expected one line per host{stderr_text}")
     if script.code:
         message = f"{exit_text(script.code)}{stderr_text or '; its stderr is empty'}"
         raise ScriptFailedError(message, script.code, bytes(script.output), _lines(bytes(script.errors)))

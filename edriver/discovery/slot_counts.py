@@ -159,14 +159,14 @@ class SlotCounts:
 
 
 _NONE_TEXTS: Final = {
-    Devices.GPU: "it has no NVIDIA GPU that workers may use (/dev/nvidia0, CUDA_VISIBLE_DEVICES): give a number of "
-    "slots, or auto, which counts cores where there is no GPU",
-    Devices.CPU: "it says that it has no processor core",
-    Devices.AUTO: "it says that it has neither a GPU nor a processor core",
+    Devices.GPU: "it has no NVIDIA GPUs that workers may use (/dev/nvidia0, CUDA_VISIBLE_DEVICES): give a number of "
+    "slots, or auto, which counts cores where there are no GPUs",
+    Devices.CPU: "it reports no processor cores",
+    Devices.AUTO: "it reports neither GPUs nor processor cores",
 }
 
 
 def _left_out(name: str, asked: _Asked) -> str:
     what = {Devices.GPU: "GPUs", Devices.CPU: "cores", Devices.AUTO: "devices"}[asked.devices]
-    reason = asked.reason or f"it has not said yet how many {what} it has"
+    reason = asked.reason or f"it has not reported yet how many {what} it has"
     return f"host {name} is not used: {reason}"

@@ -90,10 +90,10 @@ def read_hostfile(path: Path, default_slots: Slots) -> HostSet:
         with path.open("rb") as file:
             data = file.read(_MAX_HOSTFILE_BYTES + 1)
         if len(data) > _MAX_HOSTFILE_BYTES:
-            raise DiscoveryError(f"larger than {_MAX_HOSTFILE_BYTES // (1024 * 1024)} MiB: expected one line a host")
+            raise DiscoveryError(f"larger than {_MAX_HOSTFILE_BYTES // (1024 * 1024)} MiB: expected one line per host")
         hosts = parse_hosts(data, default_slots)
         if not hosts:
-            raise DiscoveryError("it names no host: write one line a host, host:slots")
+            raise DiscoveryError("it names no hosts: write one line per host, host:slots")
     except OSError as error:
         raise DiscoveryError(f"hostfile {str(path)!r} cannot be read: {error.strerror}") from error
     except DiscoveryError as error:

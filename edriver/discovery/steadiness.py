@@ -8,7 +8,7 @@ from typing import Final
 from edriver.model.hosts import HostSet
 
 ANSWERS_CONSIDERED: Final = 60
-"""Answers over which changes are counted; then the count begins anew."""
+"""Answers over which changes are counted; then the count starts again."""
 
 MIN_CHANGES: Final = 6
 """Changes of a host among these from which on it is unsteady."""

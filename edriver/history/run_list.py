@@ -58,7 +58,7 @@ def recorded_runs(root: Path, living: frozenset[str] = frozenset()) -> list[RunS
 
     Args:
         root: where each run has a folder.
-        living: the ids of those that go on.
+        living: the ids of those in progress.
 
     Raises:
         OSError: the folder cannot be read.
@@ -120,7 +120,7 @@ def _ended(known: dict[str, Any], ended: status_pb2.RunEnded, at: float) -> RunS
 
 
 def living_summary(run: status_pb2.Run) -> RunSummary:
-    """A run that goes on, as its driver describes it."""
+    """A run in progress, as its driver describes it."""
     return RunSummary(
         run_id=run.run_id,
         state=RUNNING,

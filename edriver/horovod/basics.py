@@ -4,13 +4,13 @@
 
 * the environment has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun and edriver's restart mode set them, or
   the script has built a default process group without a driver: those are the members. This world never changes.
-* the process is a worker of an elastic run: it takes part in a round of its own, which ends at once. Its group stays,
+* the process is a worker of an elastic run: it takes part in a separate round, which ends at once. Its group stays,
   so that the script's code up to `elastic.run` knows its rank and may call collectives, as under Horovod. A worker
   that is started later finds that round over. It learns its rank in the first round that it takes part in; until
   then `rank()` answers 1 and `size()` 2, so that it neither believes to be the first nor alone.
 * otherwise it is a world of one.
 
-In a world that never changes, each `init` builds a group of its own, under keys of its own in a store that lives as
+In a world that never changes, each `init` builds its own group, under its own keys in a store that lives as
 long as the process, and `shutdown` destroys it: a member that is still in a collective with one that has left raises.
 Where the script has built torch's default group itself, that is a second group beside it.
 """
@@ -62,7 +62,7 @@ class World:
         generation: how often this process has joined a world that never changes.
         store: where its members find each other, for the life of the process: the one that serves it must not be gone
             while others look for those of the next `init`.
-        follows_samplers: whether torch's DistributedSamplers are split anew in each round.
+        follows_samplers: whether torch's DistributedSamplers are split again in each round.
         takes_local_ranks: whether torch.cuda.set_device takes any number for this process's one GPU.
     """
 
@@ -141,9 +141,9 @@ def require_group() -> None:
     """
     if is_late():
         raise RuntimeError(
-            "this worker was started when the run was under way, and the others have left this part of the script "
-            "behind: they would never take part in this collective. Call collectives inside the function that "
-            "hvd.elastic.run wraps, and let the state carry over what a late worker needs"
+            "this worker was started during the run, when the others had already passed this part of the script: they "
+            "would never take part in this collective. Call collectives inside the function that hvd.elastic.run "
+            "wraps, and put what a late worker needs into the state"
         )
     if not dist.is_initialized():
         raise RuntimeError("there is no process group: it was destroyed, or hvd.shutdown() was called")
@@ -247,8 +247,8 @@ def rocm_built() -> bool:
 def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
     """Not supported. Raises NotImplementedError."""
     raise NotImplementedError(
-        f"hvd.start_timeline({file_path!r}, {mark_cycles}) is not supported: record with torch.profiler, and see "
-        "`edriver report` for what the run did"
+        f"hvd.start_timeline({file_path!r}, {mark_cycles}) is not supported: record with torch.profiler, and use "
+        "`edriver report` to see what the run did"
     )
 
 
@@ -271,7 +271,7 @@ def _has_place() -> bool:
 
 
 def _join_fixed_world(environ: Mapping[str, str]) -> None:
-    """Join the others, who do so as often as this process. What `shutdown` is to end is built here, anew each time."""
+    """Join the others, who do so as often as this process. What `shutdown` is to end is built here, again each time."""
     here = world()
     here.generation += 1
     if dist.is_initialized():

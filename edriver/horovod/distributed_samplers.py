@@ -4,7 +4,7 @@ Horovod's MNIST example makes them before `elastic.run`, and a worker that joins
 that are there already: with shares of unequal lengths, some would take more steps than others.
 
 Unequal numbers of steps never end well: under Horovod, too. So samplers that were made with this worker's rank and size
-are split anew as it takes its place in a round.
+are split again as it takes its place in a round.
 """
 
 from __future__ import annotations

@@ -36,4 +36,4 @@ def peer_loss_translated() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, PeerLostError) or not looks_like_peer_loss(error):
             raise
-        raise HorovodInternalError(f"a collective failed, because a member is gone: {error}") from error
+        raise HorovodInternalError(f"a collective failed because a member is gone: {error}") from error

@@ -27,7 +27,9 @@ def init(comm: Any = None, process_sets: object = None) -> None:
         ValueError: the process sets are neither ProcessSet objects nor "dynamic".
     """
     if comm is not None and comm != [] and comm != 0:  # [] and 0 are Horovod's words for all ranks
-        raise NotImplementedError("init(comm=...) is not supported: there is no MPI; use hvd.add_process_set(ranks)")
+        raise NotImplementedError(
+            "init(comm=...) is not supported, because edriver does not use MPI; use hvd.add_process_set(ranks)"
+        )
     if basics.enter():
         global_process_set.prepare()
     if "EDRIVER_WORKER_ID" in os.environ:

@@ -77,7 +77,7 @@ def run(
             the hosts are defined twice.
     """
     if use_mpi or mpi_args:
-        raise ValueError("hvd.run: there is no MPI here: leave out use_mpi and mpi_args")
+        raise ValueError("hvd.run: edriver does not use MPI: leave out use_mpi and mpi_args")
     if executable not in (None, sys.executable):
         raise ValueError(f"hvd.run: workers run in {sys.executable}, as this process does: leave out executable")
     names = network_interface.split(",") if isinstance(network_interface, str) else [*(network_interface or ())]

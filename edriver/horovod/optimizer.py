@@ -1,4 +1,4 @@
-"""DistributedOptimizer: an optimizer whose gradients are reduced over all members, while the backward pass goes on."""
+"""DistributedOptimizer: an optimizer whose gradients are reduced over all members, during the backward pass."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Distributed:
         return base.step()
 
     # Else torch would run the optimizer's step hooks around the reduction as well, and edriver would take the
-    # parameters for changed while it goes on.
+    # parameters for changed while it continues.
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -1,6 +1,6 @@
 """Process sets: some of the ranks, which call collectives among themselves.
 
-A set outlives rounds, its group does not: `elastic.run` makes the groups anew at the start of each round. A set that
+A set outlives rounds, its group does not: `elastic.run` makes the groups again at the start of each round. A set that
 names a rank which the round does not have is void in it.
 """
 
@@ -76,7 +76,7 @@ class ProcessSet:
 
     def __init__(self, ranks: Iterable[int]) -> None:
         if not isinstance(ranks, Iterable):
-            raise ValueError("a ProcessSet is made of a list of ranks: there are no MPI communicators here")
+            raise ValueError("a ProcessSet is made of a list of ranks: edriver does not use MPI communicators")
         self._ranks = sorted(ranks)
         if any(not isinstance(rank, int) for rank in self._ranks):
             raise ValueError("a ProcessSet is made of a list of ranks, which are integers")
@@ -131,7 +131,7 @@ class ProcessSet:
         self.enter_round()
         if number >= len(self._groups):
             raise ValueError(
-                f"{self} has no group in this round: it was added when other ranks were there; add it at the start of "
+                f"{self} has no group in this round: it was added among other ranks; add it at the start of "
                 "the function that hvd.elastic.run wraps"
             )
         return CollectiveLane(tuple(self.ranks), place, number, self._groups[number], self._round)
@@ -256,7 +256,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if any(known.ranks == added.ranks for known in _sets.values()):
-        raise ValueError(f"there is a process set of ranks {added.ranks} already")
+        raise ValueError(f"a process set of ranks {added.ranks} already exists")
     if not basics.is_late():
         basics.require_group()
         if not set(added.ranks) <= set(range(basics.size())):
@@ -304,7 +304,7 @@ def stop_all() -> None:
 
 
 def forget_all() -> None:
-    """Forget all sets but the global one, which begins anew: hvd.shutdown."""
+    """Forget all sets but the global one, which starts again: hvd.shutdown."""
     for one in all_sets():
         one.forget()
         if one is not global_process_set:

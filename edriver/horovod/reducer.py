@@ -1,7 +1,7 @@
-"""Reduces gradients while the backward pass goes on.
+"""Reduces gradients while the backward pass continues.
 
 A hook on each parameter counts its gradients. Once all of a bucket are there, and the buckets before it are under way,
-it is reduced, in a group of its own: what a script calls meanwhile does not get in the way. All members have the same
+it is reduced, in a separate group: what a script calls meanwhile does not get in the way. All members have the same
 buckets in the same order: in the first step of each round they agree on the layout, which is that of the first of them
 which knows one. Where none knows one, the gradients of that step are reduced after its backward pass, and the order in
 which they came is the layout from then on.

@@ -9,7 +9,7 @@
 
 Accelerate keeps a process's place among the others in objects that are shared by the whole process (`PartialState`,
 `AcceleratorState`, `GradientState`) and are filled once. A new round has another group, rank and size: they are emptied
-and filled anew.
+and filled again.
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ def enter_round(cpu: bool) -> None:
     """
     place = context.assignment()
     if not dist.is_initialized():
-        raise RuntimeError("there is no round here: make an ElasticAccelerator inside the function of edriver.run")
+        raise RuntimeError(
+            "there is no round here: create an ElasticAccelerator inside the function that edriver.run wraps"
+        )
     leave_round()
     cpu = cpu or not torch.cuda.is_available()
     # By itself it would use "cpu:0", and move the model there from "cpu" in every round.

@@ -38,14 +38,15 @@ class ReadShard:
     def __init__(self, dataset: Any) -> None:
         if not all(hasattr(dataset, name) for name in ("num_shards", "shard", "state_dict", "load_state_dict")):
             raise TypeError(
-                f"a {type(dataset).__name__} is no datasets.IterableDataset: load it with streaming=True, or call its "
-                "to_iterable_dataset(num_shards=...); a map-style data set is for edriver.ElasticSampler"
+                f"a {type(dataset).__name__} is not a datasets.IterableDataset: load it with streaming=True, or call "
+                "its "
+                "to_iterable_dataset(num_shards=...); for a map-style dataset use edriver.ElasticSampler"
             )
         if any(name.startswith("BufferShuffled") for name in _parts(dataset)):
             raise ValueError(
-                "the dataset has a shuffle buffer, whose contents are in no state: samples would be lost when reading "
-                "is taken up. Leave shuffle(buffer_size=...) out: the ElasticStream shuffles shards, and what is to be "
-                "shuffled within them belongs into the files"
+                "the dataset has a shuffle buffer, whose contents are not part of its state: samples would be lost "
+                "when reading is resumed. Leave shuffle(buffer_size=...) out: the ElasticStream shuffles shards; "
+                "shuffle the samples within a shard when you write the files"
             )
         self._dataset = dataset
 

@@ -171,7 +171,7 @@ def refuse_settings(args: Any) -> None:
             raise ValueError(refusal(f"TrainingArguments({name}=...)"))
     if args.auto_find_batch_size:
         raise ValueError(
-            "auto_find_batch_size=True begins the training anew on the one worker that is out of memory: set "
+            "auto_find_batch_size=True starts training again on the one worker that is out of memory: set "
             "per_device_train_batch_size, or use Trainer in restart mode (edriver --mode restart)"
         )
     if args.train_sampling_strategy not in ("random", "sequential"):
@@ -181,8 +181,8 @@ def refuse_settings(args: Any) -> None:
         )
     if args.enable_jit_checkpoint:
         raise ValueError(
-            "enable_jit_checkpoint=True saves at SIGTERM, before a process ends; in elastic mode the others go on with "
-            "the state: leave it out, or use Trainer in restart mode (edriver --mode restart)"
+            "enable_jit_checkpoint=True saves at SIGTERM, before a process ends; in elastic mode the others continue "
+            "with the state: leave it out, or use Trainer in restart mode (edriver --mode restart)"
         )
     if args.accelerator_config.split_batches:
         raise ValueError("split_batches=True has no meaning here: per_device_train_batch_size is that of one worker")

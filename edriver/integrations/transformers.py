@@ -3,7 +3,7 @@
     trainer = ElasticTrainer(model=model, args=TrainingArguments("out", max_steps=1000), train_dataset=dataset)
     trainer.train()
 
-Trainer's own loop is called anew in each round and begins where the last one ended: `_inner_training_loop` is the
+Trainer's own loop is called again in each round and begins where the last one ended: `_inner_training_loop` is the
 function that `edriver.run` wraps, and what it would begin with (TrainerState, the schedule, the epoch) is replaced by
 what the state holds. A step ends with a boundary before anything is logged, evaluated or saved. What is due then is
 part of the state: a round that ends amid an evaluation leads to that evaluation again, and not back behind the step.
@@ -87,7 +87,7 @@ class ElasticTrainer(RoundTrainer):
             raise ValueError("hyperparameter_search cannot be used with ElasticTrainer: use restart mode and Trainer")
         if not isinstance(self.train_dataset, Sized):
             raise ValueError(
-                "train_dataset has no length, so there is no way to go on in the middle of it: use a dataset with "
+                "train_dataset has no length, so training cannot resume in the middle of it: use a dataset with "
                 "__len__ and __getitem__, or Trainer in restart mode (edriver --mode restart)"
             )
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed

@@ -272,7 +272,7 @@ class RefusedSize:
 
     Attributes:
         size: that number.
-        back: the number with which the run goes on.
+        back: the number with which the run continues.
         error: what the script has raised; None: its process has ended without an exception that is known.
     """
 

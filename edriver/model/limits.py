@@ -88,10 +88,12 @@ def check_host(name: str, what: str) -> str:
         OutOfBoundsError: it is not a valid name or address.
     """
     if len(name) > MAX_HOST_NAME_LENGTH:
-        raise OutOfBoundsError(f"{what} has {len(name)} characters: a host's name has {MAX_HOST_NAME_LENGTH} at most")
+        raise OutOfBoundsError(
+            f"{what} has {len(name)} characters: a host's name may have at most {MAX_HOST_NAME_LENGTH}"
+        )
     if not is_host_name(name):
         raise OutOfBoundsError(
-            f"{what} is {name!a}, which is no host's name: letters, digits, '.', '-' and '_', alphanumeric first, "
+            f"{what} is {name!a}, which is not a host name: letters, digits, '.', '-' and '_', alphanumeric first, "
             "or an IP address"
         )
     return name
@@ -107,7 +109,7 @@ def addresses_of(text: str) -> tuple[str, ...]:
     for address in addresses:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
-            raise ValueError(f"{address!r} is no HOST:PORT")
+            raise ValueError(f"{address!r} is not HOST:PORT")
     return addresses
 
 

@@ -33,7 +33,7 @@ class CheckpointWay(enum.Enum):
 
     * CALL: `edriver.checkpoint_requested()` is the boundary of the round. It returns True on all ranks after the same
       step, by an agreed interrupt; at its next call, or at its end, the process reports that it has saved.
-    * SIGNAL: the script has 30 s (Settings.leave_grace) to save, or less if it ends by itself.
+    * SIGNAL: the script has 30 s (Settings.leave_grace) to save, or less if it ends on its own.
     * NONE, as a rule. If that is so for all, they are stopped at once: by SIGTERM, for which a `torch.save` in the main
       thread is finished first (edriver/worker/restart/whole_saves.py).
 

@@ -107,7 +107,7 @@ class Worker:
         ending: whether its process has ended and its exit has not been reported yet.
         trainer_gone: whether its training process has ended; its command may still run.
         started: when it was started.
-        unexplained: whether its process ended by itself and has not been reaped, so that the cause is not known yet.
+        unexplained: whether its process ended on its own and has not been reaped, so that the cause is not known yet.
         looks_after: the last round, if no worker could still write a checkpoint of it when this one was started,
             seated or ordered to look again, so that this one sees all checkpoints. None: a worker could still write.
     """

@@ -65,7 +65,7 @@ def limits_of(texts: Iterable[str], base: Mapping[str, float] = DEFAULT_STALL_LI
     for text in texts:
         name, equals, seconds = text.rpartition("=")
         if equals and name not in set(Phase):
-            raise ValueError(f"there is no phase {name!r}: it is one of {', '.join(Phase)}")
+            raise ValueError(f"unknown phase {name!r}: choose one of {', '.join(Phase)}")
         try:
             value = float(seconds)
         except ValueError:

@@ -82,7 +82,7 @@ def local_ranks(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: it is something else.
     """
-    return tuple(_local_rank(word, text, "is no list of local ranks, such as 0,1,2") for word in text.split(","))
+    return tuple(_local_rank(word, text, "is not a list of local ranks, such as 0,1,2") for word in text.split(","))
 
 
 def _local_rank(word: str, text: str, complaint: str) -> int:

@@ -33,7 +33,7 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
     try:
         return default_root(environ) / "rendezvous"
     except RuntimeError:
-        raise CredentialsError("your home directory is not known: name the server's folder") from None
+        raise CredentialsError("your home directory cannot be determined: name the server's folder") from None
 
 
 def credentials_of(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> JoinConfig:
@@ -51,8 +51,8 @@ def credentials_of(path: str | Path | None, environ: Mapping[str, str] = os.envi
         return JoinConfig.from_json(file.read_bytes())
     except OSError as error:
         raise CredentialsError(
-            f"{file}: {error.strerror}; copy the file that `edriver rendezvous` names on its host, and say where it is "
-            f"by ${CREDENTIALS_VARIABLE}, or by --rdzv-conf credentials=FILE"
+            f"{file}: {error.strerror}; copy the file that `edriver rendezvous` names on its host, and give its path "
+            f"in ${CREDENTIALS_VARIABLE} or with --rdzv-conf credentials=FILE"
         ) from None
     except ValueError as error:
         raise CredentialsError(f"{file}: {error}") from None

@@ -25,7 +25,7 @@ class RoundRecord:
         cause: and the cause in words.
         size: its members.
         assigned: when it began, in seconds since the epoch.
-        ended: when it ended; None: it goes on.
+        ended: when it ended; None: it is in progress.
         phases: seconds, in the order of RECOVERY_PHASES; None: it was never under way.
         steps_lost: steps of earlier rounds that had to be made again.
     """

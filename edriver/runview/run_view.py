@@ -6,7 +6,7 @@ records, the page, reports and exports. What is as long as the run, such as its 
 The state is plain data, of a size that does not depend on how long the run takes: a driver's journal holds it.
 
 It has the rounds by cause, the lost steps, the lengths of recoveries and interruptions, and what else is counted. As it
-is in the journal, what has been counted goes on under the next driver.
+is in the journal, what has been counted continues under the next driver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A child process in a session and process group of its own: started, watched, killed with its group, reaped.
+"""A child process in its own session and process group: started, watched, killed with its group, reaped.
 
 Started by subprocess, not by the event loop: uvloop forks for that, which copies the process's page tables and calls
 gRPC's fork handlers.

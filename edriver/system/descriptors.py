@@ -45,7 +45,7 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if hard != resource.RLIM_INFINITY and hard < MIN_DESCRIPTORS:
         raise ValueError(
-            f"a process may have {hard} open files here, and edriver needs {MIN_DESCRIPTORS} at least: raise the limit "
+            f"a process may have {hard} open files here, but edriver needs at least {MIN_DESCRIPTORS}: raise the limit "
             f"(ulimit -Hn {MIN_DESCRIPTORS}, or LimitNOFILE= of a systemd unit)"
         )
 
@@ -66,6 +66,7 @@ def check_room(needed: int, what: str) -> None:
     used = len(os.listdir(_FD_FOLDER))  # noqa: PTH208  as above
     if used + needed > limit:
         raise RuntimeError(
-            f"{what} needs {needed} more open files, and this process, which has {used}, may have {limit}: raise the "
+            f"{what} needs {needed} more open files, but this process, which has {used}, may have only {limit}: raise "
+            "the "
             f"hard limit on its host to {used + needed} or more (ulimit -Hn, or LimitNOFILE= of a systemd unit)"
         )

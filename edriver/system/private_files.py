@@ -234,7 +234,7 @@ class OwnFolder:
         for name in names:
             there = self._found(name)
             if there is not None and (there.st_dev, there.st_ino) not in opened:
-                raise NotOwnError(f"{_shown(self._path)} was replaced by another folder while it was being opened")
+                raise NotOwnError(f"{_shown(self._path)} was replaced with another folder while it was being opened")
 
     def __enter__(self) -> Self:
         return self
@@ -256,14 +256,14 @@ class OwnFolder:
         owner, mask = _seen_in(self._descriptor)
         if found.st_uid not in {*self._owners, owner}:
             raise NotOwnError(
-                f"{_shown(path)} belongs to {account_name(found.st_uid)}, and what it says would be run as "
-                f"{account_name(os.geteuid())}. If you trust it, make a copy of your own (cp -r)"
+                f"{_shown(path)} belongs to {account_name(found.st_uid)}, and its contents would be run as "
+                f"{account_name(os.geteuid())}. If you trust it, make your own copy (cp -r)"
             )
         if found.st_mode & OTHERS_MAY_WRITE & mask:
             whom = "every account" if found.st_mode & stat.S_IWOTH else "its group"
             raise NotOwnError(
-                f"{_shown(path)} can be changed by {whom} (its mode is {stat.S_IMODE(found.st_mode):04o}), and what it "
-                f"says would be run as {account_name(os.geteuid())}. If you trust it: "
+                f"{_shown(path)} can be changed by {whom} (its mode is {stat.S_IMODE(found.st_mode):04o}), and its "
+                f"contents would be run as {account_name(os.geteuid())}. If you trust it: "
                 f"chmod -R go-w {shlex.quote(_shown(self._path))}"
             )
 

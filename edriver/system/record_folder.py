@@ -17,7 +17,7 @@ from typing import Final
 from edriver.system.private_files import make_private
 
 RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE = "run.json", "events.jsonl", "trace.json", "failure.txt"
-"""The files in it: what was run; what happened, and how training went on; the same for Perfetto; of what it failed."""
+"""The files in it: what was run; what happened, and how training progressed; a trace for Perfetto; the failure."""
 
 USAGE_FILE = "usage.jsonl"
 """And what its hosts used over time."""

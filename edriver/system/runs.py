@@ -18,7 +18,7 @@ SOCKET_NAME: Final = "driver.sock"
 
 RUN_FOLDER_VARIABLE: Final = "EDRIVER_RUN_FOLDER"
 """The variable by which a driver's guard knows what the driver has started, ssh and discovery's script, and what these
-have; not the agents: they end by themselves when the driver is silent, and all that is theirs with them."""
+have; not the agents: they end on their own when the driver is silent, and all that is theirs with them."""
 
 _PEER_CREDENTIALS: Final = struct.Struct("3i")
 """What SO_PEERCRED answers: process, user, group."""

@@ -7,7 +7,7 @@ Most kernels give filters to everyone. Some, Linux 6.18.44 for one, give TCP soc
 What takes its place there needs no privilege:
 
 * A listener demands that all packets are signed (TCP_MD5SIG, tcp(7), RFC 2385), by a key that is kept nowhere. Nothing
-  new connects. Connections that exist have no such key and go on.
+  new connects. Connections that exist have no such key and continue.
 * A connection is not readable until as many bytes wait as its buffer may hold (SO_RCVLOWAT, socket(7); it has that from
   its listener, too). A caller who sends so many megabytes is heard.
 
@@ -119,7 +119,7 @@ def no_filters() -> str:
 def drop_resets(connection: socket.socket) -> None:
     """Keep a TCP connection from being reset by its peer, where there are filters.
 
-    A peer's kernel also sends a reset when the peer's process dies with bytes unread. This one's then goes on sending,
+    A peer's kernel also sends a reset when the peer's process dies with bytes unread. This one's then keeps sending,
     for as long as `give_up_after` says.
     """
     _attach(connection, _DROP_RESETS)

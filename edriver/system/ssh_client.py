@@ -59,16 +59,16 @@ def own_failure(host: str, stderr_lines: Sequence[str]) -> str:
 
 _ERROR_HINTS: Final = {
     "Permission denied": (
-        "it accepts none of this user's keys: see that `ssh {host} true` works without a question, or give "
+        "it accepts none of this user's keys: make sure that `ssh {host} true` works without a prompt, or give "
         "--ssh-identity-file"
     ),
     "REMOTE HOST IDENTIFICATION HAS CHANGED": (
-        "its host key is not the one in known_hosts: if that is right, ssh-keygen -R {host}, then connect once by hand"
+        "its host key is not the one in known_hosts: if that is right, ssh-keygen -R {host}, then connect once manually"
     ),
     "Host key verification failed": (
-        "its host key is not known here: connect once by hand (ssh {host}), or add it to known_hosts"
+        "its host key is not known here: connect once manually (ssh {host}), or add it to known_hosts"
     ),
-    "Could not resolve hostname": "its name is known neither to this machine nor to the ssh configuration",
+    "Could not resolve hostname": "neither this machine nor the ssh configuration knows its name",
     "Connection refused": "no sshd listens there: --ssh-port or the ssh configuration may name another port",
     "Too many authentication failures": "its sshd was offered too many keys: give --ssh-identity-file",
 }

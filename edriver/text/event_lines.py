@@ -10,7 +10,7 @@ A run's records have lines about the progress in between, ProgressSample of stat
 
     {"time": T, "progress": {"steps": "512", "step_rate": 20.1, ...}}
 
-What hosts used over time is in a file of its own, UsageSample of resources.proto:
+What hosts used over time is in a separate file, UsageSample of resources.proto:
 
     {"time": T, "hosts": {"a": {"cpu_cores": 3.71, ...}, ...}, "total": {...}, "host_count": 1}
 

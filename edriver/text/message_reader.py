@@ -1,7 +1,7 @@
 """Reads messages that edriver.text.event_lines has written, from what a JSON parser made of them.
 
-protobuf's own json_format finds out anew for each field of each message how it is written. Here that is done once for a
-field, which is several times as fast: a week of 1,000 workers has 10,000 samples, and 200,000 members of rounds.
+protobuf's own json_format finds out again for each field of each message how it is written. Here that is done once for
+a field, which is several times as fast: a week of 1,000 workers has 10,000 samples, and 200,000 members of rounds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def message_of(kind: type[Kind], parsed: object) -> Kind:
     try:
         return kind(**_arguments(_conversions(kind.DESCRIPTOR), parsed))
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"it is no {kind.DESCRIPTOR.name}: {error}") from None
+        raise ValueError(f"it is not a valid {kind.DESCRIPTOR.name}: {error}") from None
 
 
 def _arguments(conversions: dict[str, Convert | None], parsed: Any) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from edriver.v1 import pace_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
 
 ACTIVITIES: Final = {
-    pace_pb2.WORKER_ACTIVITY_UNSPECIFIED: "which does something unknown",
-    pace_pb2.WORKER_ACTIVITY_WAITING: "which waits",
-    pace_pb2.WORKER_ACTIVITY_LOADING: "which loads data",
+    pace_pb2.WORKER_ACTIVITY_UNSPECIFIED: "whose activity is unknown",
+    pace_pb2.WORKER_ACTIVITY_WAITING: "which is waiting",
+    pace_pb2.WORKER_ACTIVITY_LOADING: "which is loading data",
     pace_pb2.WORKER_ACTIVITY_COMPUTING: "which is",
-    pace_pb2.WORKER_ACTIVITY_EVALUATING: "which evaluates",
-    pace_pb2.WORKER_ACTIVITY_SAVING: "which saves a checkpoint",
-    pace_pb2.WORKER_ACTIVITY_COMMITTING: "which commits",
+    pace_pb2.WORKER_ACTIVITY_EVALUATING: "which is evaluating",
+    pace_pb2.WORKER_ACTIVITY_SAVING: "which is saving a checkpoint",
+    pace_pb2.WORKER_ACTIVITY_COMMITTING: "which is committing",
     pace_pb2.WORKER_ACTIVITY_STOPPED: "whose process is stopped (by a signal or a debugger)",
     pace_pb2.WORKER_ACTIVITY_SILENT: "which does not answer",
 }
@@ -35,7 +35,7 @@ MAX_NAMED: Final = 3
 
 
 def hold_up_text(hold_up: pace_pb2.HoldUp, now: float) -> str:
-    """No step for 23 s; all wait for rank 1 (b:0), which loads data at train.py:40 (main).
+    """No step for 23 s; all are waiting for rank 1 (b:0), which is loading data at train.py:40 (main).
 
     Args:
         hold_up: who is waited for.
@@ -45,22 +45,22 @@ def hold_up_text(hold_up: pace_pb2.HoldUp, now: float) -> str:
 
 
 def waited_for_text(hold_up: pace_pb2.HoldUp) -> str:
-    """All wait for rank 1 (b:0), which loads data at train.py:40 (main)."""
+    """All are waiting for rank 1 (b:0), which is loading data at train.py:40 (main)."""
     count, named = hold_up.waited_for_count, hold_up.waited_for[:MAX_NAMED]
     if not count:
-        return f"all {hold_up.waiting} wait in collectives for one another"
+        return f"all {hold_up.waiting} are waiting for one another in collectives"
     parts = [f"rank {each.rank} ({each.host}:{each.slot}), {activity_text(each)}" for each in named]
     more = f", and {count_text(count - len(named), 'other')}" if count > len(named) else ""
     text = f"{'; '.join(parts)}{more}"
-    return f"all wait for {text}" if hold_up.waiting else f"none waits for another: {text}"
+    return f"all are waiting for {text}" if hold_up.waiting else f"none is waiting for another: {text}"
 
 
 def activity_text(member: pace_pb2.WaitedFor) -> str:
-    """What a member does: which loads data at train.py:40 (main)."""
+    """What a member does: which is loading data at train.py:40 (main)."""
     words = ACTIVITIES[member.activity]
     if member.place:
         return f"{words} at {member.place}"
-    return "which computes" if member.activity == pace_pb2.WORKER_ACTIVITY_COMPUTING else words
+    return "which is computing" if member.activity == pace_pb2.WORKER_ACTIVITY_COMPUTING else words
 
 
 def straggler_text(straggler: pace_pb2.Straggler, now: float) -> str:
@@ -79,15 +79,15 @@ def straggler_text(straggler: pace_pb2.Straggler, now: float) -> str:
     excess = length_text(span_seconds(straggler.excess))
     return (
         f"{name} is {straggler.ratio:.1f} times slower than the median of the others{since}, "
-        f"{excess} a step: {REASONS[straggler.reason]}"
+        f"{excess} per step: {REASONS[straggler.reason]}"
     )
 
 
 def step_text(times: pace_pb2.StepTimes) -> str:
-    """120 ms a step: computing 80 ms, waiting 30 ms, loading 10 ms."""
+    """120 ms per step: computing 80 ms, waiting 30 ms, loading 10 ms."""
     step = length_text(span_seconds(times.step))
     loading = length_text(span_seconds(times.loading))
     if not times.HasField("waiting"):
-        return f"{step} a step, loading {loading}"
+        return f"{step} per step, loading {loading}"
     computing, waiting = (length_text(span_seconds(part)) for part in (times.computing, times.waiting))
-    return f"{step} a step: computing {computing}, waiting {waiting}, loading {loading}"
+    return f"{step} per step: computing {computing}, waiting {waiting}, loading {loading}"

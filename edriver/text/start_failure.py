@@ -18,7 +18,7 @@ def start_failure(program: str, error: OSError, wanted: str) -> str:
     """
     exists = os.access(program, os.F_OK)
     if error.errno == errno.ENOENT and not exists:
-        where = "there is no such file" if "/" in program else "there is no such file here, nor such a command on PATH"
+        where = "there is no such file" if "/" in program else "there is no such file here, and no such command on PATH"
         return f"{where}: give the path of {wanted}"
     if error.errno == errno.ENOENT:
         return f"its interpreter does not exist; its first line is {_first_line(program)}: correct that line"

@@ -40,7 +40,7 @@ def _of_host(usage: resources_pb2.HostUsage) -> Iterator[str]:
         busy = f"{100 * usage.gpu_utilization:.0f} %, " if usage.HasField("gpu_utilization") else ""
         yield f"GPUs {busy}{_share(usage.gpu_memory_bytes, usage.gpu_memory_limit_bytes)}"
     if usage.memory_kills:
-        yield f"{usage.memory_kills} killed for want of memory"
+        yield f"{usage.memory_kills} killed, out of memory"
 
 
 def worker_usage_text(usage: resources_pb2.WorkerUsage) -> str:

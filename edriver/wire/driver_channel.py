@@ -77,7 +77,7 @@ def target_of(drivers: Sequence[str]) -> str:
         ValueError: there is none.
     """
     if not drivers:
-        raise ValueError("the join config names no address of the driver")
+        raise ValueError("the join config contains none of the driver's addresses")
     if drivers[0].startswith("unix:"):
         return drivers[0]
     found: dict[str, list[str]] = {"ipv4": [], "ipv6": []}
@@ -85,7 +85,7 @@ def target_of(drivers: Sequence[str]) -> str:
         found["ipv4" if family == socket.AF_INET else "ipv6"].append(where)
     first = max(found, key=lambda kind: (bool(found[kind]), drivers[0] in found[kind]))
     if not found[first]:
-        raise ValueError(f"no address of the driver is known here: {', '.join(drivers)}")
+        raise ValueError(f"none of the driver's addresses can be resolved here: {', '.join(drivers)}")
     return f"{first}:{','.join(dict.fromkeys(found[first]))}"
 
 

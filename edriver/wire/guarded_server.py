@@ -108,7 +108,7 @@ class GuardedServer:
 
         def name(surplus: AcceptedSocket) -> None:
             self._log.warning(
-                "callers at port %s from %s, and perhaps others, have no token: their connections are closed",
+                "callers at port %s from %s, and perhaps others, showed no token: their connections are closed",
                 port,
                 surplus.where[0],
             )

@@ -78,7 +78,7 @@ class Link(Generic[M]):
 
     @property
     def state(self) -> LinkState:
-        """What another process goes on from: it gets again what is not durable."""
+        """What another process continues from: it gets again what is not safe."""
         return LinkState(self._sent, self._durable, tuple(self._unacknowledged))
 
     def restore(self, state: LinkState) -> None:

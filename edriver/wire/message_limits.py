@@ -66,7 +66,7 @@ def _word(limit: int) -> Rule:
 
 def _check_word(word: str, field: FieldDescriptor, limit: int) -> None:
     if len(word) > limit:
-        raise OutOfBoundsError(f"{_name(field)} has {len(word)} characters: {limit} are allowed")
+        raise OutOfBoundsError(f"{_name(field)} has {len(word)} characters: at most {limit} are allowed")
     if not word.isprintable():
         raise OutOfBoundsError(f"{_name(field)} has a control character in it: {word[:100]!a}")
 
@@ -81,7 +81,7 @@ def _text(message: Message, field: FieldDescriptor, value: str) -> None:
 def _data(limit: int) -> Rule:
     def rule(_message: Message, field: FieldDescriptor, value: bytes) -> None:
         if len(value) > limit:
-            raise OutOfBoundsError(f"{_name(field)} has {len(value)} bytes: {limit} are allowed")
+            raise OutOfBoundsError(f"{_name(field)} has {len(value)} bytes: at most {limit} are allowed")
 
     return rule
 
@@ -102,7 +102,7 @@ def _amount(_message: Message, field: FieldDescriptor, value: float) -> None:
 
 def _finite(_message: Message, field: FieldDescriptor, value: float) -> None:
     if not math.isfinite(value):
-        raise OutOfBoundsError(f"{_name(field)} is {value}, which is no number")
+        raise OutOfBoundsError(f"{_name(field)} is {value}, which is not a number")
 
 
 def _workers(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb2.WorkerHeartbeat]) -> None:
@@ -119,7 +119,7 @@ def _lines(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb2.
     _check_count(field, value, MAX_BATCH_LINES)
     longest = max(len(line.text) for line in value)
     if longest > MAX_LINE_BYTES:
-        raise OutOfBoundsError(f"OutputLine.text has {longest} bytes: {MAX_LINE_BYTES} are allowed")
+        raise OutOfBoundsError(f"OutputLine.text has {longest} bytes: at most {MAX_LINE_BYTES} are allowed")
 
 
 def _keep_reported(value: MutableMapping[str, float]) -> None:
@@ -174,7 +174,7 @@ def _name(field: FieldDescriptor) -> str:
 
 def _check_count(field: FieldDescriptor, value: Any, most: int) -> None:
     if len(value) > most:
-        raise OutOfBoundsError(f"{_name(field)} has {len(value)} items: {most} are allowed")
+        raise OutOfBoundsError(f"{_name(field)} has {len(value)} items: at most {most} are allowed")
 
 
 _RULES_BY_TYPE: Final[Mapping[int, Rule]] = {

@@ -120,7 +120,7 @@ class PortSockets:
         """
         sock = duplicate(fd, inode)
         if sock is None:
-            raise OSError("it is closed, or no descriptor is left to look at it")
+            raise OSError("it is closed, or no file descriptor is left to inspect it")
         with sock:
             if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
                 return None

@@ -26,7 +26,7 @@ def added(value: bytes | None, more: int) -> bytes:
     except ValueError:
         number = MAX_NUMBER + 1
     if abs(number) > MAX_NUMBER:
-        raise NotANumberError("the value is not a number to which something could be added")
+        raise NotANumberError("the value is not a number that can be added to")
     if abs(total := number + more) > MAX_NUMBER:
         raise NotANumberError(f"the sum would be beyond {MAX_NUMBER}, the largest number that a key may hold")
     return b"%d" % total

@@ -14,7 +14,7 @@ MEMBER_FILE: Final = "member.pem"
 
 
 def write_tls_files(credentials: agent_pb2.WorkerCredentials, folder: Path) -> Path:
-    """Write them into a folder of their own below this one, for this user's eyes only; returns that.
+    """Write them into a separate folder below this one, for this user's eyes only; returns that.
 
     Raises:
         OSError: that cannot be done.

@@ -1,9 +1,8 @@
 """What holds for a worker's process as a whole: one object, made once, which stands in `current`.
 
-What a script calls without an object of edriver's looks there: `edriver.rank()` and its kin, below, `edriver.phase`, a
-sampler that it makes. The parts of the rounds are given it. A test puts a context of its own in its place. A forked
-child inherits its parent's: a data loader's process answers as the worker does. A process that was started anew has an
-empty one.
+What a script calls without an object of edriver's (`edriver.rank()`, `edriver.phase`, a sampler that it makes) looks
+there; the parts of the rounds are given it. A test puts its own context in its place. A forked child inherits its
+parent's: a data loader's process answers as the worker does. A process that was started again has an empty one.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class CurrentPlace:
             return SINGLE_WORKER
         if (pid := owner()) is not None:
             raise RuntimeError(
-                f"this process has no rank: the worker that has started it (process {pid}) has one, and can pass it on"
+                f"this process has no rank: the worker that started it (process {pid}) has one, and can pass it on"
             )
         raise RuntimeError(
             "this worker has no rank yet: ranks are assigned when a round begins, so ask for them inside the function "

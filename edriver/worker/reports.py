@@ -109,11 +109,11 @@ def with_reports(before: Mapping[str, float], values: Mapping[str, float]) -> di
     """
     reported = {**before, **{name: float(value) for name, value in values.items()}}
     if len(reported) > MAX_VALUE_NAMES:
-        raise ValueError(f"report() takes up to {MAX_VALUE_NAMES} names, and was given {len(reported)}")
+        raise ValueError(f"report() takes up to {MAX_VALUE_NAMES} names, but got {len(reported)}")
     for name in values:
         if not is_reported_name(name):
             raise ValueError(
-                f"report() takes names of printable characters, {MAX_REPORTED_NAME_LENGTH} at most, and was given "
+                f"report() takes names of printable characters, {MAX_REPORTED_NAME_LENGTH} at most, but got "
                 f"{name[:100]!a}"
             )
     return reported

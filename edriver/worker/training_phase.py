@@ -20,7 +20,7 @@ def phase(name: str) -> Iterator[None]:
     """Declare the phase of the enclosed code, so that `--stall-timeout PHASE=SECONDS` applies to it.
 
     Args:
-        name: "eval" or "save"; also "init", "step" or "commit", which edriver declares by itself.
+        name: "eval" or "save"; also "init", "step" or "commit", which edriver declares on its own.
 
     Raises:
         ValueError: there is no phase of this name.
@@ -28,7 +28,7 @@ def phase(name: str) -> Iterator[None]:
     try:
         chosen = Phase(name)
     except ValueError:
-        raise ValueError(f"there is no phase {name!r}: it is one of {', '.join(Phase)}") from None
+        raise ValueError(f"unknown phase {name!r}: choose one of {', '.join(Phase)}") from None
     current = context.current.phase
     before = current.change(chosen)
     try:

@@ -2,7 +2,7 @@
 
 python demo.py [--out FOLDER]
 
-Each of the names localhost, 127.0.0.1 and 127.0.0.2 is a host of its own to edriver, with an agent of its own. Ends
+Each of the names localhost, 127.0.0.1 and 127.0.0.2 is a separate host to edriver, with its own agent. Ends
 with the exit code of edriver, after the picture of the run has been drawn.
 """
 

@@ -109,7 +109,7 @@ NAMES = [
 """Names that are no names."""
 
 FAILED = "edriver: discovery: poll failed, keeping 1 host, 2 slots: host discovery script "
-EMPTY = "edriver: discovery: poll failed, keeping 1 host, 2 slots: an answer without any host is believed only when "
+EMPTY = "edriver: discovery: poll failed, keeping 1 host, 2 slots: an answer without any hosts is believed only when "
 AGAIN = "edriver: discovery: discovery answers again: "
 
 

@@ -36,11 +36,11 @@ def test_its_ports_are_waited_for_and_the_run_goes_on(tmp_path: Path) -> None:
                 waiting.line(said)
                 waiting.process.send_signal(signal.SIGINT)
                 assert waiting.end() == 130
-                assert "SIGINT: the run goes on" in waiting.text
+                assert "SIGINT: the run continues" in waiting.text
                 again = resumed(run, tmp_path)
                 again.line(said)
             again.line("another driver has taken over")
-            again.line(f"the run goes on without metrics: .* at 127.0.0.1:{metrics}: Address already in use")
+            again.line(f"the run continues without metrics: .* at 127.0.0.1:{metrics}: Address already in use")
             again.line("rank 0 passed step ")
             again.process.send_signal(signal.SIGINT)
             assert again.end() == 130, again.text

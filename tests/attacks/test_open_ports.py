@@ -62,7 +62,7 @@ def test_1300_strangers_at_ulimit_1024_cost_no_event_and_keep_no_host_out(tmp_pa
         run.line("rank 1 passed step 5")
         for _ in range(STRANGERS):
             strangers.enter_context(socket.create_connection(("127.0.0.1", port_of(run)), BOUND))
-        run.line("have no token: their connections are closed")
+        run.line("showed no token: their connections are closed")
         after = len(run.lines)
         os.kill(run.pids()[1], signal.SIGKILL)
         run.line(r"rank 0 of 1 .* at step", after)
@@ -129,7 +129,7 @@ def test_a_holder_of_the_agents_token_speaks_for_no_other_host(tmp_path: Path) -
             ]
             answers = holder.says(run_id, *forged, host="evil", slots=1)
             assert next(answers).welcome.secret
-            run.line("the agent of host evil speaks of worker 1, which is none of its own: that is left out")
+            run.line("the agent of host evil reports on worker 1, which it does not own: that is left out")
         after = len(run.lines)
         run.line("host evil is lost", after)
         run.line(r"rank 1 passed step \d+", len(run.lines))

@@ -374,7 +374,7 @@ def test_a_resumed_run_does_not_use_a_folder_that_was_laid_in_the_place_of_its_o
         give_away(own)
     refused = edriver(records, "resume", f"records/{RUN_ID}")
     assert refused.end() == 1
-    assert re.search(rf"failed: the run's folder is not used: {own} (is a symbolic link|belongs to )", refused.text)
+    assert re.search(rf"failed: the run's folder cannot be used: {own} (is a symbolic link|belongs to )", refused.text)
     assert "Traceback" not in refused.text
     assert (records.parent / "precious" / "driver.sock").exists()
     assert not (records.parent / "taken").exists()

@@ -279,8 +279,8 @@ def test_no_etcd_is_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("text", "environ", "sentence"),
     [
-        ("etcd1:2379", {}, "are no URLs of etcd"),
-        ("http://a:1,https://b:2", {}, "are no URLs of etcd"),
+        ("etcd1:2379", {}, "are not URLs of etcd"),
+        ("http://a:1,https://b:2", {}, "are not URLs of etcd"),
         ("https://a", {"ETCDCTL_CACERT": "/nowhere"}, "ETCDCTL_CACERT=/nowhere: No such file"),
         ("https://a", {"ETCDCTL_CERT": __file__}, "go together"),
     ],

@@ -50,7 +50,7 @@ def test_a_driver_that_was_stopped_finds_itself_replaced(cluster: Cluster, tmp_p
         both.run.process.send_signal(signal.SIGCONT)
         assert both.run.process.wait(BOUND) == 75
         both.run.line(
-            r"this driver leaves run \S+, which goes on without it: its lease in etcd has expired, .* has it now"
+            r"this driver leaves run \S+, which continues without it: its lease in etcd has expired, .* has it now"
         )
         assert both.standby.end() == 0, both.standby.text
         assert [code for code, _ in both.agents.end()] == [0, 0]
@@ -63,8 +63,8 @@ def test_a_run_has_one_driver_and_its_end_is_that_of_the_standby(cluster: Cluste
     with pair(cluster, tmp_path, EPOCHS="40000") as both:
         second = edriver("-np", "1", "--run", "big", "--etcd", cluster.urls, *TRAIN)
         assert second.returncode == 2
-        assert "edriver: run big has a driver: " in second.stderr
-        assert "Give --standby to have this one wait until that is gone" in second.stderr
+        assert "edriver: run big already has a driver: " in second.stderr
+        assert "Give --standby to wait until that driver is gone" in second.stderr
         other = Standby(both.standby_command, tmp_path)
         other.line("standing by for run big")
         other.process.send_signal(signal.SIGINT)

@@ -48,7 +48,7 @@ def test_of_damaged_bytes_one_sentence_says_so(source: random.Random) -> None:
         event = event_from_bytes(damaged)
     except ValueError as error:
         sentence = str(error)
-        assert sentence.startswith("it is no event")
+        assert sentence.startswith("it is not an event")
         assert len(sentence) < 1000
     else:
         assert type(event).__module__ == events.__name__

@@ -90,4 +90,4 @@ def test_a_host_without_the_interface_is_reported(tmp_path: Path) -> None:
         link_again(there.hosts[:2], "fast", "10.214.0.")
         flags = ["-np", "2", "-H", "host1:1,host2:1", "--network-interface", "fast", "--start-timeout", "5"]
         with there.running([*flags, *TRAIN], tmp_path) as run:
-            run.line("host2.* there is no interface 'fast' with an address here")
+            run.line("host2.* no network interface 'fast' with an address exists here")

@@ -249,7 +249,7 @@ async def test_a_signal_before_the_machine_is_preempted_is_reported_to_the_drive
         on.driver.start_worker(1)
         await on.driver.numbers(2)
         on.agent.signal(signal.SIGUSR1)
-        await on.driver.until(lambda: leaving(on.driver) == ["its agent got SIGUSR1"])
+        await on.driver.until(lambda: leaving(on.driver) == ["its agent received SIGUSR1"])
         on.driver.stop_worker(1, grace=AMPLE)
         assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
         on.driver.shut_down(grace=0)
@@ -263,7 +263,7 @@ async def test_sigterm_is_reported_to_the_driver_and_a_second_one_ends_the_worke
         ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
         on.agent.signal(signal.SIGINT)  # the driver's business
         on.agent.signal(signal.SIGTERM)
-        await on.driver.until(lambda: leaving(on.driver) == ["its agent got SIGTERM"])
+        await on.driver.until(lambda: leaving(on.driver) == ["its agent received SIGTERM"])
         on.agent.signal(signal.SIGTERM)
         assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
         assert await on.agent.exit_code() == 143

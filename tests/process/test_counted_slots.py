@@ -78,7 +78,7 @@ def test_a_variable_of_torchrun_counts_and_others_are_named(tmp_path: Path, envi
     with running([*PRINT_PLACE[1:]], tmp_path, {**environ, **kubeflow}) as run:
         assert run.end() == 0, run.text
         assert len(places(run.text)) == 3
-        assert "edriver: PET_NNODES, PET_RDZV_ENDPOINT: set for torchrun, and without effect here" in run.text
+        assert "edriver: PET_NNODES, PET_RDZV_ENDPOINT: set for torchrun, and ignored here" in run.text
 
 
 def test_the_maximum_limits_the_workers_and_cores_count_where_there_is_no_gpu(
@@ -103,7 +103,7 @@ def test_hosts_of_a_script_are_counted_as_they_come(tmp_path: Path, environ: dic
     flags = ["-np", "1", "--host-discovery-script", str(hosts.script)]
     with running([*flags, *TRAIN], tmp_path, {**environ, "EPOCHS": "20000"}) as run:
         run.line("rank 0 of 1 .* at step")
-        run.line("host bare is not used: it has no NVIDIA GPU that workers may use")
+        run.line("host bare is not used: it has no NVIDIA GPUs that workers may use")
         run.line("host nowhere is not used: no sshd listens there")
         asked = [sys.executable, "-m", "edriver", "status", "--run", run.id, "--json"]
         status = json.loads(subprocess.run(asked, capture_output=True, check=True, timeout=60).stdout)
@@ -121,7 +121,9 @@ def test_hosts_of_a_script_are_counted_as_they_come(tmp_path: Path, environ: dic
         pytest.param(["-np", "auto", "-H", "nowhere:auto,big:gpu"], "host nowhere is not used: no sshd", id="no-sshd"),
         pytest.param(["--nproc-per-node", "xpu"], "'xpu' is neither a whole number nor one of gpu, cpu", id="xpu"),
         pytest.param(
-            ["-np", "auto", "--hosts-dial-in", "--credentials", "c"], "how many slots these hosts have is", id="dial-in"
+            ["-np", "auto", "--hosts-dial-in", "--credentials", "c"],
+            "the number of slots of these hosts is",
+            id="dial-in",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             run.process.send_signal(signal.SIGINT)
             assert run.end() == 130
             expect(page.locator("#state-word")).to_have_text("stopped", timeout=WAIT)
-            expect(page.locator("#doing")).to_have_text("the driver got SIGINT")
+            expect(page.locator("#doing")).to_have_text("the driver received SIGINT")
             expect(size).to_have_text("0")
             with page.expect_download(timeout=WAIT) as download:
                 page.locator("#save-csv").click()

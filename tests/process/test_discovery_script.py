@@ -216,7 +216,7 @@ def test_failures_of_a_script_are_explained(
     ("script", "message"),
     [
         pytest.param("/no/such/script.sh", "there is no such file: give the path", id="missing"),
-        pytest.param("no-such-command", "no such file here, nor such a command on PATH", id="missing-command"),
+        pytest.param("no-such-command", "no such file here, and no such command on PATH", id="missing-command"),
         pytest.param("/", "is a directory: give the path", id="directory"),
         pytest.param("", "is empty: give the path", id="empty"),
         pytest.param("echo 'a", "is neither a file nor a command", id="open-quote"),

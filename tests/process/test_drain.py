@@ -80,7 +80,7 @@ def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Sig
     with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         staying, after = all_train(run), len(run.lines)
         os.kill(agent_of(run, "127.0.0.1"), number)
-        run.line(rf"host 127\.0\.0\.1 is drained: its agent got {number.name}", after)
+        run.line(rf"host 127\.0\.0\.1 is drained: its agent received {number.name}", after)
         goes_on_without(run, staying, after)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
@@ -101,7 +101,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         pytest.param(["drain", "nowhere"], "this run has no host 'nowhere'; it has localhost", id="host"),
         pytest.param(["drain", "localhost:7"], "host localhost has 1 slot, counted from 0", id="slot"),
         pytest.param(["drain", "localhost"], "this leaves 0 slots; the run needs 1 (--min-np", id="the-last"),
-        pytest.param(["drain", "localhost:x"], "'localhost:x' is no HOST or HOST:SLOT", id="no-slot"),
+        pytest.param(["drain", "localhost:x"], "'localhost:x' is neither HOST nor HOST:SLOT", id="no-slot"),
     ],
 )
 def test_drains_that_are_refused(waiting: Run, words: list[str], sentence: str) -> None:
@@ -115,7 +115,7 @@ def test_drains_that_are_refused(waiting: Run, words: list[str], sentence: str) 
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     refused = edriver("drain", "localhost", "--run", "nosuchrun", environ={"TMPDIR": str(tmp_path)})
     assert refused.returncode == 1
-    assert re.search("no run of yours is on this machine|there is no run 'nosuchrun' of yours here", refused.stderr)
+    assert re.search("you have no run on this machine|you have no run 'nosuchrun' here", refused.stderr)
 
 
 def test_a_run_that_has_ended_is_not_denied(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_discovery_script_that_cannot_run_ends_the_start_at_once(
     assert failed.returncode == 1
     first, records, *_, last, where, report = failed.stderr.splitlines()
     assert first.startswith("edriver: run ")
-    assert "; elastic mode (the command names no Python script whose source could be read; " in first
+    assert "; elastic mode (the command does not name a Python script whose source could be read; " in first
     assert records.startswith("edriver: records: ")
     assert where == records
     assert report == f"edriver: for a report: edriver report {Path(records).name}"
@@ -232,7 +232,7 @@ def test_a_signal_ends_the_run_in_good_order(edriver: Command, number: signal.Si
         out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == code
     assert out.count("saved") == 2
-    assert f"edriver: stopped: the driver got {number.name}\n" in err
+    assert f"edriver: stopped: the driver received {number.name}\n" in err
     assert all(gone(pid) for pid in workers)
     assert edriver.left() == []
 

@@ -36,7 +36,7 @@ def test_an_exit_hook_that_hangs_fails_the_run_by_its_own_bound(tmp_path: Path) 
 
 def test_a_shell_that_goes_on_after_a_script_that_ended_well(tmp_path: Path) -> None:
     with running([*SHORT, "sh", "-c", f"{shlex.join(ENDING)}; sleep 3600"], tmp_path) as run:
-        run.line("its command went on for 2 s after the script had ended well")
+        run.line("its command kept running for 2 s after the script had succeeded")
         assert run.end() == 0, run.text
         assert run.gone(), run.left_behind()
 

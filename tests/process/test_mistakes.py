@@ -59,7 +59,7 @@ def test_a_script_that_catches_what_leads_to_the_next_round(tmp_path: Path) -> N
         os.kill(run.pids()[1], signal.SIGKILL)
         run.line("caught PeerLostError")
         run.line(
-            r"SwallowedInterruptError: worker 1 \(rank 0\) went on in a round that is over: the script caught "
+            r"SwallowedInterruptError: worker 1 \(rank 0\) continued in a round that is over: the script caught "
             r"PeerLostError, raised by the boundary at .*mistakes.py:\d+, and called again at .*mistakes.py:\d+\."
         )
         assert run.end() == 1, run.text
@@ -79,7 +79,8 @@ def test_a_script_that_catches_the_loss_of_a_peer_around_a_step_is_shown(tmp_pat
 def test_a_thread_that_keeps_a_process_from_ending_is_named(tmp_path: Path) -> None:
     with running(["-np", "2", *MISTAKES], tmp_path, {"MISTAKE": "thread"}) as run:
         run.line(
-            r"\[1\]<stderr>:the script has ended, and this process waits for its thread uploader, which is no daemon$"
+            r"\[1\]<stderr>:the script has ended, and this process waits for its thread uploader, which is not a "
+            r"daemon$"
         )
         run.line(r"\[1\]<stderr>:thread uploader:$")
         run.line(r"\[1\]<stderr>:  File \".*threading.py\", line \d+, in wait$")

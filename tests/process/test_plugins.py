@@ -71,7 +71,7 @@ def test_the_launcher_of_the_how_to_reports_why_it_fails(tmp_path: Path, environ
     environ["PATH"] = str(tmp_path / "bin")  # this machine may have Slurm
     line = ["-np", "1", "--start-timeout", "2", "--discovery", "allocation", "--launcher", "srun", *TRAIN]
     with running(line, tmp_path, environ) as run:
-        run.line("there is no srun here: start edriver inside a Slurm allocation")
+        run.line("srun was not found: start edriver inside a Slurm allocation")
         assert run.end() == 1
 
 

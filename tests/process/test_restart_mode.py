@@ -84,7 +84,7 @@ def test_no_place_counts_work_that_may_have_been_thrown_away_as_good(tmp_path: P
         run.line("rank 2 passed step 5$", after=run.lines.index(ended.string))
         status = edriver("status", "--run", run.id, environ=state).stdout
         assert re.search(r"^goodput not known: unknown \S+ m?s, recovering .*booting", status, re.MULTILINE), status
-        assert "; steps lost not known\n" in status
+        assert "; number of lost steps not known\n" in status
         assert "step 0" not in status
         with urllib.request.urlopen(url, timeout=BOUND) as answer:
             shown = answer.read().decode()
@@ -96,7 +96,7 @@ def test_no_place_counts_work_that_may_have_been_thrown_away_as_good(tmp_path: P
         assert run.lines[-3].startswith("edriver: done: 2 rounds, 1 failure survived, ")
         assert "goodput" not in run.text
         report = edriver("report", run.id, "--output", str(tmp_path / "report.html"), environ=state).stdout
-        assert "goodput       not known: no step is seen in restart mode\n" in report
+        assert "goodput       not known: edriver sees no steps in restart mode\n" in report
         assert re.search(r"time spent +unknown", report)
         assert "made again" not in report
         assert "reached" not in report

@@ -152,15 +152,16 @@ def test_a_journal_that_is_refused_is_left_as_it_is_and_so_is_its_run(tmp_path: 
         _harm(path)
         assert _refusal(run, tmp_path, path) == (
             f"edriver resume: the journal {path} is damaged (...), so the run cannot be resumed: its hosts end their "
-            "workers after --driver-timeout. Remove the journal, and the same command line starts anew"
+            "workers after --driver-timeout. Remove the journal, and the same command line starts a new run"
         )
         whole.chmod(0o600)
         whole.replace(path)
         _execute(path, "INSERT INTO orders (what) VALUES ('StopAt 0123456789abcdef')")
         assert _refusal(run, tmp_path, path) == (
-            f"edriver resume: the run of the journal {path} is not taken over: edriver {VERSION} would have ordered "
-            f"nothing where edriver {VERSION} ordered StopAt, and its agents have that. Resume it with the latter "
-            f"(...), which writes down where the run stands; kill that driver, and {VERSION} can take over"
+            f"edriver resume: the run of the journal {path} cannot be taken over: edriver {VERSION} would have ordered "
+            f"nothing where edriver {VERSION} ordered StopAt, and the agents have already followed that order. Resume "
+            f"the run with edriver {VERSION} (...), which saves the run's state; then kill that driver, and {VERSION} "
+            "can take over"
         )
         _execute(path, "DELETE FROM orders WHERE what LIKE 'StopAt %'")
         resumed = Resumed(run, tmp_path)
@@ -209,7 +210,7 @@ def test_the_same_command_line_starts_a_named_run_and_resumes_it(tmp_path: Path)
         pids = run.pids()
         with running(named, tmp_path, environ_of(tmp_path)) as second:
             assert second.end() == 2
-            assert "edriver: --run: run nightly has a driver" in second.text
+            assert "edriver: --run: run nightly already has a driver" in second.text
         kill(run)
         with running(named, tmp_path, environ_of(tmp_path)) as again:
             again.line(f"run {run.id}: resumed by driver 2 of it")

@@ -73,8 +73,8 @@ def test_credentials_of_another_run_do_not_let_in(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         pytest.param(None, "cannot be read: No such file", id="missing"),
-        pytest.param("{}", "has no credentials of a run", id="something-else"),
-        pytest.param('{"run_id": "a", "authority": {}}', "has no credentials of a run", id="half"),
+        pytest.param("{}", "does not contain the credentials of a run", id="something-else"),
+        pytest.param('{"run_id": "a", "authority": {}}', "does not contain the credentials of a run", id="half"),
     ],
 )
 def test_a_file_that_is_none(tmp_path: Path, text: str | None, sentence: str) -> None:

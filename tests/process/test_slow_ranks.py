@@ -105,7 +105,7 @@ def test_one_that_is_stopped_is_named_within_two_seconds(paced: Paced) -> None:
         assert status.hold_up.waiting == 1
         assert took - began < 2.0 + 5.0 * (os.getloadavg()[0] > 8.0)  # as a rule 1.2 s
         assert abs(status.hold_up.start_time.ToNanoseconds() / 1e9 - began) < 0.5
-        text = r"no step for \d s; all wait for rank 1 \(localhost:1\), whose process is stopped"
+        text = r"no step for \d s; all are waiting for rank 1 \(localhost:1\), whose process is stopped"
         # Within this process: were Python to start for each question, a busy machine would not get to the last of them
         # before the worker's lease is over.
         assert re.search(text, status_command(["--run", paced.run.id]))
@@ -222,9 +222,11 @@ def test_the_page_says_it_and_shows_where_a_worker_stands(paced: Paced, browser:
         pid = paced.run.pids()[1]
         os.kill(pid, signal.SIGSTOP)
         try:
-            text = re.compile(r"^no step for \d+ s; all wait for rank 1 \(localhost:1\), whose process is stopped")
+            text = re.compile(
+                r"^no step for \d+ s; all are waiting for rank 1 \(localhost:1\), whose process is stopped"
+            )
             expect(page.locator("#trouble")).to_have_text(text, timeout=WAIT)
-            expect(page.locator("#log")).to_contain_text("all wait for rank 1")
+            expect(page.locator("#log")).to_contain_text("all are waiting for rank 1")
             page.focus("#stacks-of")
             page.select_option("#stacks-of", "localhost:1")
             page.click("#stacks-ask")

@@ -139,10 +139,10 @@ def _read(path: Path) -> str:
     [
         pytest.param(
             Path(sys.executable).parent,
-            "it has no Python that runs at .*: edriver's has to be at the same path on all hosts",
+            "no Python can be run there at .*: edriver's Python must be at the same path on all hosts",
             id="python",
         ),
-        pytest.param(SITE_PACKAGES, "has no edriver there: pip install edriver==", id="edriver"),
+        pytest.param(SITE_PACKAGES, "has no edriver installed there: pip install edriver==", id="edriver"),
         pytest.param(None, "the workers' folder .* cannot be entered", id="the-scripts-folder"),
     ],
 )
@@ -167,13 +167,13 @@ def test_a_host_whose_edriver_speaks_another_protocol(tmp_path: Path) -> None:
 def test_a_key_that_the_host_does_not_accept(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
         there.ssh.identity.with_suffix(".pub").write_text("")
-        fails(there, tmp_path, "it accepts none of this user's keys: see that `ssh host1 true` works")
+        fails(there, tmp_path, "it accepts none of this user's keys: make sure that `ssh host1 true` works")
 
 
 def test_a_host_that_ssh_does_not_know(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
         there.ssh.known_hosts.write_text("")
-        fails(there, tmp_path, r"its host key is not known here: connect once by hand \(ssh host1\)")
+        fails(there, tmp_path, r"its host key is not known here: connect once manually \(ssh host1\)")
 
 
 def test_the_port_and_the_key_can_be_given(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_host_behind_a_jump_host(tmp_path: Path) -> None:
 
 def test_a_host_name_that_does_not_resolve(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
-        fails(there, tmp_path, "its name is known neither to this machine nor to the ssh", host="no-such-host.invalid")
+        fails(there, tmp_path, "neither this machine nor the ssh configuration knows", host="no-such-host.invalid")
 
 
 def test_hosts_are_reached_side_by_side(tmp_path: Path) -> None:
@@ -245,4 +245,4 @@ def test_slots_are_counted_on_each_host(tmp_path: Path) -> None:
 def test_a_host_that_cannot_be_counted_is_named(tmp_path: Path) -> None:
     with site(tmp_path) as there, there.running(["-np", "auto", "-H", "host1:1,host9:auto", *TRAIN], tmp_path) as run:
         assert run.end() == 2, run.text
-        assert "host host9 is not used: its name is known neither to this machine nor to the ssh" in run.text
+        assert "host host9 is not used: neither this machine nor the ssh configuration knows its name" in run.text

@@ -88,4 +88,4 @@ def test_it_follows_a_run_to_its_end(tmp_path: Path, top_of: Callable[[Run], Ter
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         run_id = run.id
-        terminal.until(f"run {run_id} has ended: the driver got SIGINT", "top ended by 0")
+        terminal.until(f"run {run_id} has ended: the driver received SIGINT", "top ended by 0")

@@ -15,7 +15,7 @@ def test_a_worker_is_killed(tmp_path: Path) -> None:
     script = [sys.executable, str(SCRIPTS / "unknown_layout.py")]
     with running(["-np", "3", "--min-np", "1", *script], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 2 passed step 5")
-        assert len(re.findall(r"does not work here: no Gloo device is found in /proc/self/fdinfo", run.text)) == 3
+        assert len(re.findall(r"does not work here: no Gloo device was found in /proc/self/fdinfo", run.text)) == 3
         first = run.pids()
         seen = len(run.lines)
         os.kill(first[2], signal.SIGKILL)

@@ -51,7 +51,7 @@ def test_it_speaks_for_its_own_workers_only(kind: str, caplog: pytest.LogCapture
 
     serve(work)
     message = [record.getMessage() for record in caplog.records if record.name == "edriver.driver"]
-    assert message == ["the agent of host a speaks of worker 2, which is none of its own: that is left out"]
+    assert message == ["the agent of host a reports on worker 2, which it does not own: that is left out"]
 
 
 def test_lines_of_other_agents_workers_are_left_out() -> None:
@@ -134,10 +134,12 @@ def test_a_host_that_dials_in_gets_a_secret_and_shows_it_from_then_on() -> None:
     [
         pytest.param({"slots": 4294967295}, "Hello.slots is 4294967295: at most 4096 is allowed", id="slots"),
         pytest.param({"slots": 0}, "the number of slots (--slots) of host h is 0: a host has 1 to 4096", id="no-slots"),
-        pytest.param({"host": "x" * 300}, "Hello.host has 300 characters: 253 are allowed", id="long-host"),
+        pytest.param({"host": "x" * 300}, "Hello.host has 300 characters: at most 253 are allowed", id="long-host"),
         pytest.param({"host": "a\x1b[2J"}, "Hello.host has a control character in it", id="control-character"),
-        pytest.param({"host": "../../etc"}, "'../../etc', which is no host's name", id="a-path"),
-        pytest.param({"version": "9" * 2000}, "Hello.version has 2000 characters: 1024 are allowed", id="version"),
+        pytest.param({"host": "../../etc"}, "'../../etc', which is not a host name", id="a-path"),
+        pytest.param(
+            {"version": "9" * 2000}, "Hello.version has 2000 characters: at most 1024 are allowed", id="version"
+        ),
     ],
 )
 def test_a_hello_out_of_bounds_is_refused_by_a_sentence(hello: dict[str, Any], sentence: str) -> None:

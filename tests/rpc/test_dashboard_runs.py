@@ -241,7 +241,7 @@ def test_what_the_page_shows_first(
 
 def test_a_run_that_is_nowhere_is_named(root: Path) -> None:
     flags: argparse.Namespace = parser().parse_args(["--run", "dddddddd", "--records", str(root)])
-    with pytest.raises(RunError, match="no run dddddddd goes on, and there are no records of a run dddddddd"):
+    with pytest.raises(RunError, match="no run dddddddd is in progress, and there are no records of a run dddddddd"):
         dashboard._shown(flags)
 
 

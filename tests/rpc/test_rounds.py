@@ -309,7 +309,9 @@ def test_a_script_that_catches_the_interrupt_gets_an_error(agent: Agent, end: st
     agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=3)))
     go.set()
     text = agent.hear("worker_failed").worker_failed.traceback
-    assert "SwallowedInterruptError: worker 7 (rank 0) went on in a round that is over: the script caught Hosts" in text
+    assert (
+        "SwallowedInterruptError: worker 7 (rank 0) continued in a round that is over: the script caught Hosts" in text
+    )
     assert f"raised by the boundary at {__file__}:" in text
     assert (f"called again at {__file__}:" if end == "goes on" else "and returned from its function") in text
     assert isinstance(outcome.get(timeout=BOUND), SwallowedInterruptError)

@@ -179,8 +179,8 @@ def test_a_new_connection_ends_the_old_one() -> None:
     ("run_id", "host", "agent_id", "sentence"),
     [
         pytest.param("other", "a", 1, "this is the driver of run run, not of 'other'", id="another-run"),
-        pytest.param("run", "a", 2, "agent 2 was given up, or never was of this run", id="unknown-agent"),
-        pytest.param("run", "b", 1, "agent 1 is the one of host a, not of 'b'", id="another-host"),
+        pytest.param("run", "a", 2, "agent 2 was given up, or never belonged to this run", id="unknown-agent"),
+        pytest.param("run", "b", 1, "agent 1 belongs to host a, not to 'b'", id="another-host"),
     ],
 )
 def test_strangers_are_refused(run_id: str, host: str, agent_id: int, sentence: str) -> None:
@@ -211,7 +211,7 @@ def test_a_stream_that_does_not_begin_with_hello_is_refused() -> None:
         stream = made.stub().Connect()
         await stream.write(exited(1))
         assert await stream.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert "begins with Hello" in (await stream.details() or "")
+        assert "begin with Hello" in (await stream.details() or "")
 
     serve(work)
 

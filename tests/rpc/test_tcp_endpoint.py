@@ -327,7 +327,7 @@ def test_callers_without_a_token_are_disconnected_and_one_with_a_token_stays(
 
     soon(work())
     assert len(driver_log(caplog)) == 1
-    assert "from 127.0.0.1, and perhaps others, have no token: their connections are closed" in driver_log(caplog)[0]
+    assert "from 127.0.0.1, and perhaps others, showed no token: their connections are closed" in driver_log(caplog)[0]
 
 
 def test_a_caller_that_keeps_calling_without_a_token_stays_unauthenticated(monkeypatch: pytest.MonkeyPatch) -> None:

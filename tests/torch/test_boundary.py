@@ -262,7 +262,7 @@ def test_a_state_too_large_to_keep_leads_back_to_the_commit_and_is_reported_once
     assert not state.clean
     (message,) = (record.getMessage() for record in caplog.records)
     assert message.startswith(
-        "the state's 'history' is kept by commits only: it is larger than 4 KB; until it is smaller"
+        "the state's 'history' is only kept by commits: it is larger than 4 KB; until it is smaller"
     )
     state.history = []
     state.commit()

@@ -117,7 +117,10 @@ def test_a_checkpoint_that_brings_other_hyperparameters_names_them_in_a_line(
     edited.scheduler.step_size = 5
     edited.load_checkpoint()
     (line,) = said(caplog)
-    assert "the checkpoint of step 3 has other values than the script has set, and replaces them: " in line
+    assert (
+        "the checkpoint of step 3 has values that differ from those that the script has set, and replaces them: "
+        in line
+    )
     assert "optimizer group 0 weight_decay 0.01 (the script: 0.5)" in line
     assert "optimizer group 1 lr 0.2 (the script: 0.7)" in line
     assert "scheduler step_size 2 (the script: 5)" in line

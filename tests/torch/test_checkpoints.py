@@ -188,11 +188,11 @@ def test_one_that_another_account_has_written_is_not_unpickled(
     assert state.steps_made == 1
     assert re.search(
         rf"checkpoint-000002 cannot be loaded: .*checkpoint-000002 belongs to user ID {OTHER_ACCOUNT}, "
-        r"and .*the one before it is taken",
+        r"and .*using the one before it",
         caplog.text,
     )
     shutil.rmtree(tmp_path / "c" / "checkpoint-000001")
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .*make a copy of your own \(cp -r\)"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*make your own copy \(cp -r\)"):
         new_state(tmp_path / "c").load_checkpoint()
 
 
@@ -236,13 +236,13 @@ def test_what_it_writes_can_be_loaded_whatever_the_umask(tmp_path: Path) -> None
 
 
 def test_where_none_can_be_loaded_the_error_says_why(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no whole one is there"):
+    with pytest.raises(CheckpointError, match="there is no whole one"):
         new_state(tmp_path).load_checkpoint()
 
 
 def test_one_of_another_state_is_refused(tmp_path: Path) -> None:
     train(new_state(tmp_path), 1)
-    with pytest.raises(CheckpointError, match=r"is of another state: .*'epoch'.*another folder"):
+    with pytest.raises(CheckpointError, match=r"belongs to another state: .*'epoch'.*another folder"):
         new_state(tmp_path, epoch=1).load_checkpoint()
     model = torch.nn.Linear(2, 2)
     other = new_state(tmp_path)

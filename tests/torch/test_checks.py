@@ -60,7 +60,7 @@ def test_a_process_that_cannot_count_names_anew_ends_only_after_a_build_that_fai
         raise RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
 
     monkeypatch.setattr(torch_groups, "init", breaks)
-    with pytest.raises(SystemExit, match="it ends, and its slot is filled anew"):
+    with pytest.raises(SystemExit, match="it ends, and a new worker takes its slot"):
         group.build(assignment(1, 0, group.store, 1), LIMIT_SECONDS)
     monkeypatch.undo()
     group.teardown()

@@ -54,5 +54,5 @@ def test_before_a_round_there_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> Non
     default_group.guard()
     monkeypatch.setenv("EDRIVER_WORKER_ID", "1")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(RuntimeError, match="take the call out of the script"):
+    with pytest.raises(RuntimeError, match="remove the call from the script"):
         dist.init_process_group("gloo")

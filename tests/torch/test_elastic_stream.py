@@ -332,7 +332,7 @@ def test_other_bad_input_is_named() -> None:
         stream_of()
     with pytest.raises(ValueError, match="batch_size is 0"):
         stream_of(4).loader(0)
-    with pytest.raises(TypeError, match="not known before it has been read"):
+    with pytest.raises(TypeError, match="not known until it has been read"):
         len(stream_of(4).loader(2))
 
 
@@ -355,9 +355,7 @@ def test_an_iteration_ends_where_another_begins_and_what_it_read_ahead_is_not_lo
         next(first)
 
 
-@pytest.mark.parametrize(
-    ("batches", "words"), [(2, "epoch 0 of the stream is left unfinished, after 4 samples"), (9, "")]
-)
+@pytest.mark.parametrize(("batches", "words"), [(2, "epoch 0 of the stream ends unfinished, after 4 samples"), (9, "")])
 def test_an_epoch_that_is_left_open_is_named(caplog: pytest.LogCaptureFixture, batches: int, words: str) -> None:
     stream = stream_of(6, 3)
     for _ in zip(range(batches), stream.loader(2), strict=False):
@@ -374,7 +372,7 @@ def test_a_shard_that_is_shorter_the_second_time_is_refused() -> None:
     stream = ElasticStream(["a"], lambda _: iter(range(lengths.pop(0))))
     next(iter(stream.loader(8)))
     with pytest.raises(
-        ValueError, match=r"shard 0 \('a'\) ends at sample 5, and had more|shard 0 had 8 samples or more"
+        ValueError, match=r"shard 0 \('a'\) ends at sample 5, but had more|shard 0 had 8 samples or more"
     ):
         list(stream.loader(8))
 

@@ -85,7 +85,7 @@ def test_parameters_that_no_optimizer_of_the_state_trains_are_named(caplog: pyte
     step(model, optimizer)
     state.first_boundary()
     (record,) = caplog.records
-    assert record.getMessage().startswith("model.1.weight, model.1.bias get gradients and are in no optimizer of the ")
+    assert record.getMessage().startswith("model.1.weight, model.1.bias get gradients but are in none of the state's ")
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["all-are-trained", "the-others-are-frozen"])

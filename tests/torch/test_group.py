@@ -71,9 +71,9 @@ def test_once_built_no_group_takes_a_connection_and_each_is_severed_without_one(
 def test_a_group_that_needs_more_descriptors_than_there_are_is_not_begun() -> None:
     group = RoundGroup("127.0.0.1")
     where = group.store
-    with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 1800\d+ more open files, and"):
+    with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 1800\d+ more open files, but"):
         group.build(assignment(1, 0, where, 9_000_000), LIMIT_SECONDS)
-    with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 900\d+ more open files, and"):
+    with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 900\d+ more open files, but"):
         group.build(assignment(1, 1, where, 9_000_000), LIMIT_SECONDS)
 
 
@@ -307,7 +307,7 @@ def test_a_group_of_the_scripts_own_is_refused_with_the_way_out(tmp_path: Path) 
         member.begin("build", assignment(1, 0, member.store, 1))
         outcome = member.end()
     assert outcome.error.startswith("RuntimeError: a default process group exists already")
-    assert "take init_process_group out of the script" in outcome.error
+    assert "remove init_process_group from the script" in outcome.error
 
 
 def _hang_and_sever(group: list[Member], round_number: int) -> None:
@@ -343,5 +343,5 @@ def test_a_group_that_cannot_be_torn_down_holds_up_no_later_round(caplog: pytest
     group.teardown()
     group.yielding.set()
     assert [record.getMessage() for record in caplog.records] == [
-        "a group of an earlier round cannot be torn down: a thread of it is left behind"
+        "a group of an earlier round cannot be torn down: one of its threads is left behind"
     ] * 2

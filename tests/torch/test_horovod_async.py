@@ -112,7 +112,7 @@ def errors_come_later(rank: int) -> None:
     assert all(hvd.poll(handle) for handle in wrong)
     with pytest.raises(hvd.MismatchError, match=r"rank 0 .*'lengths'.*\(2\).*rank 2 .*'lengths'.*\(3\)"):
         hvd.synchronize(wrong[0])
-    with pytest.raises(ValueError, match="allgather 'scalar': a tensor without a dimension has no rows"):
+    with pytest.raises(ValueError, match="allgather 'scalar': a tensor without dimensions has no rows"):
         hvd.synchronize(wrong[1])
     with pytest.raises(hvd.MismatchError, match=r"rank 0 called broadcast 'b'.* rank 1 called allreduce 'a'"):
         hvd.synchronize(wrong[2])

@@ -525,7 +525,7 @@ def test_a_function_that_runs_nothing_is_refused_in_a_world_that_never_changes_t
         return (yield state)
 
     train = hvd.elastic.run(lambda state: hidden(state))
-    with pytest.raises(TypeError, match=r"hvd\.elastic\.run has called .*, and nothing was run: .* a generator"):
+    with pytest.raises(TypeError, match=r"hvd\.elastic\.run called .*, but nothing ran: .* a generator"):
         train(hvd.elastic.ObjectState(epoch=0))
 
 
@@ -533,5 +533,5 @@ def test_a_late_worker_is_neither_first_nor_alone(placed: Any) -> None:
     context.current.place.enter(NO_ASSIGNMENT)
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (1, 2, 0, 1)
     assert len(ElasticSampler(range(10))) == 5
-    with pytest.raises(RuntimeError, match="was started when the run was under way"):
+    with pytest.raises(RuntimeError, match="was started during the run"):
         hvd.barrier()

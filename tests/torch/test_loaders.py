@@ -83,8 +83,8 @@ def epoch_of(sampler: ElasticSampler, batches: int, recorded: int) -> None:
     [
         pytest.param(3, 3, "", id="drop-last"),
         pytest.param(2, 2, "epoch 0 is left with 4 of its 10 samples not done", id="unfinished"),
-        pytest.param(3, 0, "all of epoch 0 was iterated and nothing of it recorded", id="never-recorded"),
-        pytest.param(0, 0, "all of epoch 0 was iterated and nothing", id="abandoned"),
+        pytest.param(3, 0, "all of epoch 0 was iterated and none of it recorded", id="never-recorded"),
+        pytest.param(0, 0, "all of epoch 0 was iterated and none", id="abandoned"),
     ],
 )
 def test_an_epoch_that_is_left_open(caplog: pytest.LogCaptureFixture, batches: int, recorded: int, words: str) -> None:

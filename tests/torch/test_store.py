@@ -170,10 +170,10 @@ def test_a_waiting_client_is_freed_by_severing_and_so_is_what_it_asks_afterwards
     with client() as waiting, client() as other, futures.ThreadPoolExecutor(1) as threads:
         got = threads.submit(waiting.get, "never set")
         waiting.sever()
-        with pytest.raises(DistNetworkError, match="store is gone"):
+        with pytest.raises(DistNetworkError, match="store is lost"):
             got.result(LIMIT_SECONDS)
         waiting.sever()
-        with pytest.raises(DistNetworkError, match="store is gone"):
+        with pytest.raises(DistNetworkError, match="store is lost"):
             waiting.set("key", "value")
         other.set("key", "value")
 

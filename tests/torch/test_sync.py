@@ -388,7 +388,7 @@ def receive_another_model(rank: int) -> str:
     if rank == 0:
         state.sync()
         return ""
-    with pytest.raises(ValueError, match="cannot be brought back") as raised:
+    with pytest.raises(ValueError, match="cannot be restored") as raised:
         state.sync()
     assert fingerprint(state) == before
     return str(raised.value)
@@ -396,7 +396,7 @@ def receive_another_model(rank: int) -> str:
 
 def test_the_error_of_a_receiver_with_another_model_names_the_key_that_differs() -> None:
     _, error = run_ranks(receive_another_model, 2)
-    assert "the state's 'model' cannot be brought back: this Net is not the model" in error
+    assert "the state's 'model' cannot be restored: this Net is not the model" in error
     assert "first.weight has shape (9, 4) here and (8, 4) there" in error
 
 

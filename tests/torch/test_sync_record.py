@@ -38,7 +38,7 @@ def test_nothing_of_what_the_source_has_not_recorded_is_unpickled(tmp_path: Path
     stream, record = sent({"a": torch.arange(3), "b": " " * 1000})  # room for an attack with a long path
     attack = pickle.dumps(Command(tmp_path / "made"))
     stream[record.end : record.end + len(attack)] = torch.frombuffer(bytearray(attack), dtype=torch.uint8)
-    with pytest.raises(PeerLostError, match="not what the source has sent"):
+    with pytest.raises(PeerLostError, match="differs from what the source sent"):
         sync._unpacked(stream, record)
     assert not (tmp_path / "made").exists()
 
@@ -60,7 +60,7 @@ def test_a_state_of_tensors_and_plain_values_looks_up_no_class(tmp_path: Path) -
     _, record = sent((state._capture(), state.computes_in.sent()))
     assert not record.classes
     text = io.BytesIO(pickle.dumps(Command(tmp_path / "made")))
-    with pytest.raises(pickle.UnpicklingError, match="mkdir is no part of a state"):
+    with pytest.raises(pickle.UnpicklingError, match="mkdir does not belong in a state"):
         sync._TreeUnpickler(text, [], record.classes).load()
     assert not (tmp_path / "made").exists()
 

@@ -286,7 +286,7 @@ def test_another_models_commit_is_refused_with_its_keys() -> None:
     state = TorchState(torch.nn.Linear(2, 2))
     state.commit()
     state.model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"'model' cannot be brought back.*0\.weight is missing.*weight is not in"):
+    with pytest.raises(ValueError, match=r"'model' cannot be restored.*0\.weight is missing.*weight is not in"):
         state.restore()
 
 
@@ -299,7 +299,7 @@ def test_groups_added_after_the_commit_go_again() -> None:
     state.restore()
     assert len(optimizer.param_groups) == 1
     state.optimizer = torch.optim.SGD([one.weight])
-    with pytest.raises(ValueError, match=r"'optimizer' cannot be brought back.*groups have \[1\].*\[2\]"):
+    with pytest.raises(ValueError, match=r"'optimizer' cannot be restored.*groups have \[1\].*\[2\]"):
         state.restore()
 
 

@@ -113,7 +113,7 @@ def test_a_generator_of_another_kind_is_refused_when_it_is_brought_back() -> Non
         TorchState(rng=numpy.random.default_rng(1)),
         TorchState(rng=numpy.random.Generator(numpy.random.MT19937())),
     )
-    with pytest.raises(ValueError, match="the state's 'rng' cannot be brought back: it draws from a MT19937 here and"):
+    with pytest.raises(ValueError, match="the state's 'rng' cannot be restored: it draws from a MT19937 here and"):
         other._load(one._capture())
 
 

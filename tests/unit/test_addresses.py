@@ -39,7 +39,7 @@ def test_all_that_gRPC_is_to_try(drivers: tuple[str, ...], target: str) -> None:
 
 @pytest.mark.parametrize("drivers", [(), ("no-such-host.invalid:5",), ("a" * 70 + ":5",)])
 def test_a_driver_that_is_nowhere(drivers: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="no address of the driver"):
+    with pytest.raises(ValueError, match="none of the driver's addresses"):
         target_of(drivers)
 
 
@@ -75,5 +75,5 @@ def test_the_address_of_an_interface() -> None:
     assert own_address("10.0.0.1", "lo") == "127.0.0.1"
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.7") is None
-    with pytest.raises(ValueError, match="there is no interface 'nosuch' with an address here"):
+    with pytest.raises(ValueError, match="no network interface 'nosuch' with an address exists here"):
         own_address("10.0.0.1", "nosuch")

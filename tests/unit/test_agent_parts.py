@@ -234,7 +234,7 @@ def test_the_hosts_gpus(tmp_path: Path, chosen: str | None, found: list[str]) ->
 
 def test_a_folder_must_leave_room_for_the_names_of_sockets() -> None:
     check_folder(Path("/" + "x" * 78))
-    with pytest.raises(ValueError, match="by 1 bytes: set TMPDIR to a shorter one"):
+    with pytest.raises(ValueError, match="is 1 bytes too long for unix sockets: set TMPDIR to a shorter one"):
         check_folder(Path("/" + "x" * 79))
 
 

@@ -31,10 +31,10 @@ def standings(count: int) -> agent_pb2.ConnectRequest:
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        pytest.param(standings(4097), "Heartbeat.workers has 4097 items: 4096 are allowed", id="standings"),
+        pytest.param(standings(4097), "Heartbeat.workers has 4097 items: at most 4096 are allowed", id="standings"),
         pytest.param(
             report(worker_waiting=notification_pb2.WorkerWaiting(store=rounds_pb2.StoreAddress(host="x" * 1025))),
-            "StoreAddress.host has 1025 characters: 1024 are allowed",
+            "StoreAddress.host has 1025 characters: at most 1024 are allowed",
             id="store-host",
         ),
         pytest.param(
@@ -59,15 +59,17 @@ def standings(count: int) -> agent_pb2.ConnectRequest:
         ),
         pytest.param(
             agent_pb2.ForwardOutputRequest(lines=[agent_pb2.OutputLine()] * 1001),
-            "ForwardOutputRequest.lines has 1001 items: 1000 are allowed",
+            "ForwardOutputRequest.lines has 1001 items: at most 1000 are allowed",
             id="lines",
         ),
         pytest.param(
             agent_pb2.ForwardOutputRequest(lines=[agent_pb2.OutputLine(text=b"x" * 65_537)]),
-            "OutputLine.text has 65537 bytes: 65536 are allowed",
+            "OutputLine.text has 65537 bytes: at most 65536 are allowed",
             id="line",
         ),
-        pytest.param(agent_pb2.Hello(secret=b"x" * 65), "Hello.secret has 65 bytes: 64 are allowed", id="secret"),
+        pytest.param(
+            agent_pb2.Hello(secret=b"x" * 65), "Hello.secret has 65 bytes: at most 64 are allowed", id="secret"
+        ),
         pytest.param(
             control_pb2.StopRequest(reason="\x1b]0;pwned\a"), "StopRequest.reason has a control character", id="reason"
         ),

@@ -63,7 +63,7 @@ def test_it_is_asked_again_whatever_it_raises(caplog: pytest.LogCaptureFixture) 
     logged = [record.getMessage() for record in caplog.records]
     assert logged == [
         "the queue is full",
-        "the broker raised KeyError(3), which is a fault of its own code",
+        "the broker raised KeyError(3): this is a bug in the broker",
         "job 7 is left: scancel 7",
     ]
     assert [bool(record.exc_info) for record in caplog.records] == [False, True, False]

@@ -20,7 +20,7 @@ FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerN
 ONE, TWO = "worker 1 (rank 0, a:0)", "worker 2 (rank 1, b:1)"
 PLACE = ScriptError("", "train.py", 31, "evaluate")
 ANNOUNCE = (
-    'An evaluation, a download or the like is announced by `with edriver.phase("eval"):`; --stall-timeout sets how long each '
+    'Announce an evaluation, a download or the like by `with edriver.phase("eval"):`; --stall-timeout sets how long each '
     "phase may last"
 )
 ERROR = ScriptError("ValueError", "train.py", 17, "train")
@@ -116,7 +116,7 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
     (
         CauseKind.OUTPUT_OMITTED,
         why.Count(3),
-        "host b has workers that print faster than it can be read: 3 lines left out",
+        "host b has workers that print faster than their output can be read: 3 lines left out",
     ),
     (
         CauseKind.OUTPUT_UNWRITTEN,
@@ -177,7 +177,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         (
             f"uneven steps: {ONE} is done after 3 steps and {TWO} and worker 3 (b:0) and 5 others are stopped as agreed after "
             f"1 step; {TWO} is waiting in a collective after 4 steps; 1 other still training; the same happened in the round before "
-            "(do all ranks make the same steps?)"
+            "(do all ranks make the same number of steps?)"
         ),
     ),
     (
@@ -204,7 +204,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         ),
     ),
     (CauseKind.SUCCESS, None, "all workers are done and exited with code 0"),
-    (CauseKind.STOPPED, why.ReportedText("the driver got SIGINT"), "the driver got SIGINT"),
+    (CauseKind.STOPPED, why.ReportedText("the driver received SIGINT"), "the driver received SIGINT"),
     (CauseKind.STOPPED, why.ReportedText(""), "requested by an operator"),
     (CauseKind.SOURCE_UNUSABLE, why.ReportedText("hosts.txt: no such file"), "hosts.txt: no such file"),
     (
@@ -228,8 +228,8 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         why.Digests(VERSION, ((FIRST, "step=1 x=1"), (SECOND, "step=1 x=2"))),
         (
             f"workers that hold the same version 1.2:30 disagree about the state's 'x': {ONE} has step=1 x=1; {TWO} has "
-            "step=1 x=2. Attributes of the state must be equal on all ranks: keep out of it what differs, or have all "
-            "take rank 0's (from_rank_0=)"
+            "step=1 x=2. Attributes of the state must be equal on all ranks: keep values that differ out of it, or "
+            "have all ranks take rank 0's (from_rank_0=)"
         ),
     ),
     (
@@ -386,7 +386,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         (
             f"workers that hold the same version 1.2:30 disagree about the state's 'best': {ONE} has best=1.5 step=1; "
             f"{TWO} has best=2.5 step=1. The next change of members would end the run. Attributes of the state must be "
-            "equal on all ranks: keep out of it what differs, or have all take rank 0's (from_rank_0=)"
+            "equal on all ranks: keep values that differ out of it, or have all ranks take rank 0's (from_rank_0=)"
         ),
     ),
     (
@@ -397,7 +397,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         (
             f"workers that hold the same version 1.2:30 disagree about the state's 'best', 'step': {ONE} has best=1.5; "
             f"{TWO} has best=2.5 step=1. The next change of members would end the run. Attributes of the state must be "
-            "equal on all ranks: keep out of it what differs, or have all take rank 0's (from_rank_0=)"
+            "equal on all ranks: keep values that differ out of it, or have all ranks take rank 0's (from_rank_0=)"
         ),
     ),
     (
@@ -433,12 +433,12 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (
         CauseKind.CLOCK_SET,
         why.Duration(3600.2),
-        "the clock of the driver's machine was set forward by 3600 s: this run's times go on as before",
+        "the clock of the driver's machine was set forward by 3600 s: this run's times are not affected",
     ),
     (
         CauseKind.CLOCK_SET,
         why.Duration(-3600.0),
-        "the clock of the driver's machine was set back by 3600 s: this run's times go on as before",
+        "the clock of the driver's machine was set back by 3600 s: this run's times are not affected",
     ),
 ]
 

@@ -35,7 +35,7 @@ def test_it_lists_all_and_the_entries_of_the_newest_whole_one(folder: Checkpoint
         "    model.weight  float32  2 x 3, 24 bytes",
         "    epoch         object",
         "checkpoint-000001  step 10, 8 bytes, whole",
-        "checkpoint-000003  torn: it has no manifest: it is still being written, or never was to the end",
+        "checkpoint-000003  torn: it has no manifest: it is still being written, or was never completed",
     ]
 
 

@@ -174,7 +174,7 @@ def test_rank_0_of_a_later_round_of_the_same_run_has_it_at_once(location: str, l
 
 
 def test_two_members_of_one_round_may_write(location: str) -> None:
-    """Which the lowest ranks of several hosts do when the run has no driver any more."""
+    """Which the lowest ranks of several hosts do when the run no longer has a driver."""
     one, two = Claimant(location, member("run", "there x y")), Claimant(location, member("run"))
     one.claim.claim(FIRST)
     two.claim.claim(FIRST)

@@ -68,7 +68,7 @@ def test_where_all_holds_the_command_ends_with_0() -> None:
     text = rendered(items)
     assert "ok      edriver 1.2.3, python 3.12.1, torch 2.13.0, grpcio 1.80, protobuf 6.33" in text
     assert "ok      it reaches this machine at 10.0.1.1" in text
-    assert text.endswith("all that must hold holds")
+    assert text.endswith("all required checks pass")
     assert plain(items)["ok"] is True
 
 
@@ -105,7 +105,7 @@ def test_what_torch_prints_before_the_checks_result_is_passed_over(
     ("found", "text"),
     [
         pytest.param(
-            {"trouble": "no torch"}, "torch cannot be tried out, so no worker would start: no torch", id="torch"
+            {"trouble": "no torch"}, "torch could not be checked, so no worker would start: no torch", id="torch"
         ),
         pytest.param(
             {**FOUND, "findings": [{**FINDING, "trouble": "no device is found"}]},
@@ -136,7 +136,7 @@ def test_too_few_open_files_fail_and_no_limit_is_fine() -> None:
         pytest.param(
             replace(HOST, introduction={**HOST.introduction, "edriver": "9"}),
             FAILED,
-            "edriver there is 9",
+            "it has edriver 9",
             id="another",
         ),
         pytest.param(replace(HOST, clock=-90000.0), FAILED, "its clock is 90,000 s behind", id="clock"),

@@ -34,7 +34,7 @@ def _answer(connection: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "answer"), [("fork", (2, 3)), ("spawn", "this process has no rank: the worker that has started it")]
+    ("method", "answer"), [("fork", (2, 3)), ("spawn", "this process has no rank: the worker that started it")]
 )
 def test_a_forked_process_has_its_parents_place_and_a_new_one_has_none(
     monkeypatch: pytest.MonkeyPatch, method: str, answer: object

@@ -38,7 +38,7 @@ def test_too_few_for_any_command_is_one_sentence(command: list[str]) -> None:
     refused = limited(16, 16, "-m", "edriver", *command)
     assert (refused.returncode, refused.stdout) == (1, b"")
     assert refused.stderr.decode() == (
-        "edriver: a process may have 16 open files here, and edriver needs 64 at least: raise the limit "
+        "edriver: a process may have 16 open files here, but edriver needs at least 64: raise the limit "
         "(ulimit -Hn 64, or LimitNOFILE= of a systemd unit)\n"
     )
 
@@ -47,7 +47,7 @@ def test_too_few_for_an_agent_is_one_sentence() -> None:
     join_config = JoinConfig("run", "here", 1, ("unix:/nowhere",), directory="", environment={}).to_json()
     refused = limited(16, 16, "-m", "edriver.agent.main", "--host", "here", given=join_config)
     assert refused.returncode == 2
-    assert b"a process may have 16 open files here, and edriver needs 64 at least" in refused.stderr
+    assert b"a process may have 16 open files here, but edriver needs at least 64" in refused.stderr
 
 
 def test_the_fewest_are_enough_to_start_with() -> None:
@@ -59,6 +59,6 @@ def test_room_for_more() -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     check_room(limit // 2, "a small thing")
     with pytest.raises(
-        RuntimeError, match=rf"^a large thing needs {limit} more open files, and this process, which has \d+, may"
+        RuntimeError, match=rf"^a large thing needs {limit} more open files, but this process, which has \d+, may"
     ):
         check_room(limit, "a large thing")

@@ -70,10 +70,10 @@ def test_a_host_that_waits_no_longer_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("host", "slots", "sentence"),
     [
-        pytest.param("", 1, "is '', which is no host's name", id="no-name"),
-        pytest.param("a b", 1, "is 'a b', which is no host's name", id="a-name-of-two-words"),
-        pytest.param("-v", 1, "is '-v', which is no host's name", id="an-option"),
-        pytest.param("fe80::1%\x1b[2J", 1, "no host's name", id="a-strange-scope"),
+        pytest.param("", 1, "is '', which is not a host name", id="no-name"),
+        pytest.param("a b", 1, "is 'a b', which is not a host name", id="a-name-of-two-words"),
+        pytest.param("-v", 1, "is '-v', which is not a host name", id="an-option"),
+        pytest.param("fe80::1%\x1b[2J", 1, "not a host name", id="a-strange-scope"),
         pytest.param("a", 0, "of host a is 0: a host has 1 to 4096 slots", id="no-slot"),
         pytest.param("a", 4097, "of host a is 4097: a host has 1 to 4096 slots", id="too-many-slots"),
     ],

@@ -123,7 +123,7 @@ def test_a_source_that_is_unusable_at_the_start_ends_the_run(caplog: pytest.LogC
 @pytest.mark.parametrize("error", [DiscoveryError("no quota \udcff"), KeyError("x")], ids=["failure", "bug"])
 def test_the_first_poll_may_fail_and_the_next_answer(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     bug = isinstance(error, KeyError)
-    message = "the host source raised KeyError('x'), which is a fault of its own code" if bug else "no quota \\udcff"
+    message = "the host source raised KeyError('x'): this is a bug in the host source" if bug else "no quota \\udcff"
     assert Watch(error, error, A).reported == [failed(message), found(A)]
     assert [r.levelname for r in caplog.records] == (["WARNING"] if bug else []), "why it waits is the run's to say"
 

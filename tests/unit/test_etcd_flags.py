@@ -20,13 +20,13 @@ from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient
     ("line", "sentence"),
     [
         ("--etcd http://127.0.0.1:1", "--etcd keeps the run under a name: give --run NAME, too"),
-        ("--run a --etcd http://127.0.0.1:1 --no-journal", "leave --no-journal out"),
-        ("--run a/b --etcd http://127.0.0.1:1", "--run: 'a/b' is no name for a run"),
-        ("--run a --etcd 127.0.0.1:1", "--etcd: '127.0.0.1:1' are no URLs of etcd"),
+        ("--run a --etcd http://127.0.0.1:1 --no-journal", "leave out --no-journal"),
+        ("--run a/b --etcd http://127.0.0.1:1", "--run: 'a/b' is not a name for a run"),
+        ("--run a --etcd 127.0.0.1:1", "--etcd: '127.0.0.1:1' are not URLs of etcd"),
         ("--run a --etcd http://10.0.0.1:1,http://127.0.0.1:1", "which http:// shows to the network"),
         ("--run a --etcd http://127.0.0.1:1", r"etcd \(127.0.0.1:1\) cannot be read: 127.0.0.1:1: "),
         ("--standby", "--standby is for drivers that share a journal: give --etcd, too"),
-        ("--run a --etcd http://127.0.0.1:1 --driver-addresses a", "--driver-addresses: 'a' is no HOST:PORT"),
+        ("--run a --etcd http://127.0.0.1:1 --driver-addresses a", "--driver-addresses: 'a' is not HOST:PORT"),
     ],
 )
 def test_what_cannot_work_is_a_sentence(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +81,7 @@ def test_credentials_without_an_address(tmp_path: Path) -> None:
     credentials = tmp_path / "run.json"
     credentials.touch(mode=0o600)
     credentials.write_bytes(JoinConfig("5d2f01aa", "", 0, (), "pem", "token").to_json())
-    with pytest.raises(ValueError, match="does not say where the driver is: give --driver HOST:PORT"):
+    with pytest.raises(ValueError, match="does not contain the driver's address: give --driver HOST:PORT"):
         join_config_of(["--credentials", str(credentials)])
 
 

@@ -365,9 +365,9 @@ def test_a_host_that_goes_and_one_that_fails() -> None:
 def test_the_end() -> None:
     story = Story()
     story.begun()
-    reported = story.take(events.StopRequested("the driver got SIGINT"))
+    reported = story.take(events.StopRequested("the driver received SIGINT"))
     assert words(reported) == ["round 1: ended", "interruption: boot", "run: RUN_END_STOPPED"]
-    assert (reported[-1].text, reported[-1].cause.kind) == ("the driver got SIGINT", cause_pb2.CAUSE_KIND_STOPPED)
+    assert (reported[-1].text, reported[-1].cause.kind) == ("the driver received SIGINT", cause_pb2.CAUSE_KIND_STOPPED)
     assert (reported[0].round.HasField("end_kind"), reported[-1].run_ended.failures) == (False, 0)
     assert story.event_history.over
     ended = reported[-1].run_ended
@@ -382,7 +382,7 @@ def test_the_end_tells_of_the_whole_run() -> None:
     story.waits(1, Version(RoundId(1, 1), 10))
     story.steps(1, 2, stopped=107.2, waiting=107.8, built=108.2, synced=108.5, stepped=109.0)
     story.says(1, 2, 5, 108.9)
-    (*_, last) = story.take(events.StopRequested("the driver got SIGINT"))  # at 110
+    (*_, last) = story.take(events.StopRequested("the driver received SIGINT"))  # at 110
     ended = last.run_ended
     assert seconds_by_kind(ended.time_spent) == {
         "training": pytest.approx(1.6),

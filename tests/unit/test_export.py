@@ -157,7 +157,7 @@ def test_without_tensorboard_the_error_names_what_to_install(folder: Path, monke
     ("words", "sentence"),
     [
         pytest.param(["csv", "nowhere"], "there are no records of a run 'nowhere'", id="no-run"),
-        pytest.param(["csv", "empty.jsonl"], "has no sample of training", id="nothing"),
+        pytest.param(["csv", "empty.jsonl"], "has no samples of training", id="nothing"),
         pytest.param(
             ["csv", "records/aaaaaaaa", "--out", "no/where.csv"], "no/where.csv: No such file", id="no-folder"
         ),

@@ -171,7 +171,7 @@ def test_a_checkpoint_that_cannot_be_read_is_connected_with_the_round_that_was_c
 
 
 def test_a_bus_error_of_a_worker_itself_is_explained() -> None:
-    assert "(/dev/shm) is full" in text_of(exited(KILLED.worker, -7, "step 8"))
+    assert "shared memory (/dev/shm)" in text_of(exited(KILLED.worker, -7, "step 8"))
 
 
 def test_many_alike_take_one_line() -> None:
@@ -212,9 +212,9 @@ def test_one_error_at_one_place_is_one_kind_whatever_its_message() -> None:
 
 def test_a_run_that_was_stopped_did_not_fail_of_what_happened_before() -> None:
     assert text_of(
-        KILLED, end=RunEnd.STOPPED, cause=Cause(CauseKind.STOPPED, detail=ReportedText("the driver got SIGINT"))
+        KILLED, end=RunEnd.STOPPED, cause=Cause(CauseKind.STOPPED, detail=ReportedText("the driver received SIGINT"))
     ) == textwrap.dedent("""\
-        stopped: the driver got SIGINT
+        stopped: the driver received SIGINT
         before that: worker 4 (b:0) was killed by SIGKILL: step 8
         """)
 

@@ -64,39 +64,42 @@ def looked(members: Sequence[MemberStanding], later: float = SETTLE_SECONDS + 0.
     [
         (
             [member(0, WAITING), member(1, LOADING), member(2, WAITING)],
-            "all wait for rank 1 (a:1), which loads data at train.py:40 (main)",
+            "all are waiting for rank 1 (a:1), which is loading data at train.py:40 (main)",
         ),
-        ([member(0, WAITING), member(1, COMPUTING)], "all wait for rank 1 (a:1), which is at train.py:40 (main)"),
-        ([member(0, WAITING), member(1, COMPUTING, place="")], "all wait for rank 1 (a:1), which computes"),
+        (
+            [member(0, WAITING), member(1, COMPUTING)],
+            "all are waiting for rank 1 (a:1), which is at train.py:40 (main)",
+        ),
+        ([member(0, WAITING), member(1, COMPUTING, place="")], "all are waiting for rank 1 (a:1), which is computing"),
         (
             [member(0, EVALUATING), member(1, WAITING)],
-            "all wait for rank 0 (a:0), which evaluates at train.py:40 (main)",
+            "all are waiting for rank 0 (a:0), which is evaluating at train.py:40 (main)",
         ),
         (
             [member(0, WAITING), member(1, stopped=True)],
-            "all wait for rank 1 (a:1), whose process is stopped (by a signal or a debugger)",
+            "all are waiting for rank 1 (a:1), whose process is stopped (by a signal or a debugger)",
         ),
         (
             [member(0, WAITING), member(1, WAITING, stopped=True)],
-            "all wait for rank 1 (a:1), whose process is stopped (by a signal or a debugger)",
+            "all are waiting for rank 1 (a:1), whose process is stopped (by a signal or a debugger)",
         ),
         (
             [member(0, WAITING), member(1, heard=NOW - 2.0)],
-            "all wait for rank 1 (a:1), which does not answer",
+            "all are waiting for rank 1 (a:1), which does not answer",
         ),
-        ([member(0, WAITING), member(1, WAITING)], "all 2 wait in collectives for one another"),
+        ([member(0, WAITING), member(1, WAITING)], "all 2 are waiting for one another in collectives"),
         (
             [member(0, LOADING), member(1, LOADING)],
             (
-                "none waits for another: rank 0 (a:0), which loads data at train.py:40 (main); "
-                "rank 1 (a:1), which loads data at train.py:40 (main)"
+                "none is waiting for another: rank 0 (a:0), which is loading data at train.py:40 (main); "
+                "rank 1 (a:1), which is loading data at train.py:40 (main)"
             ),
         ),
         (
             [member(rank, COMPUTING if rank else WAITING, place="") for rank in range(6)],
             (
-                "all wait for rank 1 (a:1), which computes; rank 2 (b:0), which computes; rank 3 (b:1), which "
-                "computes, and 2 others"
+                "all are waiting for rank 1 (a:1), which is computing; rank 2 (b:0), which is computing; rank 3 (b:1), "
+                "which is computing, and 2 others"
             ),
         ),
     ],

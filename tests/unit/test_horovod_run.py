@@ -73,7 +73,7 @@ def test_the_arguments_are_horovods_in_its_order() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        pytest.param({"use_mpi": True}, "there is no MPI here: leave out use_mpi", id="mpi"),
+        pytest.param({"use_mpi": True}, "edriver does not use MPI: leave out use_mpi", id="mpi"),
         pytest.param({"mpi_args": "--x"}, "leave out use_mpi and mpi_args", id="mpi-args"),
         pytest.param({"executable": "/opt/python"}, "leave out executable", id="executable"),
         pytest.param({"network_interface": "eth0,eth1"}, "takes one interface, and not eth0,eth1", id="interfaces"),

@@ -73,14 +73,14 @@ SLOTS = "slots must be a whole number from 1 to 1024, or gpu, cpu, auto"
         pytest.param("a:", f"line 1: 'a:': {SLOTS}", id="nothing-after-colon"),
         pytest.param("a: 2", f"line 1: 'a: 2': {SLOTS}", id="space-after-colon"),
         pytest.param("a:100000", f"line 1: 'a:100000': {SLOTS}", id="too-many"),
-        pytest.param("a:29500", "line 1: 'a:29500': is 29500 a port? After the colon stands", id="port"),
+        pytest.param("a:29500", "line 1: 'a:29500': is 29500 a port? The number after the colon", id="port"),
         pytest.param(
-            "a:1025", "is 1025 a port? After the colon stands the host's number of slots, 1024", id="low-port"
+            "a:1025", "is 1025 a port? The number after the colon is the host's number of slots, 1024", id="low-port"
         ),
         pytest.param("a:" + "9" * 900, SLOTS, id="absurdly-many"),
         pytest.param("a:\u0662", SLOTS, id="digits-of-another-script"),
         pytest.param("a:2\n\n#\na:4", "line 4: 'a:4' is listed twice, first in line 1: list it once", id="duplicate"),
-        pytest.param("::1:2", "colon too many", id="ipv6-without-brackets"),
+        pytest.param("::1:2", "too many colons", id="ipv6-without-brackets"),
         pytest.param("[::1:2", "no host name", id="open-bracket"),
         pytest.param("[::zz]:2", "no IPv6 address in its brackets", id="no-ipv6"),
         pytest.param("[::1%;reboot]", "no host name", id="strange-scope"),

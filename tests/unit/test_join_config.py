@@ -61,7 +61,7 @@ def test_an_address_and_a_port(address: str, text: str) -> None:
     [
         pytest.param(["--slots", "0"], "--slots is 0: a host has 1 to 4096 slots", id="no-slot"),
         pytest.param(["--slots", "4294967295"], "--slots is 4294967295: a host has 1 to 4096", id="too-many-slots"),
-        pytest.param(["--host", "a b"], "--host is 'a b', which is no host's name", id="two-words"),
+        pytest.param(["--host", "a b"], "--host is 'a b', which is not a host name", id="two-words"),
         pytest.param(["--host", "x" * 300], "--host has 300 characters", id="long"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        pytest.param(lambda path: path.unlink(), "there is no journal", id="missing"),
+        pytest.param(lambda path: path.unlink(), "does not exist: a run without records", id="missing"),
         pytest.param(lambda path: path.write_bytes(b"x" * 5000), "cannot be read: file is not a database", id="noise"),
         pytest.param(lambda path: path.write_bytes(b""), "is not the journal of a run", id="empty"),
         pytest.param(
@@ -122,7 +122,7 @@ def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
         ),
         pytest.param(
             lambda path: _execute(path, "UPDATE entries SET event = x'00'"),
-            r"is damaged \(entry 1: it is no event",
+            r"is damaged \(entry 1: it is not an event",
             id="bad-entry",
         ),
         pytest.param(lambda path: _execute(path, "DELETE FROM head"), "has no version: its driver ended", id="no-head"),
@@ -291,7 +291,7 @@ class Harm:
     ],
 )
 def test_bytes_make_events_and_nothing_else(data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="it is no event"):
+    with pytest.raises(ValueError, match="it is not an event"):
         event_from_bytes(data)
     assert capsys.readouterr().out == ""
 

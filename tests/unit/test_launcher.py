@@ -388,7 +388,7 @@ class FakeLauncher:
         pytest.param(
             FakeLauncher(AgentLaunchError("the queue is full: wait")), "the queue is full: wait", id="why-not"
         ),
-        pytest.param(FakeLauncher(ValueError("oops")), "a fault of its launcher: ValueError('oops')", id="a-bug"),
+        pytest.param(FakeLauncher(ValueError("oops")), "a bug in its launcher: ValueError('oops')", id="a-bug"),
         pytest.param(FakeLauncher(says="the job was cancelled"), "the job was cancelled", id="over-at-once"),
         pytest.param(DialInLauncher(lambda _host, _agent_id: False), "it has not dialled in again", id="not-at-door"),
     ],
@@ -447,5 +447,5 @@ def test_two_names_of_this_machine_are_one_warning() -> None:
     assert names.add("localhost", used.__contains__) == ""
     assert names.add("gone", used.__contains__) == ""
     used |= {"node7", "127.0.0.2"}
-    assert names.add("node7", used.__contains__).startswith("localhost and node7 are both this machine, ")
+    assert names.add("node7", used.__contains__).startswith("localhost and node7 are both this machine. ")
     assert names.add("127.0.0.2", used.__contains__) == ""

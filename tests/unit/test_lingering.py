@@ -43,5 +43,5 @@ def test_threads_that_keep_the_process_alive_are_named(leave: str, name: str) ->
     )
     looks, first, second, *_ = found.stdout.splitlines()
     assert looks == str([False] * 4 + [True] + [False] * 3)
-    assert first == f"the script has ended, and this process waits for its thread {name}, which is no daemon"
+    assert first == f"the script has ended, and this process waits for its thread {name}, which is not a daemon"
     assert second == f"thread {name}:"

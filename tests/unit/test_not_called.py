@@ -83,7 +83,7 @@ def alone() -> Iterator[None]:
 def test_what_only_returns_one_is_refused_where_it_was_called(
     alone: None, function: Callable[..., Any], said: str
 ) -> None:
-    message = f"edriver.run has called .*, and nothing was run: it has returned {said}, which does nothing until"
+    message = f"edriver.run called .*, but nothing ran: it returned {said}, which does nothing until"
     for hidden in (decorated(function), lambda state: function(state)):
         with pytest.raises(TypeError, match=message):
             script_call(hidden).perform(Train())

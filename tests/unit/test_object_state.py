@@ -223,7 +223,7 @@ def test_what_is_taken_from_rank_0_is_not_compared() -> None:
 
 
 def test_from_rank_0_names_attributes() -> None:
-    with pytest.raises(ValueError, match="from_rank_0 names 'best', which is no attribute"):
+    with pytest.raises(ValueError, match="from_rank_0 names 'best', which is not an attribute"):
         ObjectState(epoch=1, from_rank_0=("best",))
 
 

@@ -283,7 +283,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 --resize-pause -1 sh", "--resize-pause is -1: it must not be negative", id="pause"),
         pytest.param("-np 1 --slurm -H a sh", "--slurm and -H both define where", id="slurm-and-hosts"),
         pytest.param("-np 1 --slurm-partition p --broker b sh", "both define where", id="slurm-and-broker"),
-        pytest.param("-np 1 --slurm sh", "--slurm: there is no Slurm allocation here", id="no-allocation"),
+        pytest.param("-np 1 --slurm sh", "--slurm: this is not a Slurm allocation", id="no-allocation"),
         pytest.param("-np 1 --slurm-args x sh", "give --slurm-partition, too", id="no-partition"),
         pytest.param('-np 1 --slurm-partition p --slurm-args "\'" sh', "--slurm-args: No closing", id="quotes"),
         pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only ", id="broker"),
@@ -315,7 +315,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         ),
         pytest.param("--slots-per-host 2 --ray auto sh", "-np is missing: give a number", id="auto-of-a-cluster"),
         pytest.param(
-            "-np auto --hosts-dial-in --credentials c sh", "how many slots these hosts have", id="auto-of-dial-in"
+            "-np auto --hosts-dial-in --credentials c sh", "the number of slots of these hosts is", id="auto-of-dial-in"
         ),
         pytest.param(
             "-np 1 --slots-per-host gpu --discovery list=a sh", "--slots-per-host gpu: only hosts of -H", id="gpu"
@@ -327,7 +327,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param(f"{LOGS} --log-dir /dev/null {A_PY}", "--log-dir '/dev/null' is not a folder", id="log-dir"),
         pytest.param(f"{LOGS} -r 4 {A_PY}", "--redirects: '4' is neither 0 (no stream), 1 (st", id="redirects"),
         pytest.param(f"{LOGS} -t 0:3,1 {A_PY}", "--tee: '0:3,1' is neither", id="tee"),
-        pytest.param(f"{LOGS} --local-ranks-filter 0;1 {A_PY}", "--local-ranks-filter: '0;1' is no l", id="filter"),
+        pytest.param(f"{LOGS} --local-ranks-filter 0;1 {A_PY}", "--local-ranks-filter: '0;1' is not a l", id="filter"),
         pytest.param(
             f"{LOGS} --output-filename d --tee 3 {A_PY}",
             "--output-filename and --tee both define",

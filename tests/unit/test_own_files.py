@@ -92,7 +92,7 @@ def test_a_file_that_was_opened_in_a_folder_in_its_place_is_found_out(folder: Pa
         folder.rename(folder.parent / "away")
         folder.mkdir()
         (folder / "file").touch()
-        with (folder / "file").open("rb"), pytest.raises(NotOwnError, match="was replaced by another folder"):
+        with (folder / "file").open("rb"), pytest.raises(NotOwnError, match="was replaced with another folder"):
             own.check_opened(["file"])
 
 

@@ -88,7 +88,7 @@ def test_the_last_host_leaves_after_the_larger_number(removal_polls: int, empty_
 
 def test_notes_say_what_is_new_and_stay_the_same_until_then() -> None:
     polls = ["a:2 b:2", "a:2 b:2", FAILED, FAILED, "b:2 a:2", "a:2", "a:2", "a:2", NONE, NONE, NONE, NONE]
-    empty = "an answer without any host is believed only when 3 in a row are empty"
+    empty = "an answer without any hosts is believed only when 3 in a row are empty"
     unbelieved = f"poll failed, keeping 1 host, 2 slots: {empty}"
     seen = verdicts(polls, PollFilter())
     assert [(verdict.note, verdict.failures) for verdict in seen] == [

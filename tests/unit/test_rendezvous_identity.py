@@ -77,7 +77,8 @@ def test_a_server_that_lost_its_certificate_says_that_clients_need_new_credentia
     assert not caplog.messages
     (tmp_path / SERVER_FILE).write_bytes(b"")
     start(tmp_path, 1)
-    assert caplog.messages == [f"this server has a new authority: give all clients the new {CREDENTIALS_FILE}"]
+    message = f"this server has a new certificate authority: give all clients the new {CREDENTIALS_FILE}"
+    assert caplog.messages == [message]
 
 
 def test_a_server_uses_the_folder_that_it_has_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def test_what_is_said_of_a_run_in_restart_mode(tmp_path: Path) -> None:
     path.write_text(re.sub(r', "goodput": 0.6|"steps_lost": "?3"?, ', "", restart))
     recorded = recorded_run(Records(path, {"mode": "restart"}))
     message = dict(facts(recorded))
-    assert message["goodput"] == "not known: no step is seen in restart mode"
+    assert message["goodput"] == "not known: edriver sees no steps in restart mode"
     assert message["time spent"] == "unknown 18.5 s, recovering 750 ms, booting 10.5 s, ending 250 ms"
     assert "lost" not in message
     outline = Outline()
@@ -204,9 +204,9 @@ def test_what_is_said_of_a_run_that_made_no_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lives", "said"),
     [
-        (None, "none is recorded: it goes on, or its driver was lost; last: "),
-        (True, "none yet: it goes on; last: "),
-        (False, "lost: its driver has not recorded an end, and does not run on this machine; last: "),
+        (None, "not recorded: it is running, or its driver was lost; last: "),
+        (True, "none yet: it is running; last: "),
+        (False, "lost: its driver recorded no end, and is not running on this machine; last: "),
     ],
 )
 def test_what_is_said_of_a_run_that_has_no_end(tmp_path: Path, lives: bool | None, said: str) -> None:
@@ -320,7 +320,7 @@ def test_a_report_is_written_and_its_path_is_printed(tmp_path: Path, monkeypatch
     ("lines", "words", "sentence"),
     [
         pytest.param("", [], "records no run: it is empty", id="empty"),
-        pytest.param("{}\n", [], r"line 1 is no event \(it has no number\)", id="nonsense"),
+        pytest.param("{}\n", [], r"line 1 is not an event \(it has no number\)", id="nonsense"),
         pytest.param(line(1, 0, "a", remark={}), ["--output", "no/where.html"], "No such file", id="no-folder"),
     ],
 )

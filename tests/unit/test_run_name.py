@@ -16,7 +16,7 @@ def test_one_process_has_a_name_and_it_leads_to_the_latest_run(tmp_path: Path) -
     name.give_to("5d2f01aa")
     name.give_to("5d2f01ab")
     assert name.run_id == "5d2f01ab"
-    with pytest.raises(RunNameTakenError, match="run nightly has a driver"):
+    with pytest.raises(RunNameTakenError, match="run nightly already has a driver"):
         RunName(tmp_path, "nightly")
     assert RunName(tmp_path, "weekly").run_id == ""
 
@@ -29,7 +29,7 @@ def test_a_file_that_a_crash_has_left_names_no_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "a b", "n" * 101, "-np"])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name for a run"):
+    with pytest.raises(ValueError, match="is not a name for a run"):
         check_run_name(name)
 
 

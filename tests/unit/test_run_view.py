@@ -134,7 +134,7 @@ def test_a_run_joined_late_has_the_counts_of_its_driver_and_who_holds_it_up() ->
     late.join(run, [ended, story.reported], story.seq)
     head = late.since(0)["head"]
     assert (head["rounds"], head["steps_lost"], head["unproven"]) == (1003, 77, 2)
-    assert head["pace"]["hold_up"] == {"since": 133.0, "text": "all 1 wait in collectives for one another"}
+    assert head["pace"]["hold_up"] == {"since": 133.0, "text": "all 1 are waiting for one another in collectives"}
 
 
 @pytest.mark.parametrize("kind", [FAILURE, UNPROVEN])

@@ -88,13 +88,13 @@ def test_numbers_ask_nobody() -> None:
 def test_a_host_without_devices_is_left_out_with_the_reason() -> None:
     found, _, counts = run({"a": FOUR, "b": NO_GPU}, "a:gpu,b:gpu")
     assert found == [{"a": 4}]
-    assert counts.note.startswith("host b is not used: it has no NVIDIA GPU that workers may use")
+    assert counts.note.startswith("host b is not used: it has no NVIDIA GPUs that workers may use")
 
 
 def test_a_list_that_cannot_change_must_have_devices_everywhere() -> None:
     found, _, _ = run({"a": FOUR, "b": NO_GPU}, "a:gpu,b:gpu", "a:gpu,b:gpu", needed=1)
     assert str(found[0]).startswith("UnusableSourceError: host b is not used: it has no NVIDIA GPU")
-    assert found[1] == {"a": 4}, "the run goes on: it had begun"
+    assert found[1] == {"a": 4}, "the run continues: it had begun"
     assert UnusableSourceError.__mro__[1] is DiscoveryError
 
 
@@ -119,7 +119,7 @@ def test_a_list_that_cannot_change_must_have_the_slots_that_the_run_needs(
 
 def test_without_any_host_left_there_is_no_answer() -> None:
     found, _, _ = run({"a": DiscoveryError("no sshd"), "b": None}, "a:gpu,b:cpu", needed=1)
-    reasons = "host a is not used: no sshd; host b is not used: it has not said yet how many cores it has"
+    reasons = "host a is not used: no sshd; host b is not used: it has not reported yet how many cores it has"
     assert found == [f"DiscoveryError: {reasons}"]
 
 

@@ -147,7 +147,9 @@ def test_a_broker_submits_what_is_missing() -> None:
 def test_a_broker_whose_first_job_is_refused_cannot_be_used() -> None:
     queue = Queue()
     queue.answers.printed["sbatch"] = SlurmError("sbatch exited with code 1; Invalid partition")
-    with pytest.raises(UnusableBrokerError, match=r"Slurm takes no job of this run: sbatch .* Invalid partition"):
+    with pytest.raises(
+        UnusableBrokerError, match=r"Slurm does not accept jobs of this run: sbatch .* Invalid partition"
+    ):
         queue.reconcile(2)
 
 

@@ -150,7 +150,7 @@ def test_a_worker_that_is_leaving_gives_its_rank_away() -> None:
 
 def test_the_workers_there_are_are_named() -> None:
     assert names_of(WORKERS) == "the run has a:1 (rank 0), a:0 (rank 1), b:1 (rank 2)"
-    assert names_of([]) == "the run has none now"
+    assert names_of([]) == "the run has no workers now"
 
 
 class Worker:

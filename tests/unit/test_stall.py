@@ -137,7 +137,7 @@ def test_limits(texts: list[str], changed: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("lunch=3", "there is no phase 'lunch': it is one of init, step, commit, eval, save"),
+        ("lunch=3", "unknown phase 'lunch': choose one of init, step, commit, eval, save"),
         ("soon", "'soon' is neither SECONDS nor PHASE=SECONDS"),
         ("step=-1", "'step=-1': give seconds, or 0 for no limit"),
         ("nan", "'nan': give seconds, or 0 for no limit"),
@@ -176,6 +176,6 @@ def test_a_phase_ends_where_its_block_ends_whatever_happens_in_it() -> None:
 
 
 def test_a_phase_that_there_is_not() -> None:
-    sentence = "there is no phase 'evaluate': it is one of init, step, commit, eval, save"
+    sentence = "unknown phase 'evaluate': choose one of init, step, commit, eval, save"
     with pytest.raises(ValueError, match=sentence), training_phase.phase("evaluate"):
         pass

@@ -72,7 +72,7 @@ def test_restart_mode_and_the_latest_failure_stay_shown() -> None:
     said = story.reported(5.0)
     assert said[0] == "run abcd, 5 s, restart mode: round 1.2: 2 workers on a"
     assert said[1].startswith("goodput not known: "), "a failure may have thrown all work away"
-    assert said[2] == "2 rounds; 1 failure, 0 preemptions, 0 resizes; steps lost not known"
+    assert said[2] == "2 rounds; 1 failure, 0 preemptions, 0 resizes; number of lost steps not known"
     assert last_failure(said) == (
         "last failure: worker 2 (rank 1, a:1) was killed by SIGABRT after it had recorded ValueError at train.py:3: "
         "ValueError: bad batch"
@@ -233,7 +233,7 @@ def test_several_in_few_words() -> None:
         "    ",
         "run b, 1 min 0 s, elastic mode, 0 workers (1 to 2): starting",
         "    'a b'",
-        "more of one of them: edriver status --run ID",
+        "for more about one of them: edriver status --run ID",
     ]
 
 

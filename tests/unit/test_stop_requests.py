@@ -35,7 +35,7 @@ def test_what_follows_within_half_a_second_is_one_request(copy: signal.Signals) 
         assert not asked.signal(signal.SIGINT)
         assert not asked.signal(copy, after=0.05)
         assert not asked.signal(copy, after=0.44)
-        assert asked.inbox.take(10) == [events.StopRequested("the driver got SIGINT")]
+        assert asked.inbox.take(10) == [events.StopRequested("the driver received SIGINT")]
         assert asked.requests.signal is signal.SIGINT
         assert asked.signal(copy, after=0.02)
 

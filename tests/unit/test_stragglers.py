@@ -198,7 +198,7 @@ def test_in_words() -> None:
     slow = pace_pb2.Straggler(
         rank=5, host="c", slot=1, ratio=1.8, reason=LOADING, start_time=timestamp(100.0), excess=duration(0.08)
     )
-    text = "rank 5 (c:1) is 1.8 times slower than the median of the others for 40 s, 80 ms a step: data loading"
+    text = "rank 5 (c:1) is 1.8 times slower than the median of the others for 40 s, 80 ms per step: data loading"
     assert straggler_text(slow, 140.0) == text
     slow.end_time.CopyFrom(timestamp(160.0))
     assert straggler_text(slow, 200.0) == "rank 5 (c:1) is no longer slower than the others, after 1 min 0 s"

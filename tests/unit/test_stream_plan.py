@@ -37,7 +37,7 @@ def test_a_state_says_the_same_as_json_too() -> None:
     again = EpochProgress.of_state(state, 5)
     assert [again.left(shard) for shard in range(5)] == [progress.left(shard) for shard in range(5)]
     assert (again.lengths, again.readers) == (progress.lengths, progress.readers)
-    with pytest.raises(ValueError, match="the stream's state is of 5 shards, and there are 4 here"):
+    with pytest.raises(ValueError, match="the stream's state has 5 shards, but there are 4 here"):
         EpochProgress.of_state(state, 4)
 
 

@@ -144,7 +144,7 @@ def test_modules_are_found_where_the_command_runs(tmp_path: Path) -> None:
         pytest.param("import torch\n", False, Mode.RESTART, "train does not use edriver", id="plain"),
         pytest.param("import edriver\nedriver.run\n", False, Mode.ELASTIC, "inner.py uses edriver", id="run"),
         pytest.param("import edriver\nedriver.run\n", True, Mode.ELASTIC, "inner.py uses edriver", id="editable"),
-        pytest.param(None, False, Mode.ELASTIC, "no source of what train imports was found here", id="not-found"),
+        pytest.param(None, False, Mode.ELASTIC, "the source of what train imports was not found here", id="not-found"),
     ],
 )
 def test_a_console_script_is_read_where_its_package_is_installed(
@@ -170,8 +170,11 @@ def test_a_console_script_is_read_where_its_package_is_installed(
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("sh train.sh", "no Python script .*; a script that never calls edriver.run needs --mode restart"),
-        ("python away.py", "no source of away.py was found here; .* needs --mode restart"),
+        (
+            "sh train.sh",
+            "a Python script whose source could be read; a script that never calls edriver.run needs --mode restart",
+        ),
+        ("python away.py", "the source of away.py was not found here; .* needs --mode restart"),
         ("torchrun train.py", "torchrun starts processes itself: put edriver in its place"),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_local_rank_that_no_host_has_is_refused() -> None:
 def test_a_filter_of_local_ranks() -> None:
     assert local_ranks("0,2") == (0, 2)
     for text in ("", "0,", "a", "-1"):
-        with pytest.raises(ValueError, match="is no list of local ranks"):
+        with pytest.raises(ValueError, match="is not a list of local ranks"):
             local_ranks(text)
 
 

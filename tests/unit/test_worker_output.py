@@ -138,7 +138,7 @@ def test_whose_lines_are_meant(word: str | None, means: tuple[int | None, str, i
 
 @pytest.mark.parametrize("word", ["a:", "a:x", ":1", "a:-1"])
 def test_what_is_no_worker_is_refused(word: str) -> None:
-    with pytest.raises(RunError, match="is no RANK, HOST:SLOT or HOST"):
+    with pytest.raises(RunError, match="is not a RANK, HOST:SLOT or HOST"):
         chosen(word)
 
 

@@ -1,4 +1,5 @@
-"""Processes that workers have started, and that the kernel has killed for want of memory: data loaders, for example.
+"""Processes that workers have started, and that the kernel has killed because memory ran out: data loaders, for
+example.
 
 Of a worker's own process its exit says so (memory_watch.py). An agent cannot see how a worker's children end, so one
 counts as killed that has ended just when the kernel has counted a kill.

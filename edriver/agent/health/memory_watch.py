@@ -1,4 +1,4 @@
-"""Whether the kernel has killed a process for want of memory: it sends SIGKILL, and counts that in its cgroup; in
+"""Whether the kernel has killed a process because memory ran out: it sends SIGKILL, and counts that in its cgroup; in
 /proc/vmstat for the whole machine.
 """
 
@@ -25,7 +25,8 @@ LOOK_INTERVAL: Final = END_BOUND / 4
 
 
 class MemoryWatch:
-    """Keeps the count of one process's cgroup, so that a kill for want of memory can be distinguished from any other.
+    """Keeps the count of one process's cgroup, so that a kill because memory ran out can be distinguished from any
+    other.
 
     Args:
         pid: the process.

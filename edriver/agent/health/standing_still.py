@@ -1,6 +1,6 @@
 """Whether a script in restart mode stands still: it prints nothing, and neither it nor its children use a processor.
 
-That is no fault by itself: it may wait for others in a collective for as long as one of them takes to evaluate. The
+That is not a fault by itself: it may wait for others in a collective for as long as one of them takes to evaluate. The
 driver knows whether there is another one left that it could wait for.
 
 Once all others have run to their end, a script that stands still, or whose worker reports that it waits in a

@@ -76,7 +76,8 @@ class Sampling:
                     self._loop.call_soon_threadsafe(self._arrived, sample)
         except Exception:
             logger.warning(
-                "what the workers use is not known: a fault of edriver's own, please report it", exc_info=True
+                "the workers' resource usage is not known: an internal error of edriver, please report it",
+                exc_info=True,
             )
 
     def _arrived(self, sample: Sample) -> None:

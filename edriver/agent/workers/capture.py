@@ -1,6 +1,6 @@
 """A worker's output: read as it comes, kept in files, cut into lines for the driver, its end remembered.
 
-A carriage return begins a line anew: of a progress bar a state is shown once a second, and its last one when the line
+A carriage return starts a line again: of a progress bar a state is shown once a second, and its last one when the line
 ends. Files have all that workers write.
 """
 
@@ -34,7 +34,7 @@ READ_BYTES = 64 * 1024
 
 MAX_DRAIN_BYTES = 1024 * 1024
 """Most bytes read from a pipe after its worker's exit: as much as the largest pipe holds. Children that still write to
-it could go on for ever."""
+it could continue for ever."""
 
 
 SHOW_INTERVAL = 1.0
@@ -44,8 +44,8 @@ SHOW_INTERVAL = 1.0
 class LineSplitter:
     """Cuts a stream of bytes into lines, without their ends.
 
-    A newline ends a line. A carriage return begins it anew, as on a terminal: what counts of a progress bar is its last
-    state.
+    A newline ends a line. A carriage return starts it again, as on a terminal: what counts of a progress bar is its
+    last state.
 
     Attributes:
         state: how the unfinished line looks, if carriage returns are in it; else empty.

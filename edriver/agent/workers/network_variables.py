@@ -1,6 +1,6 @@
 """Variables that name network interfaces or devices which this host does not have: those of another machine.
 
-torch fails on such a name in each round anew, in words that name neither the variable nor what there is.
+torch fails on such a name again in each round, in words that name neither the variable nor what there is.
 """
 
 from __future__ import annotations

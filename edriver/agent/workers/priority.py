@@ -1,9 +1,9 @@
 """Which of a host's processes get the processor first: members that train, before workers that boot or have ended.
 
 A worker that boots uses a core for seconds, and one that has ended uses one for tens of milliseconds while the kernel
-gives its memory back; both while others want to take a step. Every worker has a session of its own, so where the kernel
+gives its memory back; both while others want to take a step. Every worker has its own session, so where the kernel
 schedules by session (sched(7), "The autogroup feature") its niceness is the session's. That may be lowered and raised
-again without privileges. Elsewhere, and in control groups of their own, this does nothing.
+again without privileges. Elsewhere, and in separate control groups, this does nothing.
 """
 
 from __future__ import annotations

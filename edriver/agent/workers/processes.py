@@ -1,9 +1,9 @@
-"""The agent's child processes: started in groups of their own, reaped when they exit, none left behind.
+"""The agent's child processes: started in separate groups, reaped when they exit, none left behind.
 
 The agent is a subreaper: processes whose parents die become its children, so it can reap what a killed trainer leaves,
 and find at its end even a daemon that has left its session.
 
-What a worker has started in a session of its own outlives the worker's group. It may hold what the slot's next worker
+What a worker has started in a separate session outlives the worker's group. It may hold what the slot's next worker
 needs (a port, a lock, a GPU), so it ends with its worker: an exit is reported once all orphans with the worker's mark
 in their environment are gone.
 

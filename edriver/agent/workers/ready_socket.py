@@ -32,7 +32,7 @@ def check_folder(folder: Path) -> None:
     longest = len(os.fsencode(folder / LONGEST_SOCKET_NAME))
     if longest > MAX_SOCKET_PATH_BYTES:
         raise ValueError(
-            f"the folder {folder} is too long a path for unix sockets, by {longest - MAX_SOCKET_PATH_BYTES} bytes: "
+            f"the path of the folder {folder} is {longest - MAX_SOCKET_PATH_BYTES} bytes too long for unix sockets: "
             "set TMPDIR to a shorter one"
         )
 
@@ -68,4 +68,4 @@ class ReadySocket:
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
             self._on_ready(int(words[0]), int(words[1]))
         else:
-            logger.warning("a datagram on %s is no worker_id and process id: %r", self._path, datagram)
+            logger.warning("a datagram on %s is not a worker_id and a process id: %r", self._path, datagram)

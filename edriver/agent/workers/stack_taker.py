@@ -1,4 +1,4 @@
-"""Finding out where the threads of a worker stand, while it goes on."""
+"""Finding out where the threads of a worker stand, while it continues."""
 
 from __future__ import annotations
 

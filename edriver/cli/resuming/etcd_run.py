@@ -39,7 +39,7 @@ def journal_in_etcd(flags: argparse.Namespace, environ: Mapping[str, str]) -> Et
     if flags.run is None:
         raise UsageError("--etcd keeps the run under a name: give --run NAME, too")
     if flags.no_journal:
-        raise UsageError("--etcd is where the journal lies: leave --no-journal out")
+        raise UsageError("--etcd keeps the journal in etcd: leave out --no-journal")
     try:
         name = check_run_name(flags.run)
     except ValueError as error:
@@ -77,10 +77,10 @@ def lead(journal: EtcdJournal, run_name: str, *, standby: bool) -> bool:
         return True
     if not standby:
         raise JournalError(
-            f"run {run_name} has a driver: {journal.holder or 'unknown'}. Give --standby to have this one wait until "
-            "that is gone"
+            f"run {run_name} already has a driver: {journal.holder or 'unknown'}. Give --standby to wait until that "
+            "driver is gone"
         )
-    complain(f"edriver: standing by for run {run_name}, whose driver is {journal.holder or 'going'}")
+    complain(f"edriver: standing by for run {run_name}, whose driver is {journal.holder or 'about to end'}")
     if journal.wait():
         return True
     complain(f"edriver: run {run_name} has ended")

@@ -27,7 +27,7 @@ def hold_name(name: str, root: Path | None, *, resumable: bool) -> RunName:
         UsageError: it cannot be had.
     """
     if not resumable:
-        raise UsageError("--run and --supervise resume a run from its journal: leave --no-journal out")
+        raise UsageError("--run and --supervise resume a run from its journal: leave out --no-journal")
     if root is None:
         raise UsageError("--run needs the run's records: leave --no-records out, or name a folder (--records DIR)")
     try:

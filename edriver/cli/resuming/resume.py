@@ -24,8 +24,9 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver resume",
-        description="Takes over a run whose driver was killed, or whose machine was restarted. Its workers go on where "
-        "they are; the command line, the folder and the environment are those of the first driver.",
+        description="Takes over a run whose driver was killed, or whose machine was restarted. Its workers keep "
+        "running; the "
+        "command line, the folder and the environment are those of the first driver.",
         allow_abbrev=False,
     )
     made.add_argument(
@@ -132,7 +133,7 @@ def go_on_with(
     except SystemExit:
         raise journal.damaged("its command line is invalid") from None
     except UsageError as error:
-        raise JournalError(f"the run's command line does not hold any more: {error}") from None
+        raise JournalError(f"the run's command line is no longer valid: {error}") from None
     output = Output()
     output.handle_logs(verbose=verbose)
     if arguments is not None and head.arguments[-len(arguments) :] != tuple(arguments):

@@ -69,7 +69,7 @@ def supervise(
 
 
 def _is_resumed_after(code: int) -> bool:
-    """Whether the run goes on after a driver has ended in this way."""
+    """Whether the run continues after a driver has ended in this way."""
     return code < 0 or code == EXIT_REPLACED
 
 

@@ -82,7 +82,7 @@ async function read(id) {
   if (!answer.ok) return (await answer.text()).trim();
   const data = await answer.json();
   let series = shown.find((each) => each.id === id);
-  if (!data.head) return `nothing is recorded of run ${id} yet`;
+  if (!data.head) return `nothing is recorded about run ${id} yet`;
   if (!series) {
     series = new Series(new Story(), "");
     series.id = id;
@@ -106,7 +106,7 @@ async function readAll(first) {
     curves.take();
     later();
   }
-  if (first || faults.length) put("compare-note", faults.join("; ") || (shown.length ? zoneText() : "no run is asked for"));
+  if (first || faults.length) put("compare-note", faults.join("; ") || (shown.length ? zoneText() : "no runs are chosen"));
 }
 
 element("facts-all").addEventListener("input", drawFacts);
@@ -118,7 +118,7 @@ setInterval(later, 250);
     try {
       if (first || !document.hidden) await readAll(first);
     } catch {
-      put("compare-note", "this page has lost its server: is edriver dashboard still there?");
+      put("compare-note", "this page has lost its server: is edriver dashboard still running?");
     }
     await new Promise((resolve) => setTimeout(resolve, COMPARE_INTERVAL_MS));
   }

@@ -272,9 +272,9 @@ class Curves {
   // What was where one points, in a line.
   tell(time, place) {
     const word = this.single ? this.story(time) : place === null ? "" : `${AXES[this.axis]}: ${this.placeText(place)}`;
-    const notes = [zoneText(), "drag to look closer, double-click shows all"];
+    const notes = [zoneText(), "drag to zoom in, double-click shows all"];
     if (this.weight) notes.push(`smoothed as in TensorBoard, faint: as reported (s = ${this.weight}·s + ${(1 - this.weight).toFixed(2)}·y, over 1 − ${this.weight}ⁿ)`);
-    if (this.logarithmic) notes.push("values of 0 and below have no place on a log scale");
+    if (this.logarithmic) notes.push("values of 0 and below cannot be shown on a log scale");
     if (["steps", "samples"].includes(this.axis) && this.runs().some((run) => run.starts > 1)) notes.push("of the script's last call of run");
     put("curve-note", word || notes.join("; "));
   }

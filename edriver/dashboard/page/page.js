@@ -40,7 +40,7 @@ charts.push(
     const words = STATES.map((state, place) => [state, counts[place]]).slice(1).filter(([, count]) => count).map(([state, count]) => `${count.toLocaleString("en")} ${state}`).join(", ");
     element("lanes").setAttribute("aria-label", `${countText(story.lanes.size, "worker slot")}: ${words || "none in use"}`);
     const grouped = rows.length && rows.length < story.lanes.size ? "; a row is a host, and shows the worst of its slots" : "";
-    put("lanes-note", `${countText(story.lanes.size, "slot")}: ${words || "none in use"}${grouped}${view.zoom ? "; double-click shows all again" : story.lanes.size > MOST_BARS ? "; drag to look closer" : ""}`);
+    put("lanes-note", `${countText(story.lanes.size, "slot")}: ${words || "none in use"}${grouped}${view.zoom ? "; double-click shows all again" : story.lanes.size > MOST_BARS ? "; drag to zoom in" : ""}`);
     return figure;
   }, {hover: tellCell}),
   new Chart("phases", () => {

@@ -164,7 +164,7 @@ async function ask() {
     list.why = found.why;
     draw();
   } catch {
-    put("runs-note", "this page has lost its server: is edriver dashboard still there?");
+    put("runs-note", "this page has lost its server: is edriver dashboard still running?");
   }
 }
 

@@ -2,7 +2,7 @@
 // The samples of one run as curves draw them. Pure: nothing here looks at the page.
 
 const AXES = {wall: "time", elapsed: "time since the start", steps: "steps", samples: "samples"};
-const OWN = {"own:step_rate": "steps a second", "own:sample_rate": "samples a second", "own:size": "workers"};
+const OWN = {"own:step_rate": "steps per second", "own:sample_rate": "samples per second", "own:size": "workers"};
 
 function nameOf(key) {
   return OWN[key] || key.slice(key.indexOf(":") + 1);

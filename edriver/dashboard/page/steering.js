@@ -28,7 +28,7 @@ class Steering {
     });
     element("stop").addEventListener("click", () => this.ask({
       title: "Stop the run?",
-      text: "All workers are ended, as by Ctrl-C in its terminal. What is not in a checkpoint is lost.",
+      text: "This ends all workers, as Ctrl-C in the run's terminal does. Everything that is not in a checkpoint is lost.",
       yes: "Stop the run",
       act: (reason) => this.run({do: "stop", reason}, (text, refused) => this.tell(text, refused)),
     }));
@@ -49,7 +49,7 @@ class Steering {
       if (element("ask").open) element("ask").close();
       for (const each of this.section.querySelectorAll("button, input")) each.disabled = true;
       for (const button of document.querySelectorAll("#hosts button")) button.disabled = true;
-      this.tell("the run has ended: there is nothing to steer any more", false);
+      this.tell("the run has ended and can no longer be steered", false);
       return;
     }
     const size = element("resize-size");
@@ -108,7 +108,7 @@ class Steering {
   askDrain(host) {
     this.ask({
       title: `Drain host ${host.name}?`,
-      text: "Its workers leave at the next agreed step, and nothing is lost. It is not used again until you undrain it.",
+      text: "Its workers leave at the next agreed step, and nothing is lost. The run does not use it again until you undrain it.",
       yes: "Drain",
       slots: host.slots,
       act: (reason, slot) => this.steerHost(host.name, {do: "drain", host: host.name, slot: slot === "" ? null : Number(slot), reason}),
@@ -144,7 +144,7 @@ class Steering {
       const found = await answer.json();
       [text, refused] = [found.done || found.why, !answer.ok];
     } catch {
-      text = "no answer from this page's server: is edriver dashboard still there? Look at the events before you try again";
+      text = "no answer from this page's server: is edriver dashboard still running? Look at the events before you try again";
     }
     tell(text, refused);
   }

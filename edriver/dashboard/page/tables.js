@@ -22,7 +22,7 @@ function drawHead(story) {
   const named = [head.name, head.run_id ? `run ${head.run_id}` : "a run"].filter(Boolean).join(", ");
   const which = [named, spanText(now - head.began), ...(head.mode ? [head.mode] : [])];
   put("which", which.join(" · "));
-  const link = {lost: `the driver does not answer; asking again (${story.why})`, ended: "the run has ended: nothing more will come", away: "this page has lost its server: is edriver dashboard still there?"};
+  const link = {lost: `the driver does not answer; asking again (${story.why})`, ended: "the run has ended: no more events will follow", away: "this page has lost its server: is edriver dashboard still running?"};
   put("link", link[story.link] ? `· ${link[story.link]}` : "").dataset.link = story.link === "away" ? "lost" : story.link;
   document.title = `${sign} ${head.size} ${word}${head.run_id ? ` · ${head.run_id}` : ""}`;
   put("size", String(head.size));
@@ -30,7 +30,7 @@ function drawHead(story) {
   put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers${resized}` : "workers");
   put("goodput", head.goodput === null ? "–" : `${(100 * head.goodput).toFixed(1)} %`);
   const spent = Object.entries(head.time_spent || {}).filter(([kind, seconds]) => kind !== "training" && seconds >= 0.0005).sort((a, b) => b[1] - a[1]);
-  const known = head.time_spent && "unknown" in head.time_spent ? "not known: no step is seen in restart mode" : "of wall time in steps that count";
+  const known = head.time_spent && "unknown" in head.time_spent ? "not known: edriver sees no steps in restart mode" : "of wall time in steps that count";
   put("goodput-note", spent.length ? `${known}; ${spent.slice(0, 2).map(([kind, seconds]) => `${kind} ${shortText(seconds)}`).join(", ")}` : known);
   put("lost", lostText(head));
   put("rounds", head.rounds.toLocaleString("en"));
@@ -56,7 +56,7 @@ function drawPace({hold_up, stragglers, steps, workers}, now) {
     return row;
   }));
   const rest = workers - steps.length;
-  put("steps-note", `the last quarter of a minute; those that wait least for the others come first${rest > 0 ? `; ${rest.toLocaleString("en")} more are not shown` : ""}`);
+  put("steps-note", `the last quarter of a minute; those that wait least for others come first${rest > 0 ? `; ${rest.toLocaleString("en")} more are not shown` : ""}`);
 }
 
 function drawProgress(story) {

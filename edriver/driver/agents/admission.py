@@ -20,7 +20,7 @@ from edriver.v1 import agent_pb2
 from edriver.wire import message_limits
 
 ARRIVAL_BOUND: Final = 30.0
-"""Seconds that a host which has dialled in by itself waits to be given a place; then it dials again."""
+"""Seconds that a host which has dialled in on its own waits to be given a place; then it dials again."""
 
 
 class RefusedError(Exception):
@@ -42,7 +42,7 @@ class Admission:
         run_id: this run; a Hello of another is refused.
         welcome: the first message to every agent.
         registry: the agents that are expected.
-        dial_in_hosts: admits hosts that dial in; None: there are none.
+        dial_in_hosts: admits hosts that dial in; None if there are none.
         credentials: what workers authenticate one another by; None: nothing.
         faults: logs agents that claim to be another.
     """
@@ -69,7 +69,7 @@ class Admission:
         """Look at the message that opens a connection.
 
         Args:
-            first: the message; None: there is none. The Hello of a host that dials in gets its ID and secret.
+            first: the message; None if there is none. The Hello of a host that dials in gets its ID and secret.
             observed_address: the address from which it came; empty: this machine.
 
         Returns:
@@ -83,7 +83,7 @@ class Admission:
         except OutOfBoundsError as error:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
         if first is None or first.WhichOneof("kind") != "hello":
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "a control stream begins with Hello")
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "a control stream must begin with Hello")
         hello = first.hello
         arriving = bool(hello.host) and not hello.agent_id
         if arriving:
@@ -103,7 +103,7 @@ class Admission:
         return peer, self._welcome_to(peer, observed_address, arriving)
 
     async def _let_in(self, hello: agent_pb2.Hello) -> None:
-        """Wait until the run has a place for a host that has dialled in by itself, and give its agent an id."""
+        """Wait until the run has a place for a host that has dialled in on its own, and give its agent an id."""
         if self._dial_in_hosts is None:
             raise RefusedError(
                 grpc.StatusCode.FAILED_PRECONDITION, "this run does not accept hosts that dial in (--hosts-dial-in)"
@@ -132,17 +132,17 @@ class Admission:
         """The agent that has sent this.
 
         Raises:
-            RefusedError: it is no agent that this run waits for.
+            RefusedError: it is not an agent that this run waits for.
         """
         if hello.run_id != self._run_id:
             raise _unknown(f"this is the driver of run {self._run_id}, not of {hello.run_id!r}")
         peer = self._registry.peer(hello.agent_id)
         if peer is None:
             raise _unknown(
-                f"agent {hello.agent_id} was given up, or never was of this run: it ends its workers and itself"
+                f"agent {hello.agent_id} was given up, or never belonged to this run: it ends its workers and itself"
             )
         if peer.host != hello.host:
-            raise _unknown(f"agent {hello.agent_id} is the one of host {peer.host}, not of {hello.host!r}")
+            raise _unknown(f"agent {hello.agent_id} belongs to host {peer.host}, not to {hello.host!r}")
         if hello.protocol != PROTOCOL:
             fault = AgentFault(AgentFaultKind.OTHER_RELEASE, hello.version)
             if not peer.connected and peer.identity.is_proven_by(hello.secret):  # else it comes from another process

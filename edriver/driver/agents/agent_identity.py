@@ -1,6 +1,6 @@
 """Who an agent is: what it must show, and for which workers it speaks. Kept beyond its end, for output comes late.
 
-Its join config brings the agent its secret, or, where it dials in by itself, its first Welcome. The agent shows the
+Its join config brings the agent its secret, or, where it dials in on its own, its first Welcome. The agent shows the
 secret in each Hello and with each batch of output.
 """
 
@@ -41,7 +41,7 @@ class AgentIdentity:
         self.ranks.update((seat.worker_id, seat.rank) for seat in order.assign_round.seats)
 
     def may_have_written(self, line: agent_pb2.OutputLine) -> bool:
-        """Whether a line names a worker of its own, in its slot, and no rank that this worker never had."""
+        """Whether a line names one of its own workers, in its slot, and no rank that this worker never had."""
         worker_id = line.worker_id
         return self.workers.get(worker_id) == line.slot and (
             not line.HasField("rank") or (worker_id, line.rank) in self.ranks

@@ -31,7 +31,7 @@ _OF_A_WORKER: Final = frozenset(
 """Messages of an agent about one of its workers."""
 
 MAX_LOADED: Final = 2000
-"""Contents of source files that are remembered, so that the same content from another worker is no event."""
+"""Contents of source files that are remembered, so that the same content from another worker is not an event."""
 
 
 class AgentMessages:
@@ -136,7 +136,7 @@ class AgentMessages:
 
     def _unknown(self, loaded: events.SourcesLoaded) -> events.SourcesLoaded | None:
         """A worker's files without those that others have reported: thousands load the same; None: all are known."""
-        # By content alone: each host may have a copy of its own, made at another time.
+        # By content alone: each host may have its own copy, made at another time.
         files = tuple(file for file in loaded.files if (file.name, file.digest) not in self._loaded)
         self._loaded |= {(file.name, file.digest): None for file in files}
         while len(self._loaded) > MAX_LOADED:
@@ -150,20 +150,20 @@ class AgentMessages:
         own = [line for line in batch.lines if identity.may_have_written(line)]
         if len(own) == len(batch.lines):
             return batch
-        self._faults.leave_out(identity, f"the agent of host {identity.host} passes off lines as another worker's")
+        self._faults.leave_out(identity, f"the agent of host {identity.host} sends lines in another worker's name")
         return agent_pb2.ForwardOutputRequest(lines=own, dropped=batch.dropped)
 
     def _is_its_own(self, identity: AgentIdentity, worker_id: int) -> bool:
         """Whether a worker is one that the agent was ordered to start. Messages about others are dropped."""
         if worker_id in identity.workers:
             return True
-        text = f"the agent of host {identity.host} speaks of worker {worker_id}, which is none of its own"
+        text = f"the agent of host {identity.host} reports on worker {worker_id}, which it does not own"
         self._faults.leave_out(identity, text)
         return False
 
 
 def progress_of(message: agent_pb2.ConnectRequest) -> bytes:
-    """The progress in a worker's report, as a serialized WorkerHeartbeat; empty: there is none."""
+    """The progress in a worker's report, as a serialized WorkerHeartbeat; empty if there is none."""
     beat = _progress_in(message.worker_report)
     return b"" if beat is None else beat.SerializeToString()
 

@@ -38,7 +38,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         forward: takes the workers' output, with the name of their host.
         on_agent_ended: called with the id of each agent that has sent its last message.
         credentials: what workers authenticate one another by; None: nothing.
-        dial_in_hosts: admits hosts that dial in; None: there are none.
+        dial_in_hosts: admits hosts that dial in; None if there are none.
         on_progress: called with the progress of each worker,
         on_stacks: and with each answer where one stands.
         on_usage: called with each host and its heartbeat that says what is used there.
@@ -120,7 +120,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 identity = self._registry.identity(batch.agent_id)
                 if identity is None:
                     await context.abort(
-                        grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} is not of this run"
+                        grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} does not belong to this run"
                     )
                     break
                 if not identity.is_proven_by(batch.secret):
@@ -136,7 +136,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
     async def _first_message(
         self, messages: _MaybeAsyncIterator[agent_pb2.ConnectRequest]
     ) -> agent_pb2.ConnectRequest | None:
-        """The message that opens a connection; None: there is none, or bytes that are no message.
+        """The message that opens a connection; None if there is none, or bytes that are not a message.
 
         Raises:
             RefusedError: it does not come within a lease. The agent may dial again: perhaps this process was stopped.

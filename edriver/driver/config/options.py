@@ -181,8 +181,8 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     if takes_all_slots(flags):
         if flags.broker is not None or _dials_in(flags):
             raise UsageError(
-                "-np is missing: give a number of workers to start with; how many slots these hosts have is not known "
-                "before they are there"
+                "-np is missing: give a number of workers to start with; the number of slots of these hosts is not "
+                "known in advance"
             )
         flags = argparse.Namespace(**{**vars(flags), "np": flags.min_np or 1})
         counted = False

@@ -153,5 +153,5 @@ def records_of(flags: argparse.Namespace, environ: Mapping[str, str]) -> Path | 
         except RuntimeError:  # a user without a home
             return None
     if not flags.records:
-        raise UsageError("--records '' is no folder: name one, or give --no-records")
+        raise UsageError("--records '' is not a folder: name one, or give --no-records")
     return Path(flags.records).absolute()

@@ -34,7 +34,7 @@ _PIPS_SHEBANG: Final = re.compile(r"'''exec' (\".+?\"|\S+) ")
 """The second line of a console script whose interpreter's path is too long for the first one, which names /bin/sh."""
 
 _SCRIPT_METADATA: Final = b"# /// script"
-"""Begins the dependencies of a script that `uv run` gives an environment of its own."""
+"""Begins the dependencies of a script that `uv run` gives its own environment."""
 
 _HEAD_BYTES: Final = 1024
 """How much of a file is read for its first lines."""
@@ -138,7 +138,7 @@ def program_in_restart_mode(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def other_launcher(command: Sequence[str]) -> str:
-    """The program in a command that starts a script's processes itself; empty: there is none."""
+    """The program in a command that starts a script's processes itself; empty if there is none."""
     return next((name for word in command if (name := Path(word).name) in _OTHER_LAUNCHERS), "")
 
 
@@ -177,16 +177,16 @@ def mode_of(command: Sequence[str], folder: Path, search: Sequence[Path] = ()) -
     if python is None:
         if name := other_launcher(command):
             return ModeChoice(Mode.ELASTIC, f"{name} starts processes itself: put edriver in its place")
-        return _unknown("the command names no Python script whose source could be read")
+        return _unknown("the command does not name a Python script whose source could be read")
     roots = (folder, *search)
     path = _file_of(python, roots)
     if path is None:
-        return _unknown(f"no source of {python.script} was found here")
+        return _unknown(f"the source of {python.script} was not found here")
     name = python.script if python.module else path.name
     try:
         installed = {} if python.module or path.suffix == ".py" else _installed_packages(path)
         if installed is None:
-            return _unknown(f"no source of what {name} imports was found here")
+            return _unknown(f"the source of what {name} imports was not found here")
         used = next(_uses_rounds(path, (path.parent, *(roots if python.module else ())), installed), None)
     except (OSError, SyntaxError, ValueError):
         return _unknown(f"the source of {name} cannot be read")

@@ -58,7 +58,7 @@ class BlockedMembers:
             self.blocked.pop(worker_id, None)
 
     def note_idle(self, worker_id: int, now: float, seconds: float) -> None:
-        """A member's script has stood still for so long; with 0 seconds, it goes on."""
+        """A member's script has stood still for so long; with 0 seconds, it continues."""
         if seconds > 0:
             self.idle[worker_id] = now - seconds
         else:

@@ -35,7 +35,7 @@ class Obstacles:
 
     Attributes:
         settings: the operator's limits.
-        roster: who is there.
+        roster: the hosts and workers.
         placement: which workers are starting.
         suspects: who may yet come to life.
         started: when the run began.

@@ -1,6 +1,6 @@
 """The roster: the hosts and workers of a run, and who of them answers which question.
 
-It alone changes their records. Only the quarantine keeps counts of its own in them, and says so with `host_changed`.
+It alone changes their records. Only the quarantine keeps its own counts in them, and says so with `host_changed`.
 
 At a thousand hosts of eight workers the first round takes 25,000 events, so a step must not look at each host and
 worker. For each question of a step the roster keeps the hosts or workers that answer it: who has a slot, who waits,

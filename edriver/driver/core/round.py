@@ -293,7 +293,7 @@ class Round:
         self.blocked.waits_from = now
 
     def complete(self, worker_id: int, now: float) -> None:
-        """A member's process has ended well while others go on; in restart mode."""
+        """A member's process has ended well while others continue; in restart mode."""
         self._remove(worker_id)
         self.completed.add(worker_id)
         self.blocked.waits_from = now

@@ -63,7 +63,7 @@ class RoundControl:
 
     Attributes:
         settings: the operator's limits.
-        roster: who is there.
+        roster: the hosts and workers.
         placement: knows which workers are starting, and the allowed number of workers.
         suspects: the suspected workers, which may still recover.
         failures: the failures of workers since the round was formed.
@@ -382,7 +382,7 @@ class RoundControl:
         return [HostsUpdated(current.order(members), current.plan.round_id, interrupt.number, result)]
 
     def _give_verdict(self, current: Round, interrupt: Interrupt, wanted: set[int], now: float) -> list[Action]:
-        """All members have answered: they go on, or stop at one boundary.
+        """All members have answered: they continue, or stop at one boundary.
 
         In restart mode they are stopped at once where no script can be asked for a checkpoint; else they get a boundary
         at which to save.
@@ -595,7 +595,7 @@ class RoundControl:
         """Report what the run does or waits for, once, when it changes.
 
         Args:
-            trouble: what keeps the members of a round from going on; it goes before all else.
+            trouble: what keeps the members of a round from continuing; it goes before all else.
         """
         before, self._reported_trouble = self._reported_trouble, trouble
         if trouble:

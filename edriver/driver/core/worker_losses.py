@@ -22,7 +22,7 @@ class WorkerLosses:
 
     Attributes:
         settings: the operator's limits.
-        roster: who is there.
+        roster: the hosts and workers.
         placement: which slots rest.
         failures: where failures are recorded.
         rounds: who is in a round.

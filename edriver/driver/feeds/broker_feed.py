@@ -115,5 +115,5 @@ def _text_of(error: Exception) -> str:
     if isinstance(error, BrokerError):
         return wire_text(str(error), MAX_ERROR_LENGTH)
     if isinstance(error, TimeoutError):
-        return "the engine does not answer: it is asked again"
-    return wire_text(f"the broker raised {error!r}, which is a fault of its own code", MAX_ERROR_LENGTH)
+        return "the engine does not answer: trying again"
+    return wire_text(f"the broker raised {error!r}: this is a bug in the broker", MAX_ERROR_LENGTH)

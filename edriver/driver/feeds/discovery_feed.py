@@ -104,7 +104,7 @@ class DiscoveryFeed:
         except DiscoveryError as error:
             return self._filter.fail(wire_text(str(error), MAX_ERROR_LENGTH)), error
         except Exception as error:  # noqa: BLE001  a source may be the user's own
-            text = f"the host source raised {error!r}, which is a fault of its own code"
+            text = f"the host source raised {error!r}: this is a bug in the host source"
             return self._filter.fail(wire_text(text, MAX_ERROR_LENGTH)), error
 
     def _log_note(self, verdict: PollResult, error: Exception | None) -> None:

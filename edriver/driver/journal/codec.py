@@ -227,7 +227,7 @@ class Codec:
         return content
 
     def _decode_other(self, name: str, _content: Json) -> Any:
-        raise CodecError(f"{name[:100]!a} is no type that belongs here")
+        raise CodecError(f"{name[:100]!a} is not a type that belongs here")
 
 
 def tagged(data: Json) -> tuple[str, Json]:
@@ -237,7 +237,7 @@ def tagged(data: Json) -> tuple[str, Json]:
         CodecError: it is not an encoded value.
     """
     if not isinstance(data, dict) or len(data) != 1:
-        raise CodecError(f"{data!a:.100} is no object of one type")
+        raise CodecError(f"{data!a:.100} is not an object of one type")
     ((name, content),) = data.items()
     return name, content
 
@@ -256,7 +256,7 @@ def _text(data: bytes) -> str:
 
 def _array(content: Json) -> list[Json]:
     if not isinstance(content, list):
-        raise CodecError("its items are no array")
+        raise CodecError("its items are not an array")
     return content
 
 

@@ -51,7 +51,7 @@ def event_from_bytes(data: bytes, written_in: int = FORMAT) -> events.Event:
     try:
         event = _codec().decode(upgraded(JournalPart.EVENT, json.loads(data), written_in))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no event: {str(error) or type(error).__name__}") from None
+        raise ValueError(f"it is not an event: {str(error) or type(error).__name__}") from None
     if not isinstance(event, typing.get_args(events.Event)):
-        raise ValueError(f"it is no event, but {event!a:.100}")
+        raise ValueError(f"it is not an event, but {event!a:.100}")
     return event  # type: ignore[no-any-return]

@@ -85,7 +85,7 @@ class EtcdAddress:
         urls = [urlsplit(url.strip()) for url in text.split(",")]
         schemes = {url.scheme for url in urls}
         if len(schemes) != 1 or not schemes <= {"http", "https"} or not all(url.hostname for url in urls):
-            raise ValueError(f"{text!r} are no URLs of etcd: give them as https://HOST:PORT,https://HOST:PORT")
+            raise ValueError(f"{text!r} are not URLs of etcd: give them as https://HOST:PORT,https://HOST:PORT")
         members = tuple(at_port(url.hostname or "", url.port or DEFAULT_PORT) for url in urls)
         if schemes == {"http"}:
             return cls(members)

@@ -1,4 +1,4 @@
-"""The journal of a run in etcd, so that a driver on another machine can take the run over by itself.
+"""The journal of a run in etcd, so that a driver on another machine can take the run over on its own.
 
 All keys lie under `/edriver/NAME/`. Every write is a transaction that holds only while this process has the lock.
 
@@ -243,7 +243,7 @@ class EtcdJournal(Journal):
             with self._reading("its orders"):
                 orders = json.loads(value)
                 if not (isinstance(orders, list) and all(isinstance(order, str) for order in orders)):
-                    raise ValueError("they are no list of texts")
+                    raise ValueError("they are not a list of strings")
                 self._next_orders = int(key.rpartition(b"/")[2]) + 1
             yield from orders
 

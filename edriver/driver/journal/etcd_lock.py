@@ -106,7 +106,7 @@ class EtcdLock:
 
     def _revoke(self, lease: int) -> None:
         request = self._client.messages.LeaseRevokeRequest(ID=lease)
-        with contextlib.suppress(EtcdError):  # it expires by itself
+        with contextlib.suppress(EtcdError):  # it expires on its own
             self._client.call(
                 lambda rpc, channel, timeout: rpc.LeaseStub(channel).LeaseRevoke(request, timeout=timeout)
             )
@@ -135,5 +135,5 @@ class EtcdLock:
             other = self.holder
         except EtcdError:
             other = ""
-        now = f"{other} has it now" if other else "no other has it yet"
+        now = f"{other} has it now" if other else "no other driver has it yet"
         return JournalLostError(f"its lease in etcd has expired, after a silence of more than {LEASE:g} s; {now}")

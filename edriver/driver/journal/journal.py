@@ -267,7 +267,7 @@ class Journal(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove it: from what it has, no driver may go on any more."""
+        """Remove it: from what it has, no driver may continue any more."""
 
     @abstractmethod
     def close(self) -> None:
@@ -277,7 +277,7 @@ class Journal(ABC):
         """The error that says so, of something in it."""
         return JournalError(
             f"the journal {self.name} is damaged ({what}), so the run cannot be resumed: its hosts end their workers "
-            "after --driver-timeout. Remove the journal, and the same command line starts anew"
+            "after --driver-timeout. Remove the journal, and the same command line starts a new run"
         )
 
     @contextlib.contextmanager
@@ -325,10 +325,10 @@ class Journal(ABC):
         """The error that says so, of this release's core on the events in it."""
         now, then = (kind.partition(" ")[0] or "nothing" for kind in (error.now, error.then))
         return JournalError(
-            f"the run of the journal {self.name} is not taken over: edriver {VERSION} would have ordered {now} where "
-            f"edriver {self.written_by} ordered {then}, and its agents have that. Resume it with the latter (pip "
-            f"install edriver=={self.written_by}), which writes down where the run stands; kill that driver, and "
-            f"{VERSION} can take over"
+            f"the run of the journal {self.name} cannot be taken over: edriver {VERSION} would have ordered {now} "
+            f"where edriver {self.written_by} ordered {then}, and the agents have already followed that order. Resume "
+            f"the run with edriver {self.written_by} (pip install edriver=={self.written_by}), which saves the run's "
+            f"state; then kill that driver, and {VERSION} can take over"
         )
 
     def _check_format(self, format_number: int, written_by: str) -> None:

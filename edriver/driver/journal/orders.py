@@ -9,12 +9,12 @@ carried out, and go out now.
 Compared is what makes a difference to those who carry an order out: not its cause, nor its words. Where orders differ,
 the run is not taken over, and nothing has been changed. The release that had it can take it over, and writes a snapshot
 as soon as it has; any driver writes one soon after an order, too (SNAPSHOT_DELAY in core_loop.py). In what follows a
-snapshot there is nothing to compare, so the next release goes on from there whatever it would have decided before.
+snapshot there is nothing to compare, so the next release continues from there whatever it would have decided before.
 
 (Other ways were weighed. To let the new core decide on the events after the snapshot, and send what differs: it gives
 the IDs of workers and rounds to others than those that have them, so a version would name two states, and an agent that
 has acknowledged more orders than the new core has given is refused, with its workers. To follow the old orders against
-the core's own decisions needs a second way to every state of the core. To begin anew from what agents report needs
+the core's own decisions needs a second way to every state of the core. To start again from what agents report needs
 reports of all that the core knows, offers and suspicions included, and costs the steps of members that are between two
 rounds.)
 """

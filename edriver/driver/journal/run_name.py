@@ -32,7 +32,9 @@ def check_run_name(name: str) -> str:
         ValueError: it cannot be the name of a file.
     """
     if not _PATTERN.fullmatch(name):
-        raise ValueError(f"{name!a} is no name for a run: up to 100 letters, digits, '.', '-' and '_', no '.' first")
+        raise ValueError(
+            f"{name!a} is not a name for a run: give up to 100 letters, digits, '.', '-' and '_', with no '.' first"
+        )
     return name
 
 
@@ -62,7 +64,7 @@ class RunName:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._descriptor)
-            raise RunNameTakenError(f"run {name} has a driver: it holds {folder / name}") from None
+            raise RunNameTakenError(f"run {name} already has a driver: it holds {folder / name}") from None
 
     @property
     def run_id(self) -> str:

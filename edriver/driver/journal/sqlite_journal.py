@@ -76,7 +76,7 @@ class SqliteJournal(Journal):
                     journal._database.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
                 journal.update(head)
         except (OSError, sqlite3.Error) as error:
-            raise JournalError(f"the journal {path} cannot be made: {_reason(error)}") from None
+            raise JournalError(f"the journal {path} cannot be created: {_reason(error)}") from None
         return journal
 
     @classmethod
@@ -97,7 +97,7 @@ class SqliteJournal(Journal):
                 folder.check(JOURNAL_FILES)
                 if not path.exists():
                     raise JournalError(
-                        f"there is no journal {path}: a run without records, or of an older edriver, has none"
+                        f"the journal {path} does not exist: a run without records, or of an older edriver, has none"
                     )
                 if not path.stat().st_size:
                     raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
@@ -192,14 +192,14 @@ class SqliteJournal(Journal):
         with self._reading("its orders"):
             orders = [order for (order,) in self._database.execute("SELECT what FROM orders ORDER BY n")]
             if not all(isinstance(order, str) for order in orders):
-                raise ValueError("one is no text")
+                raise ValueError("one of them is not a string")
         yield from orders
 
     def links(self) -> Iterator[AgentLink]:
         with self._reading("its links"):
             links = list(self._database.execute("SELECT agent_id, received, acknowledged FROM links"))
             if not all(isinstance(number, int) for link in links for number in link):
-                raise ValueError("one is not a number")
+                raise ValueError("one of them is not a number")
         yield from links
 
     def discard(self) -> None:
@@ -235,7 +235,7 @@ class SqliteJournal(Journal):
     def _value(self, key: str) -> str:
         found = self._database.execute("SELECT value FROM head WHERE key = ?", (key,)).fetchone()
         if found is None:
-            raise JournalError(f"the journal {self.path} has no {key}: its driver ended while it was being made")
+            raise JournalError(f"the journal {self.path} has no {key}: its driver ended while creating it")
         return str(found[0])
 
 

@@ -164,7 +164,7 @@ class StateCodec(Codec):
     def _reading(self, state: Json) -> Iterator[None]:
         types = state.get(TYPES) if isinstance(state, dict) else None
         if not isinstance(types, dict) or not all(_are_names(names) for names in types.values()):
-            raise CodecError("it is no state")
+            raise CodecError("it is not a state")
         self._types = types
         try:
             yield
@@ -174,10 +174,10 @@ class StateCodec(Codec):
     def _load(self, owner: object, data: Json) -> None:
         kind, attributes = tagged(data)
         if kind != type(owner).__name__ or not isinstance(attributes, dict):
-            raise CodecError(f"it is no state of a {type(owner).__name__}")
+            raise CodecError(f"it is not the state of a {type(owner).__name__}")
         names = self._names(owner)
         if self._strict and (unknown := attributes.keys() - names):
-            raise CodecError(f"{type(owner).__name__} has no {', '.join(sorted(unknown))} any more")
+            raise CodecError(f"{type(owner).__name__} no longer has {', '.join(sorted(unknown))}")
         for name in names:
             if name in attributes:
                 self._set(owner, name, attributes[name])
@@ -230,7 +230,7 @@ class StateCodec(Codec):
             raise CodecError(f"{name} has other fields")
         fields = dict(zip(names, content, strict=True))
         if self._strict and (unknown := fields.keys() - self._records[name].names):
-            raise CodecError(f"{name} has no {', '.join(sorted(unknown))} any more")
+            raise CodecError(f"{name} no longer has {', '.join(sorted(unknown))}")
         return fields
 
     def _attributes(self, owner: object) -> Iterator[tuple[str, object]]:

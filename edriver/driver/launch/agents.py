@@ -20,7 +20,7 @@ MAX_CONCURRENT_STARTS: Final = 64
 """The maximum number of agents being started at a time, and of names being looked up."""
 
 MIXED_ADDRESSES_ERROR: Final = (
-    "some hosts of this run are called by a loopback address (localhost, 127.0.0.1), by which only this machine can "
+    "some hosts of this run are named by a loopback address (localhost, 127.0.0.1), by which only this machine can "
     "reach them, and others are not: name this machine by an address that the others reach, or give --network-interface"
 )
 
@@ -58,7 +58,7 @@ class _Agent:
 
 
 class _Adopted:
-    """In place of a launcher, for agents that another driver has launched: each ends by itself when it is refused."""
+    """In place of a launcher, for agents that another driver has launched: each ends on its own when it is refused."""
 
     async def start(self, host: str, bootstrap: Bootstrap) -> None:
         raise AgentLaunchError(f"host {host}: its agent {bootstrap.agent_id} has been started by another driver")
@@ -151,7 +151,7 @@ class Agents:
     def kill(self, agent_id: int) -> None:
         """Kill an agent, if its launcher can, or cancel its start.
 
-        An agent on another host ends by itself when the driver refuses it, or is silent.
+        An agent on another host ends on its own when the driver refuses it, or is silent.
         """
         if task := self._starting.get(agent_id):
             task.cancel()
@@ -187,7 +187,7 @@ class Agents:
             self._on_exit(host, agent_id, f"its agent cannot be started: {error}")
         except Exception as error:  # noqa: BLE001  a launcher may be the user's own
             _log.exception("host %s: its launcher failed", host)
-            self._on_exit(host, agent_id, f"its agent cannot be started: a fault of its launcher: {error!r}")
+            self._on_exit(host, agent_id, f"its agent cannot be started: a bug in its launcher: {error!r}")
 
     async def _launch(self, agent_id: int, agent: _Agent, address: str | None) -> None:
         bootstrap = Bootstrap(

@@ -8,7 +8,7 @@ from edriver.driver.launch.launcher import AgentLaunchError, Bootstrap, LaunchCo
 
 
 class DialInLauncher:
-    """Lets in agents that have dialled in by themselves.
+    """Lets in agents that have dialled in on their own.
 
     Args:
         admit: admits a host's agent; returns whether there is one.
@@ -34,7 +34,7 @@ class DialInLauncher:
         bootstrap.connected.set()
 
     async def stop(self, _: int, /) -> None:
-        """The agent ends by itself when the driver refuses it."""
+        """The agent ends on its own when the driver refuses it."""
 
     def watches(self, _: int, /) -> bool:
         """Nothing of it can be seen from here."""

@@ -46,8 +46,8 @@ class OwnNames:
             return ""
         self._said = True
         return (
-            f"{' and '.join(used[:2])} are both this machine, and count as two hosts whose slots share its processors "
-            "and GPUs: list it once, with all its slots, unless you mean that"
+            f"{' and '.join(used[:2])} are both this machine. They count as two hosts, whose slots share its "
+            "processors and GPUs: list it once, with all its slots, unless you mean that"
         )
 
 
@@ -110,7 +110,7 @@ def interface_address(name: str) -> str:
     found = addresses_by_interface()
     if not found.get(name):
         there = ", ".join(interface for interface, addresses in found.items() if addresses)
-        raise ValueError(f"there is no interface {name!r} with an address here: there is {there}")
+        raise ValueError(f"no network interface {name!r} with an address exists here, only {there}")
     return min(found[name], key=is_link_local)
 
 

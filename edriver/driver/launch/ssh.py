@@ -4,7 +4,7 @@ One connection per host starts the agent. Its command line names nothing but the
 environment, goes over standard input. The agent then connects to the driver; the ssh connection shows when it ends.
 
 At most 64 agents are being started at a time (MAX_CONCURRENT_STARTS in agents.py), each with its own bound, so that a
-host that never answers delays no other; nor does a name server: each name is looked up in a thread of its own. The end
+host that never answers delays no other; nor does a name server: each name is looked up in a separate thread. The end
 of ssh is the agent's end only if ssh returns the agent's exit code: where the connection alone has broken, the agent's
 lease decides.
 """
@@ -75,7 +75,7 @@ class SshLauncher:
         self._connections[bootstrap.agent_id] = connection
 
     async def stop(self, agent_id: int, /) -> None:
-        """Kill ssh. The agent ends by itself when the driver refuses it, or is silent."""
+        """Kill ssh. The agent ends on its own when the driver refuses it, or is silent."""
         if connection := self._connections.get(agent_id):
             connection.killed = True
             connection.child.kill()
@@ -129,9 +129,9 @@ def failure(host: str, code: int, stderr_lines: Sequence[str], version: str) -> 
         return f"ssh {exit_text(code)}"
     if code in (126, 127):
         path = sys.executable
-        return f"it has no Python that runs at {path}: edriver's has to be at the same path on all hosts ({last})"
+        return f"no Python can be run there at {path}: edriver's Python must be at the same path on all hosts ({last})"
     if "No module named edriver" in text or "No module named 'edriver" in text:
-        return f"Python at {sys.executable} has no edriver there: pip install edriver=={version} on that host"
+        return f"Python at {sys.executable} has no edriver installed there: pip install edriver=={version} on that host"
     # /bin/sh reports a signal as 128 + its number.
     how = exit_text(128 - code) if code > 128 else exit_text(code)
     return f"its agent {how}" + (f": {last}" if last else "")

@@ -27,8 +27,8 @@ _LIMIT_NAMES: Final = {
 }
 
 _EQUAL_ADVICE: Final = (
-    "Attributes of the state must be equal on all ranks: keep out of it what differs, or have all take rank 0's "
-    "(from_rank_0=)"
+    "Attributes of the state must be equal on all ranks: keep values that differ out of it, or have all ranks take "
+    "rank 0's (from_rank_0=)"
 )
 
 _MODES: Final = "_modes"
@@ -38,7 +38,7 @@ _ABOUT_MODES: Final = re.compile(rf" ?\b{_MODES}=.*$")
 
 
 _ANNOUNCE_ADVICE: Final = (
-    'An evaluation, a download or the like is announced by `with edriver.phase("eval"):`; --stall-timeout sets how '
+    'Announce an evaluation, a download or the like by `with edriver.phase("eval"):`; --stall-timeout sets how '
     "long each phase may last"
 )
 
@@ -200,7 +200,7 @@ def host_words(cause: Cause) -> str:
         case CauseKind.HOST_UNSTEADY, why.Count(count):
             return f"comes and goes: it has changed {count} times in discovery's latest answers"
         case CauseKind.OUTPUT_OMITTED, why.Count(count):
-            return f"has workers that print faster than it can be read: {count_text(count, 'line')} left out"
+            return f"has workers that print faster than their output can be read: {count_text(count, 'line')} left out"
         case CauseKind.OUTPUT_UNWRITTEN, why.ReportedText(text):
             return f"no longer writes all of its workers' output to files: {text}"
     return ""
@@ -348,7 +348,7 @@ def _doing(cause: Cause) -> str:
         case CauseKind.CLOCK_SET, why.Duration(seconds):
             where = "forward" if seconds > 0 else "back"
             text = f"the clock of the driver's machine was set {where} by {abs(seconds):.0f} s"
-            return f"{text}: this run's times go on as before"
+            return f"{text}: this run's times are not affected"
     return ""
 
 
@@ -458,7 +458,7 @@ def _uneven_text(steps: why.UnevenSteps) -> str:
         text += f"; {count_text(steps.busy, 'other')} still training"
     if not steps.again:
         return text
-    advice = "does the script end on all ranks?" if steps.idle else "do all ranks make the same steps?"
+    advice = "does the script end on all ranks?" if steps.idle else "do all ranks make the same number of steps?"
     return f"{text}; the same happened in the round before ({advice})"
 
 

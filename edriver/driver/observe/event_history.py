@@ -53,7 +53,7 @@ class EventHistory:
         progress: how far training was.
         pace: who holds it up.
         events: the latest events.
-        warnings: what has impaired the run although training went on.
+        warnings: what has impaired the run although training continued.
         view: how the run stands after its events.
     """
 

@@ -40,7 +40,7 @@ class StepRate:
         self._heard = 0.0
 
     def add(self, heard: float, passed: float, steps: int, samples: int = 0) -> None:
-        """So many there were at a boundary. Counts that have fallen, or a clock that was set back, begin anew.
+        """So many there were at a boundary. Counts that have fallen, or a clock that was set back, start again.
 
         Args:
             heard: when the report of it came.
@@ -86,8 +86,8 @@ class SampleCount:
     """Counts the samples that a run trains on, from where its epochs stand.
 
     Attributes:
-        total: samples so far, those of steps that had to be made again included. If the script goes on in the midst of
-            an epoch that another run has begun, what that has done of it is counted, too.
+        total: samples so far, those of steps that had to be made again included. If the script continues in the midst
+            of an epoch that another run has begun, what that has done of it is counted, too.
     """
 
     def __init__(self) -> None:

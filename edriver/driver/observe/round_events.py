@@ -154,7 +154,7 @@ class RoundEvents:
     def ended(self, cause: Cause, now: float, abort: str | None = None) -> Iterator[status_pb2.Event]:
         """The round has ended; `abort` describes its abort, and None: it was not aborted.
 
-        One that was ended in good order may be aborted afterwards.
+        One that was ended gracefully may be aborted afterwards.
         """
         goes_on = self.goes_on
         self._close(cause, now)

@@ -193,7 +193,7 @@ class TimeLedger:
 
     def settled(self, now: float) -> status_pb2.TimeSpent:
         """The part of the time spent that no later report can change: its seconds only grow. Left out are a round's
-        last seconds, a stall that goes on, what lies between the last known boundary and the end of its round, and
+        last seconds, a stall that continues, what lies between the last known boundary and the end of its round, and
         what follows the next round's assignment, which may turn out to be steps.
         """
         spent, part = dict(self._spent), self._round

@@ -1,4 +1,4 @@
-"""What has impaired a run or its records although training went on, for observers. Decides nothing.
+"""What has impaired a run or its records although training continued, for observers. Decides nothing.
 
 Hosts that come and go, output that is left out, records or a journal that cannot be written, a driver that stood still,
 a clock that was set. Each kind is an event when it is noticed, for each host where it concerns one, and again after

@@ -313,7 +313,7 @@ class CoreLoop:
         assert self._journal is not None
         self._journal.discard()
         self._journal = None
-        text = f"{error}: the run goes on, and ends if this driver does"
+        text = f"{error}: the run continues, but ends if this driver does"
         self.warn(Cause(CauseKind.UNWRITTEN, detail=ReportedText(text)))
 
     def memory_killed(self, kill: agent_pb2.MemoryKill) -> None:

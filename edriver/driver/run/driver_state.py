@@ -97,7 +97,7 @@ class DriverState(NamedTuple):
         if not isinstance(agents, registry.KnownAgents):
             raise CodecError("it has no agents")
         if type(draws) is not int or not isinstance(ended, FinishRun | None):
-            raise CodecError("its draws or its end are none")
+            raise CodecError("its draws or its end are invalid")
         self.registry.restore(agents)
         self.draws.count = draws
         return ended

@@ -157,11 +157,11 @@ def _run(session: Session, folder: Path, journal: Journal | None) -> int:
             hold(folder)
         return uvloop.run(session.run())
     except NotOwnError as error:
-        _log.error("failed: the run's folder is not used: %s", error)
+        _log.error("failed: the run's folder cannot be used: %s", error)
         return 1
     except FileExistsError as error:
         _log.error(
-            "failed: %s cannot be made: %s; it does not belong to this run and is left as it is",
+            "failed: %s cannot be created: %s; what is there does not belong to this run and is left as it is",
             error.filename,
             error.strerror,
         )
@@ -183,7 +183,7 @@ def _optional(resumes: bool, what: str) -> Iterator[None]:
     except OSError as error:
         if not resumes:
             raise
-        _log.warning("the run goes on without %s: %s", what, error)
+        _log.warning("the run continues without %s: %s", what, error)
 
 
 class Session:
@@ -194,7 +194,7 @@ class Session:
         head: what another driver of it has to know.
         output: where everything is printed.
         records: the folder for its records; None: it has none.
-        journal: what another driver could take it over from; None: there is none.
+        journal: what another driver could take it over from; None if there is none.
         clock: seconds, monotonic.
         run_clock: seconds since the epoch, for all that is written of the run; None: as the machine's clock says now.
 
@@ -346,7 +346,9 @@ class Session:
 
     def _leave(self, error: JournalLostError) -> NoReturn:
         """End this process as if it had been killed: another driver may have the run, with its agents, by now."""
-        self._leave_run(EXIT_REPLACED, f"this driver leaves run {self._head.run_id}, which goes on without it: {error}")
+        self._leave_run(
+            EXIT_REPLACED, f"this driver leaves run {self._head.run_id}, which continues without it: {error}"
+        )
 
     def _leave_run(self, code: int, why: str) -> NoReturn:
         """End this process as if it had been killed: the agents of this machine are left alone, too."""

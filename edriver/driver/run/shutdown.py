@@ -14,7 +14,7 @@ SHUTDOWN_GRACE: Final = 5.0
 """Seconds that workers get between SIGTERM and SIGKILL when the run ends."""
 
 EXIT_BOUND: Final = 5.0
-"""Seconds beyond the workers' grace within which an agent exits by itself."""
+"""Seconds beyond the workers' grace within which an agent exits on its own."""
 
 QUICK_EXIT_BOUND: Final = 1.0
 """The same when the operator does not want to wait."""
@@ -26,7 +26,7 @@ class Shutdown:
     Args:
         registry: orders agents to end.
         agents: kills them.
-        dial_in_hosts: the hosts that have dialled in; None: there are none.
+        dial_in_hosts: the hosts that have dialled in; None if there are none.
         hurry: set when the operator does not want to wait.
     """
 

@@ -85,4 +85,4 @@ class StopRequests:
             return
         self.signal = number
         _log.info("%s: stopping the workers (send it again to kill them at once)", number.name)
-        self._inbox.put(events.StopRequested(f"the driver got {number.name}"))
+        self._inbox.put(events.StopRequested(f"the driver received {number.name}"))

@@ -1,7 +1,7 @@
-"""How a driver takes over a run that another has left: it takes in all that the other was given, and goes on.
+"""How a driver takes over a run that another has left: it takes in all that the other was given, and continues.
 
 An agent that was ordered and had not connected is given up, because nothing says whether it was started; the core
-orders another. Adopted agents are no children of the new driver, so their end shows by their last message, or by their
+orders another. Adopted agents are not children of the new driver, so their end shows by their last message, or by their
 silence. A broker asks an engine for what the run lacks, and counts on no earlier call, so the next driver's finds the
 jobs and pods of the run by its ID. What it refuses ends no run that has been resumed. Agents that are Ray actors end
 with the driver's Ray job: such runs have no journal.
@@ -26,7 +26,7 @@ from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.system.record_folder import EVENTS_FILE
 
-NEVER_STARTED: Final = "its agent had not connected when the driver before this one ended"
+NEVER_STARTED: Final = "its agent had not connected when the previous driver ended"
 
 
 class HeldClock:
@@ -90,7 +90,7 @@ def replay(
 
 
 class PortTakenError(Exception):
-    """Another process has the port of the run, which goes on without a driver. The message is a sentence.
+    """Another process has the port of the run, which continues without a driver. The message is a sentence.
 
     Attributes:
         exit_code: of this driver.
@@ -111,7 +111,7 @@ async def await_port_of_run(address: str, port: int, bound: float, clock: Callab
         clock: seconds, monotonic.
 
     Returns:
-        the signal that has arrived meanwhile, if the port is free: it is the run's to handle. None: there was none.
+        the signal that has arrived meanwhile, if the port is free: it is the run's to handle. None if there was none.
 
     Raises:
         PortTakenError: another process still has it.
@@ -131,7 +131,7 @@ async def await_port_of_run(address: str, port: int, bound: float, clock: Callab
         return stopped.result() if stopped.done() else None
     if stopped.done():
         number = stopped.result()
-        words = f"{number.name}: the run goes on, and waits for another driver until --driver-timeout"
+        words = f"{number.name}: the run continues, and waits for another driver until --driver-timeout"
         raise PortTakenError(128 + number, words)
     raise PortTakenError(1, f"failed: another process has had port {port} for {bound:g} s (--driver-timeout)")
 

@@ -80,7 +80,7 @@ class Wiring:
         records: the folder for its records; None: it has none.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
-        journal: what another driver could take the run over from; None: there is none.
+        journal: what another driver could take the run over from; None if there is none.
         leave: ends this process at once, because another driver may have the journal.
 
     Attributes:
@@ -104,9 +104,9 @@ class Wiring:
         socket: for agents and commands of this machine here,
         endpoint: for others there,
         credentials: with what those have to show.
-        metrics: for Prometheus; None: there are none.
+        metrics: for Prometheus; None if there are none.
         listens: set when agents can dial in.
-        health: for probes; None: there are none.
+        health: for probes; None if there are none.
     """
 
     def __init__(

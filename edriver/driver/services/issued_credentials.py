@@ -23,8 +23,8 @@ class IssuedCredentials:
     Args:
         endpoint: the endpoint that accepts them.
         dial_in: the path of the file for hosts that dial in,
-        observers: the file for observers; None: there is none.
-        operators: the file for operators; None: there is none.
+        observers: the file for observers; None if there is none.
+        operators: the file for operators; None if there is none.
         awaited: whether agents may dial in that have their credentials already.
     """
 

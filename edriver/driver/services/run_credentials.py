@@ -73,10 +73,11 @@ class RunCredentials:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"{path} has no credentials of a run ({type(error).__name__}): make them with edriver credentials"
+                f"{path} does not contain the credentials of a run ({type(error).__name__}): make them with edriver "
+                "credentials"
             ) from None
         if not is_run_id(made.run_id):
-            raise ValueError(f"{path} names no run: make it with edriver credentials")
+            raise ValueError(f"{path} does not name a run: make it with edriver credentials")
         return made
 
     @classmethod

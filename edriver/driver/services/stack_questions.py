@@ -120,7 +120,7 @@ def place_of(worker: status_pb2.WorkerStatus) -> tuple[bool, int, int]:
 def names_of(workers: Collection[status_pb2.WorkerStatus]) -> str:
     """Those there are, for a message."""
     if not workers:
-        return "the run has none now"
+        return "the run has no workers now"
     names = [
         f"{worker.host}:{worker.slot}" + (f" (rank {worker.rank})" if worker.HasField("rank") else "")
         for worker in sorted(workers, key=place_of)

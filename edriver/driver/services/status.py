@@ -67,7 +67,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         event_history: the events, and the workers' progress; only read.
         clock: seconds since the epoch.
         command: a worker's program and arguments.
-        steady: seconds of a monotonic clock; None: there is none, and how long the run has lasted is not known.
+        steady: seconds of a monotonic clock; None if there is none, and how long the run has lasted is not known.
         name: what its user calls it; empty: nothing.
         tags: its user's, by name.
         output: what its workers have written lately; None: nothing is kept of it.

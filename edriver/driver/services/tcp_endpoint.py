@@ -57,7 +57,7 @@ class TcpEndpoint:
         token: opens AgentService,
         status_token: StatusService,
         control_token: ControlService and StatusService; all empty where it is not secure.
-        authority: the run's certificate authority; None: there is none yet, or none at all.
+        authority: the run's certificate authority; None if there is none yet, or none at all.
         port: where it listens; 0: not yet.
     """
 

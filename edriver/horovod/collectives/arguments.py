@@ -1,7 +1,7 @@
 """What a script gives to a collective, looked at before any member is asked.
 
-What only one member can see (this is no tensor, this rank is no member) is raised by that one at once, as in Horovod.
-What would make the others wait is a refusal, which they agree on: all of them raise the same error.
+What only one member can see (this is not a tensor, this rank is not a member) is raised by that one at once, as in
+Horovod. What would make the others wait is a refusal, which they agree on: all of them raise the same error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def checked_tensors(kind: str, tensors: Sequence[Any], members: Any) -> None:
 
 def no_rows(tensors: Sequence[torch.Tensor]) -> str:
     """Why these tensors cannot be split by rows; empty: they can."""
-    return "a tensor without a dimension has no rows" if any(not tensor.dim() for tensor in tensors) else ""
+    return "a tensor without dimensions has no rows" if any(not tensor.dim() for tensor in tensors) else ""
 
 
 def _type(value: Any) -> str:

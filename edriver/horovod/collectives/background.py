@@ -1,7 +1,7 @@
 """Operations that nobody waits for: a thread of each process set carries them out, in the order of the calls.
 
 The members' agreement on such an operation is under way when the call returns. What follows it has to wait for the
-slowest of them; the training thread does not. The thread's collectives are in a group of their own (a lane), so it
+slowest of them; the training thread does not. The thread's collectives are in a separate group (a lane), so it
 makes no difference when they come between those of the training thread. One set's operations do not wait for another's.
 The lane is made by the training thread where a round begins: groups that two threads make at the same time wait for one
 another in the store, whose connection they share.

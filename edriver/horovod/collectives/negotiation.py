@@ -10,7 +10,7 @@ Nothing is cached, so members cannot disagree on what has been agreed: each coll
 `DistributedOptimizer` makes one agreement per step, for all gradients.
 
 The digest is of function, name, types, shapes and options, and is exchanged in one small all-reduce. Where digests
-differ, the group goes on working after all have raised. Horovod caches what was agreed. With a cache, a member that
+differ, the group keeps working after all have raised. Horovod caches what was agreed. With a cache, a member that
 finds a call in it begins at once, and one whose call has changed would be left alone with a collective that the others
 are not in; to find that out takes the message that the cache was to save. `join` comes with the agreement: a member
 that has joined sends a mark instead of a digest, learns the call, and adds zeros.
@@ -185,12 +185,12 @@ def compare(calls: Sequence[CollectiveCall | None], ranks: Sequence[int]) -> Non
         more = f" (and so did ranks {', '.join(map(str, [*wrong][1:]))}, or something else)" if len(wrong) > 1 else ""
         raise MismatchError(
             f"the members did not call the same collective: rank {first} called {expected}, "
-            f"rank {rank} called {call}{more}. All of them have to make the same calls in the same order"
+            f"rank {rank} called {call}{more}. All of them must make the same calls in the same order"
         )
     if len(made) < len(calls) and expected.reductions is None:
         joined = [rank for rank in ranks if rank not in made]
         raise MismatchError(
-            f"rank {first} called {expected}, and rank {joined[0]} has called join: those that have joined take part "
+            f"rank {first} called {expected}, and rank {joined[0]} has called join: ranks that have joined take part "
             "in reductions only"
         )
 

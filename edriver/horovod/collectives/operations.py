@@ -1,4 +1,4 @@
-"""An operation: what members agree on, and what they do then, with somebody waiting for it or not."""
+"""An operation: what members agree on, and what they do then, whether something waits for it or not."""
 
 from __future__ import annotations
 

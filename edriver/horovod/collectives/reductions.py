@@ -69,7 +69,7 @@ def chosen_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
     if op is None:
         op = Sum if average is False else Average
     if not isinstance(op, ReduceOp):
-        raise ValueError(f"{op!r} is none of hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product")
+        raise ValueError(f"{op!r} is not one of hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product")
     if op is Adasum:
         raise NotImplementedError(ADASUM_REFUSED)
     return op

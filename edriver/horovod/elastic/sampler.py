@@ -28,7 +28,7 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
 
     Pass it to the TorchState and call `record_batch` or `record_indices` after each step. Unlike Horovod's,
     `set_epoch` with the current epoch clears nothing, so it may be called at the start of an epoch as well as at its
-    end. A sampler outside of a state is split anew in each round.
+    end. A sampler outside of a state is split again in each round.
 
     Args:
         dataset: the dataset to sample; its length must be constant.
@@ -57,7 +57,7 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
     def processed_num(self) -> int:
         """How many samples of the epoch all members together have done, as far as this one knows.
 
-        A script may set it: as many samples of the epoch count as done, and the rest is split anew.
+        A script may set it: as many samples of the epoch count as done, and the rest is split again.
         """
         return len(self._excluded) + self._placed().offset
 
@@ -155,7 +155,7 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of `state_dict`, of this class or of any version of Horovod; splits the rest anew.
+        """Load the result of `state_dict`, of this class or of any version of Horovod; splits the rest again.
 
         A state with indices says which samples are done; one with a number says how many. For a number in a state that
         edriver wrote these are the same samples; for one that Horovod wrote they may differ, since its order differs.
@@ -174,13 +174,13 @@ class ElasticSampler(elastic_sampler.ElasticSampler):
             self._go_to(epoch, number)
 
     def _go_to(self, epoch: int, number: int) -> None:
-        """Set the number of samples done in an epoch, and split the rest anew."""
+        """Set the number of samples done in an epoch, and split the rest again."""
         done = max(0, int(number) - len(self._excluded))
         self._cursor.load(CursorState(epoch, self._cursor.seed, min(done, self._cursor.length)))
         self.reset()
 
     def compact(self) -> dict[str, Any]:
-        """What the others need to go on from here, the same on all of them at a boundary."""
+        """What the others need to continue from here, the same on all of them at a boundary."""
         return {**self._cursor.state()._asdict(), "excluded": self._excluded}
 
     def load_compact(self, state: dict[str, Any]) -> None:

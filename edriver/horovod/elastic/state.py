@@ -3,8 +3,8 @@
 `ObjectState` and `TorchState` are edriver's own, so that a failure costs no step that survivors have passed. As in
 Horovod, plain values may differ between members; at the start of each round all of them take rank 0's.
 
-A subclass of `State`, which saves, restores and syncs by itself, is carried through rounds by `ForeignState`: a failure
-leads it back to its last commit.
+A subclass of `State`, which saves, restores and syncs on its own, is carried through rounds by `ForeignState`: a
+failure leads it back to its last commit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HostUpdateResult(enum.IntFlag):
 
 
 class State(abc.ABC):
-    """A state that saves, restores and syncs by itself.
+    """A state that saves, restores and syncs on its own.
 
     Args:
         bcast_object: what a subclass broadcasts an object from rank 0 with, as `self._bcast_object`; None:
@@ -175,7 +175,7 @@ class _RankZeroValues(object_state.ObjectState):
             answer = own(self)
             if answer is not None:
                 return bool(answer)
-            if self._committed is None:  # the subclass has transferred the state by itself
+            if self._committed is None:  # the subclass has transferred the state on its own
                 self.save()
             return self._committed is not False
 

@@ -43,7 +43,7 @@ class RestOfEpoch:
         batches = getattr(loader, "batch_sampler", None)
         if not isinstance(loader, DataLoader) or sampler not in (loader.sampler, getattr(batches, "sampler", None)):
             raise TypeError(
-                "each sample is trained on once only where the training loader is one DataLoader that draws from the "
+                "each sample is trained on once only if the training loader is a single DataLoader that draws from the "
                 "sampler that trainer.elastic_state was given: DataLoader(dataset, batch_size=..., sampler=sampler); "
                 "for loaders of other kinds use restart mode: edriver --mode restart"
             )
@@ -86,7 +86,7 @@ class ElasticEpochLoop(_TrainingEpochLoop):
         return self.resume != BATCH and bool(super().done)
 
     def reset(self) -> None:
-        """Begin an epoch's counters anew, unless the epoch is under way."""
+        """Start an epoch's counters again, unless the epoch is under way."""
         if not self.mid_epoch:
             super().reset()
 

@@ -137,7 +137,7 @@ class Metrics(TrainerPart):
         connector._callback_metrics = tree["callback"]
         connector._logged_metrics = tree["logged"]
         connector._progress_bar_metrics = tree["bar"]
-        epoch.val_loop._results.reset()  # a validation that was interrupted begins anew
+        epoch.val_loop._results.reset()  # a validation that was interrupted starts again
         if not epoch.mid_epoch:
             return
         connector._current_fx = tree["hook"]

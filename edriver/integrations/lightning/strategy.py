@@ -43,7 +43,7 @@ class RoundEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """Never picked by itself."""
+        """Never picked on its own."""
         return False
 
     def world_size(self) -> int:

@@ -74,13 +74,13 @@ class ElasticTrainer(Trainer):
     ) -> None:
         if use_distributed_sampler:
             raise ValueError(
-                "use_distributed_sampler=True would have Lightning put a DistributedSampler in place of the "
-                "ElasticSampler, so samples would be repeated and missed when workers come or go: leave it out"
+                "use_distributed_sampler=True would make Lightning replace the ElasticSampler with a "
+                "DistributedSampler, so samples would be repeated and missed when workers come or go: leave it out"
             )
         if num_nodes != 1 or devices not in ("auto", -1, "-1", 1, "1", [0]):
             raise ValueError(
-                f"devices={devices!r} and num_nodes={num_nodes!r}: each worker has one device; leave both out, and "
-                "say with edriver's -np and -H how many workers there are, and where"
+                f"devices={devices!r} and num_nodes={num_nodes!r}: each worker has one device; leave both out, and set "
+                "the number of workers and their hosts with edriver's -np and -H"
             )
         self._parts: dict[str, TrainerPart] = {}
         self._elastic: TorchState | None = None
@@ -196,8 +196,8 @@ class ElasticTrainer(Trainer):
         """
         if self.max_steps == -1 and self.max_epochs != -1:
             raise ValueError(
-                "trainer.estimated_stepping_batches is not known in elastic mode, as an epoch has more steps where "
-                "there are fewer workers: give ElasticTrainer max_steps, or the scheduler a number of steps of your own"
+                "trainer.estimated_stepping_batches is not known in elastic mode, because an epoch has more steps with "
+                "fewer workers: give ElasticTrainer max_steps, or give the scheduler a number of steps"
             )
         return float("inf") if self.max_steps == -1 else self.max_steps
 

@@ -1,6 +1,6 @@
 """The callbacks that make model.fit elastic: they count what is done, and pass boundaries. Their order is free.
 
-An epoch's end is a boundary of its own, passed once its last callback is done.
+An epoch's end is a separate boundary, passed once its last callback is done.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CommitStateCallback(ElasticCallback):
         """
         if self.model.optimizer is not self.state.optimizer:
             raise RuntimeError(
-                "the model has another optimizer than the state, so what it learns would not be kept: call "
+                "the model has another optimizer than the state, so what the model learns would not be kept: call "
                 "model.compile outside of the function that elastic.run wraps, before KerasState"
             )
         average_before_scaling(self.model.optimizer)
@@ -164,7 +164,7 @@ class UpdateBatchStateCallback(ElasticCallback):
         self.state.batch = Fit.of(self).batches_before + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Begin anew."""
+        """Start again."""
         self.state.batch = 0
 
     def batches_left(self) -> int | None:

@@ -65,7 +65,7 @@ class Fit:
             RuntimeError: it is in none.
         """
         if callback.params is None:
-            raise RuntimeError("edriver's callbacks belong into the list that model.fit is given: callbacks=[...]")
+            raise RuntimeError("edriver's callbacks belong in the list that model.fit is given: callbacks=[...]")
         fit: Fit = callback.params.setdefault(_KEY, Fit())
         return fit
 
@@ -91,7 +91,7 @@ class Fit:
         """
         if threading.get_ident() != self._thread:
             raise RuntimeError(
-                "Keras calls edriver's callbacks from a thread of its own, in which a round cannot end: give model.fit "
+                "Keras calls edriver's callbacks from a separate thread, in which a round cannot end: give model.fit "
                 "a list, callbacks=[...], and not a single callback"
             )
         if batch != self._batch:

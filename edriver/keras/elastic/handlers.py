@@ -55,7 +55,7 @@ class ModelHandler(StateHandler):
             self.arrived_metrics = [each.detach().clone() for each in tree["metrics"]]
         buffers = dict(self.value.named_buffers())
         if buffers.keys() != tree["buffers"].keys():
-            raise ValueError("this model's torch modules have other buffers than those whose state it was to take over")
+            raise ValueError("this model's torch modules have other buffers than those whose state it should load")
         _copy(list(buffers.values()), [tree["buffers"][name] for name in buffers])
 
     def lasting(self) -> Iterable[torch.Tensor]:
@@ -181,7 +181,7 @@ def _is_data(name: str, value: Any) -> bool:
 def _write(variables: Sequence[Any], saved: Sequence[torch.Tensor], what: str) -> None:
     if len(variables) != len(saved):
         raise ValueError(
-            f"{what} has {len(variables)} variables, and the one whose state it was to take over has {len(saved)}; all "
+            f"{what} has {len(variables)} variables, but the one whose state it should load has {len(saved)}; all "
             "workers must build and compile the same model before KerasState"
         )
     for variable, tensor in zip(variables, saved, strict=True):

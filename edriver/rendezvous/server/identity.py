@@ -57,8 +57,8 @@ class Identity:
         if end - now > WARNING_PERIOD:
             return ""
         return (
-            f"the certificate of this server expires at {end:%Y-%m-%d %H:%M} UTC, and no client can connect from then "
-            "on: restart the server before, which renews it"
+            f"this server's certificate expires at {end:%Y-%m-%d %H:%M} UTC, and no client can connect after that: "
+            "restart the server before then to renew it"
         )
 
 
@@ -80,7 +80,7 @@ def identity(folder: Path, now: datetime.datetime) -> Identity:
         authority, token = found.authority, found.token
     else:
         if (folder / CREDENTIALS_FILE).exists():  # else there are no clients that have an earlier one
-            _log.warning("this server has a new authority: give all clients the new %s", CREDENTIALS_FILE)
+            _log.warning("this server has a new certificate authority: give all clients the new %s", CREDENTIALS_FILE)
         root = Root.new("edriver rendezvous", now, AUTHORITY_LIFETIME)
         _write_pair(folder / AUTHORITY_FILE, root.certificate, root.key)
         authority, token = root.certificate.decode(), found.token if found else secrets.token_urlsafe(32)
@@ -115,7 +115,7 @@ def _read_pair(path: Path) -> tuple[bytes, bytes]:
 
 
 def _earlier(folder: Path) -> Identity | None:
-    """The identity of an earlier start; None: there was none, or its files are damaged."""
+    """The identity of an earlier start; None if there was none, or its files are damaged."""
     try:
         before = JoinConfig.from_json((folder / CREDENTIALS_FILE).read_bytes())
         certificate, key = _read_pair(folder / SERVER_FILE)

@@ -49,7 +49,7 @@ _CHECKPOINT_PAGES: Final = 4096
 is 1,000."""
 
 MIN_APPENDED_BYTES: Final = 8 * 1024 * 1024
-"""Bytes that are appended at least before the records are written anew."""
+"""Bytes that are appended at least before the records are written again."""
 
 
 class CorruptJournalError(Exception):
@@ -109,7 +109,7 @@ class ServerJournal:
                 yield record
 
     def begin(self, records: Iterable[RendezvousRecord]) -> None:
-        """Write everything anew: this start, and all that there is. It is on the disk then.
+        """Write everything again: this start, and all that there is. It is on the disk then.
 
         Raises:
             OSError: that cannot be done.
@@ -136,7 +136,7 @@ class ServerJournal:
 
     @property
     def long(self) -> bool:
-        """Whether everything should be written anew: most of it is out of date."""
+        """Whether everything should be written again: most of it is out of date."""
         return self._appended > max(MIN_APPENDED_BYTES, 2 * self._whole)
 
     def close(self) -> None:
@@ -159,8 +159,8 @@ class ServerJournal:
             raise self._damaged("its header")
         if version != FORMAT:
             raise CorruptJournalError(
-                f"{self._path} has format {version}, and this edriver knows {FORMAT}: use the edriver that wrote it, "
-                "or remove the file, and all runs begin with a new rendezvous"
+                f"{self._path} has format {version}, and this edriver reads {FORMAT}: use the edriver that wrote it, "
+                "or remove the file, after which all runs begin with a new rendezvous"
             )
         (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
@@ -174,7 +174,7 @@ class ServerJournal:
 
     def _damaged(self, where: str) -> CorruptJournalError:
         return CorruptJournalError(
-            f"{self._path} is damaged ({where}): remove it, and all runs begin with a new rendezvous"
+            f"{self._path} is damaged ({where}): remove it, after which all runs begin with a new rendezvous"
         )
 
     @contextlib.contextmanager

@@ -89,9 +89,9 @@ class KeyValues:
             more += before is None
             grows += len(value) - len(before) if before is not None else len(value) + len(key)
         if self.size + self._made_bytes + grows > MAX_STORE_BYTES:
-            raise OutOfBoundsError(f"the store of a run holds {MAX_STORE_BYTES} bytes at most")
+            raise OutOfBoundsError(f"the store of a run holds at most {MAX_STORE_BYTES} bytes")
         if len(self._values) + more > MAX_STORE_KEYS:
-            raise OutOfBoundsError(f"the store of a run holds {MAX_STORE_KEYS} keys at most")
+            raise OutOfBoundsError(f"the store of a run holds at most {MAX_STORE_KEYS} keys")
 
     def delete(self, key: str) -> bool:
         """Remove a key; returns whether it was set."""
@@ -106,7 +106,7 @@ class KeyValues:
 
         Raises:
             OutOfBoundsError: there is no room for it.
-            NotANumberError: something is to be added to what is no number.
+            NotANumberError: something is to be added to what is not a number.
         """
         if (result := self._made.get(request.request_id)) is not None:
             return self._answer(request, result), False

@@ -143,7 +143,7 @@ class Runs:
 
         Raises:
             OutOfBoundsError: a bound is reached.
-            NotANumberError: something is to be added to what is no number.
+            NotANumberError: something is to be added to what is not a number.
             OSError: it cannot be written down.
         """
         run = self.get(request.run_id)
@@ -177,7 +177,9 @@ class Runs:
                 del self._runs[run_id]
                 self._write(RendezvousRecord(run_id=run_id, removed=True))
         if len(self._runs) >= MAX_RUNS:
-            raise OutOfBoundsError(f"there are {MAX_RUNS} runs at most, and none was idle for {IDLE_TIMEOUT:.0f} s")
+            raise OutOfBoundsError(
+                f"there may be at most {MAX_RUNS} runs, and none has been idle for {IDLE_TIMEOUT:.0f} s"
+            )
 
     def _check_total(self, more: int) -> None:
         if sum(run.keys.footprint for run in self._runs.values()) + more > MAX_TOTAL_STORE_BYTES:

@@ -56,10 +56,10 @@ def serve(folder: Path, address: str, port: int) -> int:
             own.check((AUTHORITY_FILE, SERVER_FILE, CREDENTIALS_FILE, *JOURNAL_FILES))
             uvloop.run(_serve(own, folder, address, port))
     except NotOwnError as error:
-        _log.error("the folder is not used: %s", error)
+        _log.error("the folder cannot be used: %s", error)
         return 1
     except OSError as error:
-        _log.error("%s cannot be made: %s", folder, error.strerror)
+        _log.error("%s cannot be created: %s", folder, error.strerror)
         return 1
     except ServerError as error:
         _log.error("%s", error)

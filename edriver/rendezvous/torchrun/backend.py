@@ -4,7 +4,7 @@ Only what the engine has touched is written, and only what has changed since is 
 by that alone: of n agents that join at once none reads what the others have written meanwhile, until it polls. Its
 token stays what it was, so a decision that rests on what it has not read is refused like any other that is stale.
 
-While the server is away, agents go on with the last state that they know, and their heartbeats do not fail, or torch
+While the server is away, agents continue with the last state that they know, and their heartbeats do not fail, or torch
 would end their workers.
 """
 
@@ -94,7 +94,7 @@ class EdriverBackend(RendezvousBackend):
         """See base class.
 
         A heartbeat neither waits for a server that is away nor fails: torch's agent would end its workers. A server
-        that comes back waits for each node's heartbeats anew.
+        that comes back waits for each node's heartbeats again.
         """
         if token and not isinstance(token, StateToken):
             return self._refused()

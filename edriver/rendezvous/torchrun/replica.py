@@ -42,7 +42,7 @@ class Replica:
         """Take in an answer of the server. One that is older than what is known changes nothing.
 
         Args:
-            token: of the state; None: there is none.
+            token: of the state; None if there is none.
             change: the header, and nodes.
             whole: whether these are all.
         """

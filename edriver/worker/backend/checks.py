@@ -86,11 +86,11 @@ class CheckResult:
 
 def _group_is_found() -> str:
     found = len(gloo_devices())
-    return "" if found else f"no Gloo device is found in /proc/self/fdinfo (torch {torch.__version__})"
+    return "" if found else f"no Gloo device was found in /proc/self/fdinfo (torch {torch.__version__})"
 
 
 def _groups_pass_by() -> str:
-    return "" if gloo_groups.made() else "torch makes Gloo groups past the constructor of ProcessGroupGloo"
+    return "" if gloo_groups.made() else "torch makes Gloo groups without the constructor of ProcessGroupGloo"
 
 
 def _names_are_counted() -> str:
@@ -98,7 +98,7 @@ def _names_are_counted() -> str:
 
 
 def _groups_have_names() -> str:
-    return "" if torch_groups.names_groups() else "torch.distributed makes groups by another function"
+    return "" if torch_groups.names_groups() else "torch.distributed makes groups with another function"
 
 
 def _groups_are_listed() -> str:
@@ -109,7 +109,7 @@ def _groups_are_listed() -> str:
         Nccl().communicators()
     except (AttributeError, UnknownPartError) as error:
         return str(error)
-    return "" if any(parts) else "the default process group has no part for tensors of the host"
+    return "" if any(parts) else "the default process group has no backend for CPU tensors"
 
 
 def _collectives_are_counted() -> str:
@@ -122,19 +122,19 @@ def _writes_are_counted() -> str:
 
 def _threads_are_seen() -> str:
     if not interpreter.knows_frames():
-        return "this interpreter does not tell where its threads stand"
+        return "this interpreter does not show where its threads are"
     if not waits_for_peers(dist.barrier.__code__.co_filename if hasattr(dist.barrier, "__code__") else dist.__file__):
         return "torch.distributed is not in a folder of that name"
-    return "" if interpreter.ends_as_known() else "threading has no function in which a process waits for its end"
+    return "" if interpreter.ends_as_known() else "threading has no function with which a process waits for its end"
 
 
 def _new_processes_are_seen() -> str:
-    return "" if interpreter.prepares_as_known() else "multiprocessing prepares new processes by another function"
+    return "" if interpreter.prepares_as_known() else "multiprocessing prepares new processes with another function"
 
 
 def _scaler_is_known() -> str:
     scaler = torch.amp.GradScaler("cpu")
-    return "" if grad_scaler.is_known(scaler) else "GradScaler keeps its scale elsewhere"
+    return "" if grad_scaler.is_known(scaler) else "GradScaler stores its scale elsewhere"
 
 
 def _checkpoints_go_elsewhere() -> str:
@@ -158,7 +158,7 @@ GROUP_CHECKS: Final = (
         "constructor",
         "the proof that each connection leads to a member",
         _groups_pass_by,
-        "Rounds are refused, because processes that are no members could take part in them.",
+        "Rounds are refused, because processes that are not members could take part in them.",
     ),
     Check(
         "names",
@@ -182,7 +182,7 @@ GROUP_CHECKS: Final = (
         "collectives",
         "seeing collectives between an optimizer's step and the boundary",
         _collectives_are_counted,
-        "No commit is made by itself for such a loop: a failure there leads back to the script's last commit.",
+        "edriver makes no commits of its own for such a loop: a failure there leads back to the script's last commit.",
     ),
 )
 """Checks for which a process group has to be there, made since gloo_groups.when_made was called."""
@@ -192,7 +192,7 @@ PROCESS_CHECKS: Final = (
         "writes",
         "going back to the last boundary without a copy",
         _writes_are_counted,
-        "Failures lead back to the last commit: call state.commit() as often as you can afford to lose steps.",
+        "Failures lead back to the last commit: call state.commit() as often as the loss of steps requires.",
     ),
     Check(
         "threads",
@@ -210,17 +210,17 @@ PROCESS_CHECKS: Final = (
         "scaler",
         "keeping a GradScaler at each boundary without waiting for the device",
         _scaler_is_known,
-        "Its state_dict is asked, which waits for the device at each boundary.",
+        "edriver calls its state_dict, which waits for the device at each boundary.",
     ),
     Check(
         "listeners",
         "closing Gloo's listeners once a group is built",
         _listeners_can_be_closed,
-        "They stay open to all who reach them.",
+        "They stay open to everyone who can reach them.",
     ),
     Check(
         "checkpoints",
-        "keeping checkpoints in an object store or another place that fsspec knows",
+        "keeping checkpoints in an object store or another place that fsspec supports",
         _checkpoints_go_elsewhere,
         "Checkpoints can be kept in a local folder only.",
     ),
@@ -284,7 +284,7 @@ def frees_a_collective(port: int) -> str:
         hanging.join(0.03)
     if not raised:
         return f"a collective that hangs on a silent peer was not freed within {HANG_TIMEOUT:g} s"
-    return "" if looks_like_peer_loss(raised[0]) else f"its error is not known as the loss of a peer: {raised[0]}"
+    return "" if looks_like_peer_loss(raised[0]) else f"its error is not recognized as the loss of a peer: {raised[0]}"
 
 
 def be_silent() -> None:

@@ -60,7 +60,7 @@ def _is_ours() -> bool:
 @functools.wraps(init)
 def _init(*args: Any, **kwargs: Any) -> None:
     if _is_ours():
-        _say("init_process_group", "the group of this round is there already")
+        _say("init_process_group", "this round already has a group")
         return
     try:
         init(*args, **kwargs)
@@ -69,7 +69,7 @@ def _init(*args: Any, **kwargs: Any) -> None:
             raise
         raise RuntimeError(
             "init_process_group has no rank to use before edriver.run: edriver makes a process group for each round, "
-            "which is there inside the function that edriver.run wraps; take the call out of the script. A script that "
+            "which exists inside the function that edriver.run wraps; remove the call from the script. A script that "
             "never calls edriver.run needs --mode restart"
         ) from error
 

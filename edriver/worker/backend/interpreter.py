@@ -57,7 +57,7 @@ def callers(frame: FrameType, limit: int | None = None) -> list[FrameType]:
         limit: of frames.
 
     Only so may the stack of another thread be walked. Until CPython 3.12, f_back may start a garbage collection, and
-    a finalizer may let the other thread go on. It leaves the function whose frame f_back is about to describe, and
+    a finalizer may let the other thread continue. It leaves the function whose frame f_back is about to describe, and
     f_back describes, and writes to, memory that another function uses by then.
     """
     with without_collections():

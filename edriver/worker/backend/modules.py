@@ -9,7 +9,7 @@ import torch
 
 
 def buffers_of(module: torch.nn.Module) -> dict[str, Any]:
-    """A module's own buffers, by name: the dict in which it keeps them, so that a boundary need not ask for them anew.
+    """A module's own buffers, by name: the dict in which it keeps them, so that a boundary need not ask for them again.
 
     Interface: Module._buffers.
 

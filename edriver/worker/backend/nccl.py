@@ -10,11 +10,11 @@ constructed, on a device that it chooses by LOCAL_RANK or rank. ProcessGroupNCCL
 see `nccl_here`. A user may choose the other one, and a script may ask for it by name. Read in torch 2.15's source, and
 never run: its abort() ends the communicator as well, and the next collective raises a RuntimeError.
 
- - All communicators are aborted at once, each from a thread of its own: one abort may wait for a kernel that
+ - All communicators are aborted at once, each from a separate thread: one abort may wait for a kernel that
    another communicator's kernel keeps from running (pytorch/pytorch issue 119797).
  - An abort may itself hang, in the driver or on a lock of torch's. It has ABORT_TIMEOUT seconds; then the process ends
-   itself, and its slot is filled anew. That also gives its device memory back: a slot's next worker is started once the
-   last one has been reaped.
+   itself, and its slot is filled again. That also gives its device memory back: a slot's next worker is started once
+   the last one has been reaped.
 
 If torch no longer lists its groups, or what of them is NCCL's (torch_groups.py), or if a part of a group that works for
 tensors of a GPU has a name that is not known here, a worker whose round is aborted ends itself at once. It announces

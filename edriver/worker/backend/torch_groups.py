@@ -97,12 +97,12 @@ def count_names_anew() -> None:
 
     Raises:
         SystemExit: torch counts elsewhere. This process would look for the next round's members under a name that none
-            of them has, until the group's timeout: it ends, and its slot is filled anew.
+            of them has, until the group's timeout: it ends, and a new worker takes its slot.
     """
     if not counts_names():
         raise SystemExit(
             f"a process group could not be built, and with torch {torch.__version__} this process cannot try again "
-            "under the same name: it ends, and its slot is filled anew"
+            "under the same name: it ends, and a new worker takes its slot"
         )
     c10d._world.group_count = 0
 

@@ -1,4 +1,4 @@
-"""The checkpoints of one state: rank 0 writes them in a thread of its own, one at a time.
+"""The checkpoints of one state: rank 0 writes them in a separate thread, one at a time.
 
 It writes from the copy that a commit has made. That copy's buffers are lent to the thread, and the next commit goes
 into a second set (copies/snapshot.py).
@@ -80,7 +80,7 @@ class Checkpoints:
         self, location: str, keep: int, spawn: Spawn = in_a_thread, clock: Callable[[], float] = time.time
     ) -> None:
         if keep < 1:
-            raise ValueError(f"keep= takes the number of checkpoints to keep, at least 1, and was given {keep!r}")
+            raise ValueError(f"keep= takes the number of checkpoints to keep, at least 1, but got {keep!r}")
         self._folder = CheckpointFolder(location)
         self._ownership = Ownership(self._folder, FolderOwner.this_process(os.environ))
         self._keep = keep
@@ -130,8 +130,8 @@ class Checkpoints:
         if not self._said_busy:
             self._said_busy = True
             logger.warning(
-                "a checkpoint to %s takes longer than the interval between two: some are left out; give every= a "
-                "longer one",
+                "a checkpoint to %s takes longer than the interval between checkpoints: some are skipped; give every= "
+                "a longer interval",
                 self._folder.location,
             )
 
@@ -193,12 +193,12 @@ class Checkpoints:
                 loaded = self._load(each)
             except Exception as error:  # noqa: BLE001
                 trouble = f"{each.name} cannot be loaded: {_text(error)}"
-                logger.warning("checkpoint %s in %s; the one before it is taken", trouble, self._folder.location)
+                logger.warning("checkpoint %s in %s; using the one before it", trouble, self._folder.location)
                 troubles.append(trouble)
             else:
                 logger.info("loaded %s, of step %d", self._folder.place(each.name), each.steps)
                 return loaded
-        text = "; ".join(troubles) or "no whole one is there"
+        text = "; ".join(troubles) or "there is no whole one"
         raise CheckpointError(f"no checkpoint in {self._folder.location} can be loaded: {text}")
 
     def _write(self, place: TrainingPosition, contents: Contents) -> None:
@@ -250,7 +250,7 @@ class Checkpoints:
         try:
             self._folder.remove(name)
         except Exception:
-            logger.debug("what is left of %s cannot be removed", name, exc_info=True)
+            logger.debug("the remains of %s cannot be removed", name, exc_info=True)
 
     def _load(self, found: Found) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
         assert found.manifest is not None, "it is whole"
@@ -277,7 +277,7 @@ def _refusal_raised() -> Iterator[None]:
     except FolderInUseError as error:
         raise CheckpointError(str(error)) from None
     except Exception:
-        logger.debug("whose the folder of checkpoints is cannot be seen", exc_info=True)
+        logger.debug("the owner of the checkpoint folder cannot be determined", exc_info=True)
 
 
 def _text(error: Exception) -> str:

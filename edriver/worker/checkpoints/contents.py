@@ -85,4 +85,4 @@ def filled(what: tuple[Any, ...], tensors: Mapping[str, torch.Tensor]) -> Any:
             return tensor if home == "cpu" else belongs_to(tensor, torch.device(home).type)
         case "object", value:
             return value
-    raise ValueError(f"an outline of a state has {str(what)[:100]!r} in it")
+    raise ValueError(f"the outline of a state contains {str(what)[:100]!r}")

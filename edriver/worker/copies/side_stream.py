@@ -1,7 +1,7 @@
 """Commits of what lies on a GPU: into pinned host memory, while the device continues to compute.
 
 A commit so takes none of the device's memory. What only optimizers change (parameters, their own state) stays as it is
-until the next optimizer step: it is copied on a stream of its own, for which that step waits. Everything else
+until the next optimizer step: it is copied on a separate stream, for which that step waits. Everything else
 (BatchNorm's running means, a script's own tensors) may change with the next kernel, so it is copied on the stream that
 will run that kernel. Until the next step the live state is what is being committed, and from then on the copy is whole:
 there is something to go back to at any time, with one set of buffers.

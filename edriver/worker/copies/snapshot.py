@@ -87,7 +87,7 @@ class SnapshotBuffers:
         self._loan: Loan | None = None
 
     def copied(self, tree: dict[str, Any], lasting: Callable[[str, torch.Tensor], bool]) -> dict[str, Any]:
-        """A copy of the tree; the copy that was made before is then void, for its buffers are written anew.
+        """A copy of the tree; the copy that was made before is then void, for its buffers are written again.
 
         Nothing is written before everything that may fail is done, so a failure leaves the last copy whole.
 
@@ -192,8 +192,8 @@ class _Aside:
                 result[key] = self.of(value)
             except Exception as error:
                 raise TypeError(
-                    f"the state's attribute {key!r} cannot be copied ({type(error).__name__}: {error}); keep "
-                    "out of the state what is not data: files, locks, connections, loaders"
+                    f"the state's attribute {key!r} cannot be copied ({type(error).__name__}: {error}); keep what is "
+                    "not data out of the state: files, locks, connections, loaders"
                 ) from error
         return result
 

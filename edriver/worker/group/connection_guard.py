@@ -1,8 +1,9 @@
 """Members of a guarded round name their connections to one another, through the round's store, which only they can use.
 
 What a member has named is read; what comes over any other connection never reaches Gloo (guarded_devices.py).
-A process that is no member can thus take a member's place only in the moment before its device has a filter. It takes
-some 0.2 s for each time that a member waits for one which waits in turn, and is done once a run has met such a process.
+A process that is not a member can thus take a member's place only in the moment before its device has a filter. It
+takes some 0.2 s for each time that a member waits for one which waits in turn, and is done once a run has met such a
+process.
 
 The kernel drops the data by a filter that a connection has from its listener (without filters: until some megabytes
 wait). What was dropped is sent again after 0.2 s, so that a round of 4 workers takes 0.2 to 0.4 s to build, one of 8 up
@@ -13,7 +14,7 @@ the same: a device exists for a moment before its filter does. What an attacker 
   a header that Gloo (torch 2.13) answers by ending its process. Of two ranks the one with the higher address and port
   connects, and cannot be met so: at least one member survives, and it holds the state;
 * a further round each time that it calls a device in that moment. A device that has been called so early is given up
-  and made again, up to 100 times, but a process that looks for listeners all the time, on a processor of its own, is
+  and made again, up to 100 times, but a process that looks for listeners all the time, on a separate processor, is
   often fast enough: it ended 86 of the 149 rounds of a run in which each worker connected 50 ms late. The run gets on
   between them, the more slowly for the pauses; if none succeeds for --elastic-timeout, it ends;
 * a worker, by as many silent connections as it may have descriptors, while a group is being built.
@@ -102,7 +103,7 @@ class ConnectionGuard:
             while not stopped.wait(self._interval):
                 self._look(store)
         except RuntimeError as error:  # what a store raises; the group's own connection to it meets the same
-            logger.debug("connections are named no more: %s", error)
+            logger.debug("connections are no longer named: %s", error)
 
     def _look(self, store: StoreClient) -> None:
         for inode, device in gloo_devices().items():

@@ -91,7 +91,7 @@ class _CurrentGroup:
 
 
 class RoundGroup:
-    """Makes torch.distributed's default process group anew for each round: Gloo, and NCCL where there is a GPU.
+    """Creates torch.distributed's default process group for each round: Gloo, and NCCL where there is a GPU.
 
     Every worker keeps a store listening from the start, so that it can be rank 0 of any round without another
     message. Keys live under `round/<round id>`: what an older round left behind is not seen.
@@ -170,7 +170,9 @@ class RoundGroup:
             gloo_groups.when_made(self._prove, self._guarded_devices)
             torch_groups.init(self._backend, prefixed, assignment.rank, assignment.size, timedelta(seconds=timeout))
             if not current.pairs.proven:
-                raise RuntimeError(f"torch {torch.__version__} makes Gloo groups in a way in which none is proven")
+                raise RuntimeError(
+                    f"torch {torch.__version__} makes Gloo groups in a way that allows no proof of their connections"
+                )
             with self._lock:
                 self._check(assignment)  # severed too late to hinder the building, but the connections are dead
         except Exception as error:
@@ -311,7 +313,7 @@ class RoundGroup:
         if disposal is not None:
             disposal.join(bound)
             if disposal.is_alive():
-                logger.warning("a group of an earlier round cannot be torn down: a thread of it is left behind")
+                logger.warning("a group of an earlier round cannot be torn down: one of its threads is left behind")
 
     def _finish(self) -> None:
         """Before the interpreter ends: leave the groups alone that something still refers to, such as a traceback.
@@ -384,8 +386,8 @@ def _communicators(nccl: Nccl) -> Mapping[str, Communicator] | None:
 def _refuse_existing_group() -> None:
     if dist.is_initialized():
         raise RuntimeError(
-            "a default process group exists already: edriver makes one for each round, so take init_process_group out "
-            "of the script, or call destroy_process_group before edriver.run"
+            "a default process group exists already: edriver makes one for each round, so remove init_process_group "
+            "from the script, or call destroy_process_group before edriver.run"
         )
 
 

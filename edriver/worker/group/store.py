@@ -192,7 +192,7 @@ class StoreClient(Store):
             except TimeoutError:
                 raise DistStoreError(f"{shown or key!r} was not set within {limit:g} s") from None
             except OSError as error:
-                raise DistNetworkError(f"the connection to rank 0's store is gone: {error}") from error
+                raise DistNetworkError(f"the connection to rank 0's store is lost: {error}") from error
 
     def _answer_to(self, number: int) -> bytes:
         """Wait for this request's answer, passing over those that came too late for an earlier one."""

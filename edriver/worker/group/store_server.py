@@ -235,7 +235,7 @@ class StoreServer:
         """Log the exception that is being handled, and of many only the first ones."""
         self._errors += 1
         if self._errors <= _MAX_LOGGED_ERRORS:
-            logger.exception("the store goes on after an internal error of edriver, please report it")
+            logger.exception("the store continues after an internal error of edriver, please report it")
 
     def _answer(self, caller: _Caller, kind: int, number: int, key: bytes, value: bytes) -> None:
         if kind == protocol.SET:

@@ -8,7 +8,7 @@ Nor does it take new memory from the kernel then: see heap.py.
 
 What edriver itself computes here knows nothing of what the script has set in the process: modes, hooks for all modules,
 a default device (backend/process_modes.py). If the step in miniature fails all the same, the worker logs that in one
-line and goes on.
+line and continues.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def take_first_step() -> None:
     except Exception as error:  # noqa: BLE001  nothing that comes of it may cost the run
         text = " ".join(str(error).split())
         logger.warning(
-            "edriver's own first step, with which a worker gets ready, failed (%s: %.200s); this worker's first step "
+            "edriver's warm-up step, which prepares a worker, failed (%s: %.200s); this worker's first step "
             "in a round may take some 100 ms longer",
             type(error).__name__,
             text,

@@ -18,7 +18,7 @@ logger = logging.getLogger("edriver.worker")
 def take_first_step() -> None:
     """Make a group of this process alone, take a step in it, and destroy it. The script's random numbers do not move.
 
-    What torch imports and starts only then is there afterwards; the group's numbers begin anew with the script's own.
+    What torch imports and starts only then is there afterwards; the group's numbers start again with the script's own.
     """
     torch_code.import_dynamo()
     hook = sys.excepthook
@@ -28,7 +28,7 @@ def take_first_step() -> None:
         with torch.random.fork_rng(devices=[]):
             tiny_step()
     except Exception as error:  # noqa: BLE001  nothing that comes of it may cost the run
-        logger.debug("no first step was taken: %s", error)  # a script that has no use for Gloo may still run
+        logger.debug("no warm-up step was taken: %s", error)  # a script that has no use for Gloo may still run
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

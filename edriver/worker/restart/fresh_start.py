@@ -1,4 +1,4 @@
-"""Says why a script begins anew in each round: it finds none of its checkpoints, or it relies on edriver's state."""
+"""Says why a script starts again in each round: it finds none of its checkpoints, or it relies on edriver's state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 logger = logging.getLogger("edriver.worker")
 
 _SUSPICIOUS_ROUND: Final = 3
-"""A script that has no checkpoint yet begins anew in the second round as well."""
+"""A script that has no checkpoint yet starts again in the second round as well."""
 
 _speaks = False
 """Whether this process is rank 0 of the run's first round."""
@@ -62,9 +62,9 @@ def say_no_state_is_kept(called: str) -> None:
     """
     if _speaks:
         logger.warning(
-            "edriver: %s keeps no state in restart mode, in which this run is: the script is run anew in every round, "
-            "and begins at the checkpoint that it loads itself, or at its beginning. Give --mode elastic, and its "
-            "processes go on from the last step. (Without --mode edriver picks the mode from the script's own files: "
-            "it does not look into installed packages.)",
+            "edriver: %s keeps no state, because this run is in restart mode: every round runs the script again, from "
+            "the checkpoint that it loads itself or from its beginning. With --mode elastic, its processes continue "
+            "from the last step. (Without --mode, edriver picks the mode from the script's own files; it does not look "
+            "into installed packages.)",
             called,
         )

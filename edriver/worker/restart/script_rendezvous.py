@@ -46,8 +46,8 @@ def lead_to_round(own: StoreAddress, size: int) -> None:
             return _served(torchs(url, *_unless_in(url, rank, world_size), **kwargs))
         if rank == 0:
             logger.warning(
-                "edriver: the script's group meets at %s, the store of this round: nobody serves one at %s (from the "
-                "script's MASTER_ADDR, MASTER_PORT or init_method)",
+                "edriver: the script's group uses %s, the store of this round, because there is no store at %s (from "
+                "the script's MASTER_ADDR, MASTER_PORT or init_method)",
                 at_port(*own),
                 address,
             )

@@ -91,7 +91,7 @@ class ImportRecord:
         self._count = 0
 
     def update(self) -> None:
-        """Write it anew if more modules are there than before."""
+        """Write it again if more modules are there than before."""
         if len(sys.modules) == self._count:
             return
         self._count = len(sys.modules)

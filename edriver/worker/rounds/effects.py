@@ -24,7 +24,7 @@ class Raised(enum.Enum):
 
 
 class Complaint(enum.Enum):
-    """How the script went on after a boundary had raised for it to leave the round."""
+    """How the script continued after a boundary had raised for it to leave the round."""
 
     CALLED_AGAIN = "called again"  # it reached another boundary
     RETURNED = "returned"  # its function returned
@@ -160,7 +160,7 @@ class FirstBoundary:
 
 @dataclass(frozen=True, slots=True)
 class Complain:
-    """Report that the script went on in a round that is over, and raise that."""
+    """Report that the script continued in a round that is over, and raise that."""
 
     how: Complaint
 

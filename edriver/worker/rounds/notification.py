@@ -1,6 +1,6 @@
 """The notification service: how the driver's notices reach a worker, and its reports the driver.
 
-The worker serves gRPC on a unix socket of its own; its host's agent opens one stream, on which everything passes in
+The worker serves gRPC on its own unix socket; its host's agent opens one stream, on which everything passes in
 order. One thread of the service, the notification thread, takes each notice while the training thread trains.
 """
 
@@ -82,7 +82,7 @@ class NotificationManager:
             try:
                 listener.on_hosts_updated(timestamp, update_res)
             except Exception:
-                logger.exception("a listener failed to take news about hosts")
+                logger.exception("a listener for changes of hosts failed")
 
 
 class DaemonExecutor(concurrent.futures.ThreadPoolExecutor):
@@ -172,13 +172,13 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
             other = (
                 f"this worker runs edriver {VERSION}, whose protocol {PROTOCOL} its agent does not speak (it speaks "
                 f"{attached.protocol}): install the agent's release in the worker's environment, or end the run and "
-                "start it anew"
+                "start it again"
             )
             logger.error("%s", other)  # the agent cannot tell the user: it only sees that the stream has ended
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, other)
         with self._lock:
             if self._attached:
-                context.abort(grpc.StatusCode.ALREADY_EXISTS, "an agent is attached to this worker")
+                context.abort(grpc.StatusCode.ALREADY_EXISTS, "an agent is already attached to this worker")
             self._attached = True
         threading.Thread(
             target=self._take_notices, args=(request_iterator,), name="edriver-notification", daemon=True

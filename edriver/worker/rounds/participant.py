@@ -58,7 +58,7 @@ class BoundaryVerdict(enum.Enum):
     WAIT = "wait"  # ask again when something has changed
     STOP = "stop"  # this is the agreed boundary
     ABORT = "abort"  # the round is broken
-    SWALLOWED = "swallowed"  # it had to leave the round at an earlier boundary, and went on
+    SWALLOWED = "swallowed"  # it had to leave the round at an earlier boundary, and continued
 
 
 class End(enum.Enum):
@@ -165,7 +165,7 @@ class Participant:
         if self.stage is Stage.WAITING:
             self.stage = Stage.LEAVING
         elif self.stage is Stage.DONE:
-            self.abort_cause = "the run has no driver any more"
+            self.abort_cause = "the run no longer has a driver"
 
     def _begin_interrupt(self, notice: pb.HostsUpdated) -> pb.Report | None:
         if not self._is_ours(notice.round_id) or notice.number <= self._number:
@@ -292,7 +292,7 @@ class Participant:
         )
 
     def blocked(self, seconds: float) -> pb.Report:
-        """The training thread stands still in a collective, or (0 seconds) goes on: returns the report to the
+        """The training thread stands still in a collective, or (0 seconds) continues: returns the report to the
         driver.
         """
         round_id, span = round_id_message(self.round_id), duration(seconds) if seconds else None

@@ -27,7 +27,7 @@ class RoundTimes:
         getattr(self._times, name).CopyFrom(timestamp(self._clock()))
 
     def first_boundary(self, round_id: RoundId, copied: Copied, digest: str = "") -> pb.Report:
-        """The round's first boundary is passed: returns the report to the driver, and begins anew."""
+        """The round's first boundary is passed: returns the report to the driver, and starts again."""
         self.mark("stepped")
         times, self._times = self._times, pb.RoundTimes()
         times.received_bytes = copied.received_bytes

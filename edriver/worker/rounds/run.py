@@ -30,7 +30,7 @@ S = TypeVar("S", bound=State)
 
 def end_process_group() -> None:
     """End this worker and every process that it has started and that is still in its process group."""
-    logger.error("the agent of this host is gone: this worker ends")
+    logger.error("this host's agent is gone: this worker ends")
     os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)  # as the first process of its PID namespace it cannot be ended by a signal from inside
 
@@ -78,9 +78,9 @@ def _rounds_of(process: WorkerContext) -> RoundRunner:
         return StandaloneRounds()
     if os.environ.get("EDRIVER_MODE") == "restart":
         raise RuntimeError(
-            "edriver.run was called in restart mode, in which a script is run anew in every round: give --mode "
-            "elastic. (Without --mode edriver picks the mode from the script's own files: it does not look into "
-            "installed packages.)"
+            "edriver.run was called in restart mode, in which every round runs the script again: give --mode elastic. "
+            "(Without --mode, edriver picks the mode from the script's own files; it does not look into installed "
+            "packages.)"
         )
     from edriver.worker.backend.peer_loss import looks_like_peer_loss
     from edriver.worker.group.round_group import RoundGroup

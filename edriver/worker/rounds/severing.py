@@ -54,7 +54,7 @@ class Severing:
         self._report = report
 
     def begin(self, round_id: RoundId) -> None:
-        """Sever a round at once, and go on with that in the background. On the notification thread."""
+        """Sever a round at once, and continue with that in the background. On the notification thread."""
         self._group.sever(round_id)
         threading.Thread(target=self._free, args=(round_id,), name="edriver-sever", daemon=True).start()
 

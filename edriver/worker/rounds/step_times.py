@@ -27,7 +27,7 @@ MIN_STEPS_CONSIDERED: Final = 3
 """With fewer, no step is known to be unusual."""
 
 MAX_UNREAD: Final = 100_000
-"""Notes after which the training thread works out by itself what nothing has asked for."""
+"""Notes after which the training thread works out on its own what nothing has asked for."""
 
 NOTHING_REPORTED: Final[Mapping[str, float]] = MappingProxyType({})
 """What a script has reported that has reported nothing, or whose reports are not shown."""

@@ -153,7 +153,7 @@ class TrainingThread:
             # Here the exception is forgotten: its traceback would keep the old model's group alive.
 
     def _advance(self, steps: Generator[Effect, Any, E], answer: Answer) -> effects.Forget | OfScript | OfWorker | E:
-        """Let the loop go on, with waits and reports, up to its next other effect, or to its end."""
+        """Let the loop continue, with waits and reports, up to its next other effect, or to its end."""
         with self._changed:
             while True:
                 try:
@@ -222,15 +222,16 @@ class TrainingThread:
         return Raised.RUNTIME_ERROR if isinstance(error, RuntimeError) else Raised.OWN
 
     def _complain(self, how: Complaint) -> NoReturn:
-        """The script has caught what a boundary raised, and went on: say so at once, for it may catch this, too."""
+        """The script has caught what a boundary raised, and continued: say so at once, for it may catch this, too."""
         what = "returned from its function" if how is Complaint.RETURNED else f"called again at {calling_location()}"
         participant = self._participant
         rank = participant.assignment.rank if participant.assignment else "?"
         kind = "HostsUpdatedInterrupt" if participant.abort_cause is None else "PeerLostError"
         error = SwallowedInterruptError(
-            f"worker {self._worker_id} (rank {rank}) went on in a round that is over: the script caught {kind}, raised "
-            f"by the boundary at {self._raised_at}, and {what}. Let it pass, for it leads to the next round; around a "
-            "boundary, catch neither Exception nor RuntimeError"
+            f"worker {self._worker_id} (rank {rank}) continued in a round that is over: the script caught {kind}, "
+            "raised "
+            f"by the boundary at {self._raised_at}, and {what}. Do not catch it, because it leads to the next round: "
+            "around a boundary, catch neither Exception nor RuntimeError"
         )
         try:
             raise error

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 SKIP_ADVICE: Final = (
     "A batch that is skipped counts as done: record it in the sampler as well, before `continue`, on all ranks alike. "
-    "If one rank alone has nothing to learn from a batch, let it take the step all the same, with a loss times 0"
+    "If only one rank has nothing to learn from a batch, let it take the step anyway, with its loss multiplied by 0"
 )
 """What a loop that skips batches has to do."""
 
@@ -139,7 +139,7 @@ class Cursor:
         return map(self.position, range(self.recorded, min(self.recorded + count, self.share)))
 
     def enter(self, rank: int, size: int) -> None:
-        """Enter a round: what is done stays done, and what remains is split anew."""
+        """Enter a round: what is done stays done, and what remains is split again."""
         assert 0 <= rank < size, f"rank {rank} of {size}"
         self.base = self.offset
         self.recorded = 0

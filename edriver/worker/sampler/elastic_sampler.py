@@ -156,8 +156,8 @@ class ElasticSampler(Sampler[int]):
         """
         if len(self.dataset) != self._length:
             raise ValueError(
-                f"the dataset had {self._length} samples when the sampler was made and has "
-                f"{len(self.dataset)} now: its length must not change while training goes on"
+                f"the dataset had {self._length} samples when the sampler was made and has {len(self.dataset)} now: "
+                "its length must not change during training"
             )
         place = self._place()
         self._cursor.enter(place.rank, place.size)
@@ -185,12 +185,10 @@ class ElasticSampler(Sampler[int]):
             return
         self._warned = True
         if cursor.offset == 0:
-            what = (
-                f"all of epoch {cursor.epoch} was iterated and nothing of it recorded: a failure would repeat all of it"
-            )
+            what = f"all of epoch {cursor.epoch} was iterated and none of it recorded: a failure would repeat all of it"
         else:
             left = cursor.length - cursor.offset
-            what = f"epoch {cursor.epoch} is left with {left} of its {cursor.length} samples not done: they are skipped"
+            what = f"epoch {cursor.epoch} ends with {left} of its {cursor.length} samples not done: they are skipped"
         logger.warning(
             "%s. Iterate all of the loader, call sampler.record_batch after each step, and set_epoch when it is done",
             what,

@@ -58,7 +58,7 @@ class ElasticStream:
         self, shards: Sequence[Any], read: Callable[[Any], Iterable[Any]], *, shuffle: bool = True, seed: int = 0
     ) -> None:
         if not len(shards):
-            raise ValueError("an ElasticStream needs at least one shard: it was given none")
+            raise ValueError("an ElasticStream needs at least one shard, but got none")
         self.shards = shards
         self.shuffle = shuffle
         self._read = read
@@ -90,7 +90,7 @@ class ElasticStream:
         if schedule is not None and not schedule.exhausted and not self._warned and context.assignment().rank == 0:
             self._warned = True
             logger.warning(
-                "epoch %d of the stream is left unfinished, after %d samples: the rest is skipped. Iterate all of the "
+                "epoch %d of the stream ends unfinished, after %d samples: the rest is skipped. Iterate all of the "
                 "loader, and call set_epoch when it is done",
                 self._epoch,
                 schedule.progress().samples_done(),
@@ -185,7 +185,8 @@ class ElasticStream:
 
     def _refuse(self) -> NoReturn:
         raise TypeError(
-            "an ElasticStream is no data set for a DataLoader, whose processes would not know which samples are done: "
+            "an ElasticStream is not a dataset for a DataLoader, whose processes would not know which samples are "
+            "done: "
             "iterate stream.loader(batch_size=...), which takes a DataLoader's arguments"
         )
 
@@ -216,6 +217,6 @@ class ElasticStream:
         """
         if schedule is not self._schedule:
             raise RuntimeError(
-                "this iteration of the stream's loader is over: another one, an epoch or a round has begun since. Make "
-                "a new iteration"
+                "this iteration of the stream's loader is over, because another iteration, an epoch or a round has "
+                "begun. Start a new one"
             )

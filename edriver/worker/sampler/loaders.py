@@ -26,8 +26,8 @@ def refuse_second_sharding() -> None:
         accelerates = frame.f_globals.get("__name__") == "accelerate.data_loader"
         if accelerates and type(frame.f_locals.get("self")).__name__ == "BatchSamplerShard":
             raise RuntimeError(
-                "accelerator.prepare(loader) shards what the ElasticSampler has split already, so each rank would miss "
-                "samples: do not prepare the loader"
+                "accelerator.prepare(loader) shards again what the ElasticSampler has already split, so each rank "
+                "would miss samples: do not prepare the loader"
             )
         frame = frame.f_back
 
@@ -50,6 +50,7 @@ def watch_distributed_samplers() -> None:
 def _warn_not_elastic() -> None:
     if context.assignment().rank == 0:
         logger.warning(
-            "a DistributedSampler begins its epoch anew in each round, so samples are repeated and missed when workers "
+            "a DistributedSampler starts its epoch again in each round, so samples are repeated and missed when "
+            "workers "
             "come or go: use edriver.ElasticSampler, and give it to the state"
         )

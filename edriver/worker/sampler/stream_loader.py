@@ -67,7 +67,7 @@ class StreamLoader:
         Raises:
             TypeError: always.
         """
-        raise TypeError("the length of a stream is not known before it has been read: iterate its loader to the end")
+        raise TypeError("the length of a stream is not known until it has been read: iterate its loader to the end")
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of this worker, from the current position of the epoch on."""
@@ -81,8 +81,8 @@ class StreamLoader:
         schedule.exhausted = True
         if schedule.dropped and schedule.is_rank_0:
             logger.warning(
-                "samples that are left out at the end of the epoch, as drop_last asks for: %d, fewer than a batch for "
-                "each worker",
+                "%d samples at the end of the epoch are left out, as drop_last requests: fewer than a batch for each "
+                "worker",
                 schedule.dropped,
             )
 

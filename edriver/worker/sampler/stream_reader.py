@@ -2,7 +2,7 @@
 
 It is the data set of a DataLoader, whose "samples" are answers to requests. So it runs in the DataLoader's processes,
 or in the worker's own where there are none. A request names all that it asks for: a process that has not read it ahead,
-as after a change of the plan, opens the shard anew.
+as after a change of the plan, opens the shard again.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class ShardReading(Dataset[Reply]):
 
     def _refuse_shorter(self, shard: int) -> NoReturn:
         raise ValueError(
-            f"shard {shard} ({self._shards[shard]!r}) ends at sample {self._open[shard].at}, and had more when it was "
+            f"shard {shard} ({self._shards[shard]!r}) ends at sample {self._open[shard].at}, but had more when it was "
             "read before: each time that a shard is read, on whichever worker, it must have the same samples in the "
             "same order"
         )

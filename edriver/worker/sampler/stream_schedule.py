@@ -1,6 +1,6 @@
 """The course of an epoch through one round: what to read, what the workers agree on, and the blocks that follow.
 
-Every worker has a `EpochSchedule` of its own. All of them are given the same reports, so all agree.
+Every worker has its own `EpochSchedule`. All of them are given the same reports, so all agree.
 """
 
 from __future__ import annotations

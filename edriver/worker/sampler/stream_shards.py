@@ -102,7 +102,7 @@ class EpochProgress:
         done = self._done.get(shard, [(0, 0)])[-1][1]
         if self.lengths.setdefault(shard, length) != length or length < done:
             raise ValueError(
-                f"shard {shard} had {max(done, self.lengths[shard])} samples or more and has {length} now: each time "
+                f"shard {shard} had {max(done, self.lengths[shard])} samples or more, but has {length} now: each time "
                 "that a shard is read, on whichever worker, it must have the same samples in the same order"
             )
 
@@ -160,7 +160,7 @@ class EpochProgress:
         """
         if state["shards"] != shards:
             raise ValueError(
-                f"the stream's state is of {state['shards']} shards, and there are {shards} here: all workers must "
+                f"the stream's state has {state['shards']} shards, but there are {shards} here: all workers must "
                 "have the same shards"
             )
         progress = cls(shards)

@@ -33,8 +33,8 @@ def add(optimizer: Optimizer, names: Names, models: Mapping[str, torch.nn.Module
     for group in names:
         if group is None or any(name not in parameters for name in group):
             raise ValueError(
-                "a parameter group was added to it while others trained, with parameters that are in no model of the "
-                "state: give the state every model whose parameters an optimizer has, before edriver.run"
+                "a parameter group was added to it while others trained, with parameters that do not belong to a model "
+                "of the state: before edriver.run, give the state every model whose parameters an optimizer has"
             )
     for group in names:
         assert group is not None, "checked above"

@@ -70,8 +70,8 @@ def say_untrained(values: dict[str, object]) -> None:
         listed = [*names.values()][:MAX_NAMES]
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         logger.warning(
-            "%s%s get gradients and are in no optimizer of the state: what trains them is neither synced nor taken "
-            "back, so ranks may diverge. Give the state their optimizer, made before edriver.run, as in "
+            "%s%s get gradients but are in none of the state's optimizers: what trains them is neither synced nor "
+            "rolled back, so ranks may diverge. Give the state their optimizer, made before edriver.run, as in "
             "TorchState(model, optimizer); or freeze them with requires_grad_(False)",
             ", ".join(listed),
             more,

@@ -55,7 +55,7 @@ class PythonGeneratorHandler(_GeneratorHandler):
         super().__init__(value)
         if isinstance(value, random.SystemRandom):
             raise TypeError(
-                "a SystemRandom has no state: what it draws cannot be drawn again after a failure, and differs between "
+                "a SystemRandom has no state: its numbers cannot be repeated after a failure, and differ between "
                 "workers; use random.Random"
             )
 

@@ -1,4 +1,4 @@
-"""Handlers: how a model, an optimizer or anything else with a state of its own is captured and brought back.
+"""Handlers: how a model, an optimizer or anything else with its own state is captured and brought back.
 
 Handlers are found by the value's class, the most specific first; `register_handler` adds one. A class
 without one that has `state_dict` and `load_state_dict` (learning-rate schedulers, GradScaler) is handled
@@ -120,7 +120,8 @@ def handler_for(value: object) -> StateHandler | None:
     if type(value).__module__.startswith(_POWER_SGD):
         raise TypeError(
             "a PowerSGDState holds a process group, which lives for one round, and errors of this rank alone: make it "
-            "inside the function, after DistributedDataParallel; what it has gathered is lost when workers come or go"
+            "inside the function, after DistributedDataParallel; what it has accumulated is lost when workers come or "
+            "go"
         )
     for cls in type(value).__mro__:
         handler = _registry.get(cls) or _registry.get(f"{cls.__module__}.{cls.__qualname__}")
@@ -147,7 +148,7 @@ class SamplerHandler(StateDictHandler):
     """Handles an ElasticSampler."""
 
     def reset(self) -> None:
-        """Split the rest of the epoch anew."""
+        """Split the rest of the epoch again."""
         self.value.reset()
 
     def digest(self, tree: Any) -> object:
@@ -241,7 +242,7 @@ class ModuleHandler(StateHandler):
                 wrong.append(f"{key} has shape {tuple(mine.shape)} here and {tuple(saved.shape)} there")
         if wrong:
             raise ValueError(
-                f"this {type(self.value).__name__} is not the model whose state it was to take over: "
+                f"this {type(self.value).__name__} is not the model whose state it should load: "
                 f"{_first_few(wrong)}; all workers must build the same model"
             )
 
@@ -363,7 +364,7 @@ class OptimizerHandler(StateHandler):
         saved = [len(group["params"]) for group in saved_groups]
         if live[: len(saved)] != saved:
             raise ValueError(
-                f"this {type(self.value).__name__} is not the optimizer whose state it was to take over: "
+                f"this {type(self.value).__name__} is not the optimizer whose state it should load: "
                 f"its groups have {live} parameters, the saved one's {saved}; all workers must build the "
                 "same optimizer"
             )

@@ -61,7 +61,7 @@ class ObjectState(State):
         State.__init__(self)
         self._from_rank_0 = frozenset(from_rank_0)
         if unknown := sorted(self._from_rank_0 - values.keys()):
-            raise ValueError(f"from_rank_0 names {unknown[0]!r}, which is no attribute of this state")
+            raise ValueError(f"from_rank_0 names {unknown[0]!r}, which is not an attribute of this state")
         for name in values:
             if name.startswith("_") or hasattr(self, name):
                 raise ValueError(f"a state cannot have an attribute named {name!r}: choose another name")
@@ -117,7 +117,7 @@ class ObjectState(State):
     def why_torn(self) -> str:
         """Why it cannot return to its last boundary."""
         return (
-            f"the state's {self._unkept!r} is kept by commits only: keep it smaller, keep it out of the state, or call "
+            f"the state's {self._unkept!r} is only kept by commits: keep it smaller, keep it out of the state, or call "
             "commit() more often"
         )
 
@@ -270,8 +270,8 @@ class ObjectState(State):
                 if name not in self._too_large:
                     self._too_large.add(name)
                     logger.warning(
-                        "the state's %r is kept by commits only: %s; until it is smaller, a failure leads back to the "
-                        "last commit and not to the last boundary; besides the script's own, commits are made now and "
+                        "the state's %r is only kept by commits: %s; until it is smaller, a failure leads back to the "
+                        "last commit and not to the last boundary; edriver adds commits to the script's own now and "
                         "then",
                         name,
                         error,
@@ -294,8 +294,8 @@ def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:
     missing, unknown = sorted(set(own) - set(given)), sorted(set(given) - set(own))
     if missing or unknown:
         raise ValueError(
-            f"this worker's state differs from the one it was to take over: {what}s that only this worker "
-            f"has: {missing}, that only the other has: {unknown}; all workers must run the same script"
+            f"this worker's state differs from the one that it should load: {what}s that only this worker has: "
+            f"{missing}, that only the other one has: {unknown}; all workers must run the same script"
         )
 
 

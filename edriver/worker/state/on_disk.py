@@ -138,14 +138,15 @@ class StateOnDisk:
             self._state.take_over(tree, random)
         except ValueError as error:
             raise CheckpointError(
-                f"the checkpoint of step {manifest.steps} in {self._location} is of another state: {error}. "
-                "Give checkpoint= another folder to begin anew"
+                f"the checkpoint of step {manifest.steps} in {self._location} belongs to another state: {error}. "
+                "To start from the beginning, give checkpoint= another folder"
             ) from error
         self._loaded = self._state.steps_made
         if differing:
             logger.warning(
-                "edriver: the checkpoint of step %d has other values than the script has set, and replaces them: %s. "
-                "To train on with the script's, set them in the function that edriver.run calls",
+                "edriver: the checkpoint of step %d has values that differ from those that the script has set, and "
+                "replaces them: %s. To continue with the script's values, set them in the function that edriver.run "
+                "calls",
                 manifest.steps,
                 "; ".join(differing),
             )
@@ -154,8 +155,10 @@ class StateOnDisk:
         """The training function has returned: say so if it had nothing to do after a load."""
         if self._loaded is not None and self._state.steps_made == self._loaded:
             logger.warning(
-                "edriver: nothing was left to do: the training function returned without a step, from the checkpoint "
-                "of step %d in %s. Have it train for longer, or give checkpoint= another folder to begin anew",
+                "edriver: there was nothing left to do: the training function returned without a step, from the "
+                "checkpoint "
+                "of step %d in %s. Have it train for longer, or give checkpoint= another folder to start from the "
+                "beginning",
                 self._loaded,
                 self._location,
             )
@@ -169,7 +172,7 @@ def _place() -> Assignment | None:
 
 
 class CheckpointSchedule:
-    """One checkpoint an interval. All workers follow it, so that another rank 0 goes on where the last one was.
+    """One checkpoint an interval. All workers follow it, so that another rank 0 continues where the last one was.
 
     Args:
         every: a number of steps: after each that divides by it. Or a time: at the first step of each such stretch of
@@ -184,9 +187,9 @@ class CheckpointSchedule:
     def __init__(self, every: timedelta | int, clock: Callable[[], float]) -> None:
         given: object = every
         if isinstance(given, bool) or not isinstance(given, timedelta | int):
-            raise TypeError(f"every= takes a number of steps or a datetime.timedelta, and was given {every!r}")
+            raise TypeError(f"every= takes a number of steps or a datetime.timedelta, but got {every!r}")
         if (every.total_seconds() if isinstance(every, timedelta) else every) <= 0:
-            raise ValueError(f"every= takes a positive number of steps or a positive time, and was given {every!r}")
+            raise ValueError(f"every= takes a positive number of steps or a positive time, but got {every!r}")
         self._every = every
         self._clock = clock
         self._stretch: float | None = None

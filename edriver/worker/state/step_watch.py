@@ -8,9 +8,9 @@ second optimizer's backward pass leaves in it, as in a GAN, is not for it.
 A step is counted when it begins, not when it ends: an exception inside it has already changed something. One with a
 closure begins when the closure first returns: until then it is a forward and a backward pass, in which peers are lost.
 
-A state that is seen to be exposed commits by itself, for at most 1 % of the time: while an attribute is too large for a
-boundary, and once a collective has been begun between an optimizer's step and the boundary, which the group's count of
-collectives shows.
+A state that is seen to be exposed commits on its own, for at most 1 % of the time: while an attribute is too large for
+a boundary, and once a collective has been begun between an optimizer's step and the boundary, which the group's count
+of collectives shows.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class StepWatch:
         return bool(self._optimizers)
 
     def adapt(self) -> bool:
-        """Choose witnesses anew if an optimizer has more parameters or a witness was frozen; whether that was so."""
+        """Choose witnesses again if an optimizer has more parameters or a witness was frozen; whether that was so."""
         if self._parameters == _count(self._optimizers) and all(p.requires_grad for p in self._witnesses):
             return False
         self._watch()
@@ -129,7 +129,7 @@ class StepWatch:
         self._late = True
         if context.assignment().rank == 0:
             logger.warning(
-                "%s: a failure there leads back to the last commit; besides the script's own, commits are made now and "
+                "%s: a failure there leads back to the last commit; edriver adds commits to the script's own now and "
                 "then",
                 reason,
             )

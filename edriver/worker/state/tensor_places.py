@@ -23,7 +23,7 @@ class TensorPlaces:
         self._moving = False
 
     def watch(self, tensors: list[torch.Tensor]) -> None:
-        """Watch these from now on; where they are the same as before, nothing is noted anew."""
+        """Watch these from now on; where they are the same as before, nothing is noted again."""
         if len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors)):
             return
         self._tensors = tensors

@@ -47,7 +47,7 @@ from edriver.worker.state.tensor_places import TensorPlaces
 from edriver.worker.watch.comm_hooks import watch_comm_hooks
 from edriver.worker.watch.uneven_inputs import say_joined, watch_joins
 
-_DEVICE_BEHIND: Final = "the device had not come to the last boundary: call commit() now and then"
+_DEVICE_BEHIND: Final = "the device had not reached the last boundary: call commit() now and then"
 _OVERWRITTEN: Final = (
     "parameters or attributes had been replaced, or written to outside of an optimizer's step, since the last "
     "boundary: pass a boundary right after that, or call commit() now and then"
@@ -286,7 +286,7 @@ class TorchState(ObjectState):
             self.keep_small()
 
     def reset(self) -> None:
-        """Split samplers anew, and remove the last round's DistributedDataParallel wrappers."""
+        """Split samplers again, and remove the last round's DistributedDataParallel wrappers."""
         for name, handler in self._handlers.items():
             handler.reset()
             if getattr(self, name) is not handler.value:
@@ -381,13 +381,13 @@ def _handler(name: str, value: object) -> StateHandler | None:
 def _load_handled(handler: StateHandler | None, name: str, live: object, part: Any) -> None:
     if handler is None:
         raise ValueError(
-            f"the state's {name!r} is a {type(live).__name__} here and has a state of its own there: give every "
-            "worker's state the same kinds of objects before edriver.run"
+            f"the state's {name!r} is a {type(live).__name__} here and has its own state there: give every worker's "
+            "state the same kinds of objects before edriver.run"
         )
     try:
         handler.load(part)
     except ValueError as error:
-        raise ValueError(f"the state's {name!r} cannot be brought back: {error}") from error
+        raise ValueError(f"the state's {name!r} cannot be restored: {error}") from error
 
 
 def _small_part(handler: StateHandler | None, handled: bool, part: Any) -> Iterator[Any]:
@@ -413,6 +413,6 @@ def _refuse_hidden(objects: Mapping[str, Any]) -> None:
         for item in items:
             if isinstance(item, torch.nn.Module | Optimizer):
                 raise TypeError(
-                    f"the state's {name!r} holds a {type(item).__name__} inside a {type(value).__name__}: give "
-                    "each model and optimizer a name of its own, or put models into a torch.nn.ModuleList"
+                    f"the state's {name!r} holds a {type(item).__name__} inside a {type(value).__name__}: give each "
+                    "model and optimizer a separate name, or put models into a torch.nn.ModuleList"
                 )

@@ -56,7 +56,7 @@ else:
             dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(cls)
             for field in dataclasses.fields(cls):
                 if field.name in vars(cls):
-                    delattr(cls, field.name)  # each instance gets a default object of its own
+                    delattr(cls, field.name)  # each instance gets its own default object
 
         def __init__(self, **values: Any) -> None:
             declared = {field.name: field for field in dataclasses.fields(self)} if type(self) is not TypedState else {}

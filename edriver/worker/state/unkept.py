@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from edriver.worker.copies.small_copy import IMMUTABLE_TYPES
 
-ADVICE: Final = "keep out of the state what is not data: files, locks, connections, loaders"
+ADVICE: Final = "keep what is not data out of the state: files, locks, connections, loaders"
 
 _MAPPINGS: Final = (dict, collections.OrderedDict)
 _SEQUENCES: Final = (list, tuple, set, frozenset, collections.deque)

@@ -46,7 +46,7 @@ from edriver.worker.sync.relay import Downstream, Upstream, staging
 _RECORD_FORMAT: Final = struct.Struct("!QQ32s?")
 
 _PLAIN_CLASSES: Final = (OrderedDict, torch.Size, torch.dtype, complex)
-"""What a state of tensors and plain values is made of beside what pickle knows by itself."""
+"""What a state of tensors and plain values is made of beside what pickle knows on its own."""
 
 _CONTAINERS: Final = (dict, OrderedDict, list, tuple)
 
@@ -118,7 +118,7 @@ class SyncRecord(NamedTuple):
             record = SyncRecord(*_RECORD_FORMAT.unpack(text))
             if record.end <= record.length:
                 return record
-        raise PeerLostError("the source's record of the sync is none")
+        raise PeerLostError("the source's record of the sync is not one")
 
 
 class TensorOutline(NamedTuple):
@@ -179,7 +179,7 @@ class _TreePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ha
         return index
 
     def reducer_override(self, obj: Any) -> Any:
-        # Asked for all that pickle cannot write by itself.
+        # Asked for all that pickle cannot write on its own.
         if type(obj) not in _PLAIN_CLASSES and not any(obj is plain for plain in _PLAIN_CLASSES):
             self.classes = True
         return super().reducer_override(obj)
@@ -259,7 +259,7 @@ class _PlainUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a state of tensors and plain values")
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong in a state of tensors and plain values")
 
 
 class _TreeUnpickler(_PlainUnpickler):
@@ -315,7 +315,7 @@ def _unpacked(stream: torch.Tensor, record: SyncRecord) -> Any:
     """
     text = ctypes.string_at(stream.data_ptr() + record.end, record.length - record.end)
     if not hmac.compare_digest(hashlib.sha256(text).digest(), record.digest):
-        raise PeerLostError("what arrived in the sync is not what the source has sent")
+        raise PeerLostError("the data that arrived in the sync differs from what the source sent")
     file = io.BytesIO(text)
     outlines = [TensorOutline(*fields) for fields in _PlainUnpickler(file).load()]
     return _TreeUnpickler(file, _placed(stream, outlines), record.classes).load()

@@ -32,8 +32,8 @@ def watch_comm_hooks() -> None:
 @functools.cache
 def _warn(kind: str) -> None:
     logger.warning(
-        "edriver: what DistributedDataParallel's communication hook remembers (its %s) begins anew when workers come "
-        "or go, such as PowerSGD's error feedback: training then differs from that of an undisturbed run. A "
-        "hook without a state, such as fp16_compress_hook, has nothing to lose",
+        "edriver: what DistributedDataParallel's communication hook remembers (its %s) starts empty when workers come "
+        "or go, such as PowerSGD's error feedback: training then differs from that of an undisturbed run. A hook "
+        "without state, such as fp16_compress_hook, has nothing to lose",
         kind,
     )

@@ -1,4 +1,4 @@
-"""A process that does not end although its script has: the interpreter waits for threads that are no daemons."""
+"""A process that does not end although its script has: the interpreter waits for threads that are not daemons."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EndWatch:
         at = frames()
         stacks = (f"thread {name}:\n{format_stack(at[ident])}" for ident, name in names.items() if ident in at)
         listed, text = ", ".join(names.values()), "\n".join(stacks)
-        return f"the script has ended, and this process waits for its thread {listed}, which is no daemon\n{text}"
+        return f"the script has ended, and this process waits for its thread {listed}, which is not a daemon\n{text}"
 
     def _script_has_ended(self) -> bool:
         """Whether the main thread does nothing but wait for the others."""

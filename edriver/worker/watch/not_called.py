@@ -51,7 +51,7 @@ def refuse_result(function: Callable[..., Any], result: Any, caller: str = "edri
         kind, advice = "a generator", _ADVICE["generator"]
     else:
         return
-    raise TypeError(f"{caller} has called {_name(function)}, and nothing was run: it has returned {kind}, {advice}")
+    raise TypeError(f"{caller} called {_name(function)}, but nothing ran: it returned {kind}, {advice}")
 
 
 def _name(function: Any) -> str:

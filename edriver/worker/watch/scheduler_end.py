@@ -28,7 +28,7 @@ def name_the_resize(error: Exception, sizes: Sequence[int], place: Assignment) -
         )
     error.add_note(
         f"edriver: a scheduler raised this {changed}. With fewer workers an epoch has more steps, so a scheduler for a "
-        "number of steps comes to its end too early. Give it a number of steps that does not depend on the "
+        "fixed number of steps ends too early. Give it a number of steps that does not depend on the "
         "size, or let it follow the samples that are done"
     )
 

@@ -1,4 +1,4 @@
-"""Looking at the training thread, twenty times a second, from a thread of its own: what a step's time goes into.
+"""Looking at the training thread, twenty times a second, from a separate thread: what a step's time goes into.
 
 In synchronous training all members make their steps at the same pace, so a step's time says nothing about who is slow:
 the slow one is the one that waits least for the others. A look costs the training thread nothing but the time for which
@@ -77,7 +77,7 @@ class TrainingLooks:
     Args:
         thread: the training thread, which has been started.
         watched: the worker.
-        changed: called when no boundary was passed for long, when it does something else then, and when it goes on.
+        changed: called when no boundary was passed for long, when it does something else then, and when it continues.
         clock: seconds, monotonic.
         frame_of: the innermost frame of a thread.
         is_asleep: whether the training thread sleeps.

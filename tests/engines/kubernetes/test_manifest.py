@@ -279,7 +279,7 @@ def test_a_base_for_kustomize_has_the_same_objects(capsys: pytest.CaptureFixture
         pytest.param(["-np", "2", "--name", "My_Run", "true"], "--name 'My_Run': Kubernetes takes", id="name"),
         pytest.param(["-np", "2", "--min-np", "3", "true"], "-np 2 must lie between --min-np 3", id="numbers"),
         pytest.param(["-np", "2", "--gpus", "2", "--slots", "1", "true"], "leave out --slots", id="slots"),
-        pytest.param(["-np", "2", "--memory", "16GB", "true"], "--memory '16GB' is no quantity", id="quantity"),
+        pytest.param(["-np", "2", "--memory", "16GB", "true"], "--memory '16GB' is not a quantity", id="quantity"),
         pytest.param(["-np", "2", "--env", "A", "true"], "--env 'A': give NAME=VALUE", id="variable"),
         pytest.param(["-np", "2"], "the command is missing", id="command"),
     ],
@@ -292,5 +292,5 @@ def test_what_cannot_be_is_refused_in_a_sentence(
 
 
 def test_an_image_with_a_space_is_none() -> None:
-    with pytest.raises(RunSpecError, match="is no image"):
+    with pytest.raises(RunSpecError, match="is not an image"):
         RunSpec(name="a", image="a b", np=1, min_np=1, max_np=1, command=("true",))

@@ -224,7 +224,7 @@ def test_a_wrong_address_of_the_driver_is_named(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        pytest.param(["--kubernetes", "train"], "'train' is no KIND/NAME: write job/NAME", id="target"),
+        pytest.param(["--kubernetes", "train"], "'train' is not KIND/NAME: write job/NAME", id="target"),
         pytest.param(["--kubernetes", "jobset/a"], "write jobset/NAME/JOB", id="jobset"),
         pytest.param(["--kubernetes", "job/a", "-H", "b"], "--kubernetes and -H both define", id="two"),
         pytest.param(["--kubernetes", "job/a", "--launcher", "ssh"], "--kubernetes and --launcher both", id="launcher"),

@@ -74,7 +74,7 @@ def test_the_drain_follows_a_time_limit_that_is_changed(slurm: Cluster, tmp_path
         slurm.command("scontrol", "update", f"JobId={longer}", "TimeLimit=1")
         slurm.command("scontrol", "update", f"JobId={shorter}", "TimeLimit=1")
         slurm.command("scontrol", "update", f"JobId={longer}", "TimeLimit=60")
-        run.line(rf"host {node}\.job{shorter} is drained: its agent got SIGUSR1")
+        run.line(rf"host {node}\.job{shorter} is drained: its agent received SIGUSR1")
         run.line(r"rank 1 of 2 .* at step [1-9]", len(run.lines))
         assert len(re.findall("is drained", run.text)) == 1, "the other has time"
         assert "killed" not in run.text

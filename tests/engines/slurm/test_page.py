@@ -50,7 +50,7 @@ def test_the_script_for_sbatch(slurm: Cluster, tmp_path: Path, environ: dict[str
     assert "2 workers" in slurm.command("bash", "-c", f". ~/edriver/bin/activate; {shown}", environ=environ)
     slurm.command("scancel", job)
     slurm.wait(slurm.quiet, "nothing of the run is left")
-    assert "stopped: the driver got SIGTERM" in output.read_text()
+    assert "stopped: the driver received SIGTERM" in output.read_text()
 
 
 def test_the_command_outside_an_allocation(slurm: Cluster, tmp_path: Path, environ: dict[str, str]) -> None:

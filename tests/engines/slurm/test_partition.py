@@ -38,7 +38,7 @@ def test_jobs_come_and_what_is_not_needed_is_given_back(slurm: Cluster, tmp_path
 def test_a_partition_that_is_not_there_is_one_sentence(slurm: Cluster, tmp_path: Path) -> None:
     with submitting(slurm, tmp_path, "nosuch", "-np", "1") as run:
         assert run.end() == 1
-        assert re.search("Slurm takes no job of this run: sbatch .*[Ii]nvalid partition", run.text), run.text
+        assert re.search("Slurm does not accept jobs of this run: sbatch .*[Ii]nvalid partition", run.text), run.text
         assert "Traceback" not in run.text
         ended(slurm, run)
 
@@ -64,7 +64,7 @@ def test_a_preempted_job_is_left_first_and_submitted_again(slurm: Cluster, tmp_p
         run.line("rank 1 passed step 5")
         job, node = slurm.jobs("%i %N")[0].split()
         urgent(slurm, node)
-        run.line(r"is drained: its agent got SIGUSR1")
+        run.line(r"is drained: its agent received SIGUSR1")
         run.line(r"rank 0 of 1 .* at step")
         run.line("submitted 1 job")
         shown = slurm.command("scontrol", "show", "job", "--oneliner", job)
@@ -83,7 +83,7 @@ def test_ten_preemptions_in_a_row_lose_nothing(slurm: Cluster, tmp_path: Path) -
             nodes = slurm.jobs("%P %T %N")
             busy = [line.split()[2] for line in nodes if line.startswith("spot RUNNING")]
             urgent(slurm, busy[turn % len(busy)])
-            run.line("is drained: its agent got SIGUSR1", after)
+            run.line("is drained: its agent received SIGUSR1", after)
             gone = len(run.lines)
             run.line(r"rank 1 of 2 .* at step", gone)
         (tmp_path / "enough").touch()
@@ -112,7 +112,7 @@ def test_a_jobs_time_limit_drains_its_host_first(slurm: Cluster, tmp_path: Path)
     limited = f"{WHOLE_NODE} --time=1 --signal=B:USR1@50"
     flags = ["--slurm-partition", "main", "--slurm-args", limited, "-np", "2", "--min-np", "1", *COUNTED]
     with running(flags, tmp_path, {**slurm.environ, "PYTHONPATH": f"{ROOT}"}) as run:
-        run.line("is drained: its agent got SIGUSR1")
+        run.line("is drained: its agent received SIGUSR1")
         run.line(r"rank 1 of 2 .* at step [1-9]", len(run.lines))
         assert "killed" not in run.text
         run.process.send_signal(signal.SIGTERM)

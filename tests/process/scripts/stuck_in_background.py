@@ -1,4 +1,4 @@
-"""Rank 0 broadcasts to rank 1 in the background; rank 1 stops in the middle of it; all wait for rank 1."""
+"""Rank 0 broadcasts to rank 1 in the background; rank 1 stops in the middle of it; all are waiting for rank 1."""
 
 from tests.quick_start import start_quickly
 

@@ -160,7 +160,7 @@ class NewSizes:
         return Cause(CauseKind.RESIZE_FAILED, detail=FailedResize(size, self._last_trained, end))
 
     def _way_back(self, size: int) -> int:
-        """The most workers below this number with which the script has trained and the run may go on; 0: none."""
+        """The most workers below this number with which the script has trained and the run may continue; 0: none."""
         return max((n for n in self._trained if self._settings.min_np <= n < size), default=0)
 
     def _has_progress(self, current: Round, now: float) -> bool:

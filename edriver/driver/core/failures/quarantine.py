@@ -1,15 +1,15 @@
 """Which slots and hosts are not used for a while because their workers failed. Part of the core.
 
 A slot rests after each failure of its own; a host is quarantined when the fault seems to be the whole host's. Both
-pauses grow with every failure (Settings.cooldown, Settings.host_cooldown) and end by themselves.
+pauses grow with every failure (Settings.cooldown, Settings.host_cooldown) and end on their own.
 
 A kill from outside of a worker that had a place in a round tells less: an operator, a test or another program on the
 machine may do that, and the slot is as good as before. It rests as after a first failure, and a host that loses many
 workers in this way is quarantined as for the first time, however often.
 
-A kill from outside is a SIGKILL or SIGTERM that edriver has not sent and that is not the kernel's for want of memory. A
-worker that is killed before it has had a place in a round counts as failed all the same: something there may kill
-whatever starts.
+A kill from outside is a SIGKILL or SIGTERM that edriver has not sent and that the kernel has not sent because memory
+ran out. A worker that is killed before it has had a place in a round counts as failed all the same: something there
+may kill whatever starts.
 
 Workers that one cause (a file server, a switch) took down together should not start together, so half of each pause is
 drawn at random: "equal jitter" of the AWS Architecture Blog's "Exponential Backoff And Jitter"
@@ -22,7 +22,7 @@ hosts. Each part answers a wrong accusation:
 
 * as often as it has slots, and four times: two failures in two slots prove nothing; a host of eight slots is not given
   up for four;
-* in half of the slots: one broken GPU is that slot's affair, which rests by itself;
+* in half of the slots: one broken GPU is that slot's affair, which rests on its own;
 * three times as often as elsewhere: a bug in the script, or random kills of workers, hit all hosts alike, and the host
   is not what is wrong. Without another host there is nothing to compare with, and nowhere to go.
 
@@ -110,7 +110,7 @@ class Quarantine:
             self._announce(None, record.rest.free_at, pause, cause)
 
     def worker_killed(self, worker: Worker, now: float) -> None:
-        """Record that a worker was killed: neither by the kernel, for want of memory, nor by this run.
+        """Record that a worker was killed: neither by the kernel, because memory ran out, nor by this run.
 
         One that never had a place in a round counts as failed: what kills each worker that starts there is a fault.
         """

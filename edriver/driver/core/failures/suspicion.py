@@ -1,9 +1,9 @@
 """Workers that are suspected: silent, stalled, stuck, or out of reach. Part of the core.
 
-A suspicion is no proof: what is silent may wake up. So a suspected worker breaks its round, for the others cannot train
-with it, but it is killed only once another worker has shown that it lives and holds the state. Until then it is left
-alone: killing the last one that holds the state would end the run, and nothing worse than that can come of waiting.
-It is no longer suspected as soon as it gives a sign of life.
+A suspicion is not a proof: what is silent may wake up. So a suspected worker breaks its round, for the others cannot
+train with it, but it is killed only once another worker has shown that it lives and holds the state. Until then it is
+left alone: killing the last one that holds the state would end the run, and nothing worse than that can come of
+waiting. It is no longer suspected as soon as it gives a sign of life.
 
 A sign of life is an answer for a worker that was silent, a report of the training thread for one that stood still, a
 message of its agent for one that was out of reach. When one of several wakes up, the others are spared for another 10 s
@@ -13,7 +13,7 @@ A round whose members are all silent is not aborted, because none of them waits 
 suspended machine, a paused container) stops and wakes them one after the other, so an agent also reports a worker that
 has been *quiet*, without an answer, for half of its lease. In elastic mode a round is not aborted for the sake of a
 silent worker while all others are quiet or silent, nor in the 10 s after one of them has answered: an abort would sever
-the connections of workers that are about to go on.
+the connections of workers that are about to continue.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Suspects:
 
     Args:
         settings: the operator's limits.
-        roster: who is there.
+        roster: the hosts and workers.
 
     While one switch is down, thousands of workers may be suspected at a time: what can have changed is looked at alone.
     """

@@ -94,5 +94,5 @@ async def body_of(response: Any) -> dict[str, Any]:
         raise client.exceptions.ApiException(status=response.status, reason=response.reason, body=text.decode())
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise client.exceptions.ApiException(status=response.status, reason="the answer is no object")
+        raise client.exceptions.ApiException(status=response.status, reason="the answer is not a JSON object")
     return found

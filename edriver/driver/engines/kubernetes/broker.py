@@ -84,7 +84,7 @@ class KubernetesBroker:
             ValueError: its hosts come from elsewhere.
         """
         if not isinstance(context.source, KubernetesHosts):
-            raise ValueError("it goes with the hosts of --kubernetes KIND/NAME")
+            raise ValueError("it works only with the hosts of --kubernetes KIND/NAME")
         where, pod = namespace(), os.environ.get(POD_VARIABLE, "")
         return cls(where, context.source.target, context.slots_per_host, context.run_id, pod)
 

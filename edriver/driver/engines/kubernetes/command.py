@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--watch-nodes",
         action="store_true",
-        help="let the driver see the nodes, so that it leaves a cordoned one before its pods are evicted; takes a "
+        help="let the driver watch the nodes, so that it leaves a cordoned one before its pods are evicted; needs a "
         "ClusterRole",
     )
     made.add_argument(

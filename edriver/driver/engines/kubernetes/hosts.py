@@ -1,7 +1,7 @@
 """The hosts of a run on Kubernetes: those that have dialled in, but for those whose pods are about to end.
 
 The API server takes hosts away, it does not provide them: an agent has proved by its token that it belongs to the run.
-So a run goes on, and grows, while the API server is gone.
+So a run continues, and grows, while the API server is gone.
 """
 
 from __future__ import annotations

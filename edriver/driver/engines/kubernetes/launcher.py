@@ -27,7 +27,7 @@ class KubernetesLauncher:
             AgentLaunchError: its hosts do not dial in, or come from elsewhere.
         """
         if context.admit is None or not isinstance(context.source, KubernetesHosts):
-            raise AgentLaunchError("it goes with the hosts of --kubernetes KIND/NAME")
+            raise AgentLaunchError("it works only with the hosts of --kubernetes KIND/NAME")
         made = cls(context.admit)
         context.source.watch_ends(made.ended)
         return made
@@ -44,7 +44,7 @@ class KubernetesLauncher:
         bootstrap.connected.set()
 
     async def stop(self, agent_id: int, /) -> None:
-        """The agent ends by itself when the driver refuses it."""
+        """The agent ends on its own when the driver refuses it."""
         self._agents = {host: each for host, each in self._agents.items() if each.agent_id != agent_id}
 
     def watches(self, _: int, /) -> bool:

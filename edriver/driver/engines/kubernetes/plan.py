@@ -86,7 +86,7 @@ class RunSpec:
                     f"here {MAX_NAME_LENGTH} characters at most"
                 )
         if not self.image or any(character.isspace() for character in self.image):
-            raise RunSpecError(f"--image {self.image!r} is no image: give one as in `docker pull`")
+            raise RunSpecError(f"--image {self.image!r} is not an image: give one as in `docker pull`")
         if not 0 < self.min_np <= self.np <= self.max_np:
             raise RunSpecError(f"-np {self.np} must lie between --min-np {self.min_np} and --max-np {self.max_np}")
         if self.slots < 1 or self.gpus < 0:
@@ -97,7 +97,7 @@ class RunSpec:
             )
         for flag, quantity in (("--cpu", self.cpu), ("--memory", self.memory)):
             if quantity and not _QUANTITY.fullmatch(quantity):
-                raise RunSpecError(f"{flag} {quantity!r} is no quantity: give, for example, 4 or 16Gi")
+                raise RunSpecError(f"{flag} {quantity!r} is not a quantity: give, for example, 4 or 16Gi")
         if not self.command:
             raise RunSpecError("the command is missing: add the program to run at the end, for example python train.py")
 

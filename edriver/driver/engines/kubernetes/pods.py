@@ -15,7 +15,7 @@ DRIVER_FILE, AGENT_FILE = "driver.json", "agent.json"
 """Where both kinds of pods find their credentials; the keys in their Secrets."""
 
 DRAINED: Final = 75
-"""The exit code of an agent that has left a run that goes on, in good order (EX_TEMPFAIL of sysexits.h). With 0, also
+"""The exit code of an agent that has left a run in progress, gracefully (EX_TEMPFAIL of sysexits.h). With 0, also
 after an eviction, its index of the Job would be complete, and never be started again."""
 
 DEFAULT_GROUP: Final = 65534

@@ -39,11 +39,9 @@ class Target:
         """
         kind, *names = text.split("/")
         if kind not in KINDS or not names or not all(_NAME.fullmatch(name) for name in names) or len(names) > 2:
-            raise ValueError(f"{text!r} is no KIND/NAME: write job/NAME, statefulset/NAME, or jobset/NAME/JOB")
+            raise ValueError(f"{text!r} is not KIND/NAME: write job/NAME, statefulset/NAME, or jobset/NAME/JOB")
         if (len(names) == 2) is not (kind == "jobset"):
-            raise ValueError(
-                f"{text!r}: a JobSet has several jobs, others have none: write jobset/NAME/JOB or KIND/NAME"
-            )
+            raise ValueError(f"{text!r}: only a JobSet has several jobs: write jobset/NAME/JOB or KIND/NAME")
         return cls(kind, *names)
 
     @property

@@ -1,4 +1,4 @@
-"""Objects of one kind, as the API server has them: listed, then watched, and listed anew if that is too old.
+"""Objects of one kind, as the API server has them: listed, then watched, and listed again if that is too old.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """

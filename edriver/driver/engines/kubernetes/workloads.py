@@ -104,7 +104,7 @@ def _replicated(plan: RunSpec) -> list[Manifest]:
 
 
 def _policies() -> Manifest:
-    """A JobSet succeeds with its driver, and starts anew if that was lost; a run that has failed stays so."""
+    """A JobSet succeeds with its driver, and starts again if that was lost; a run that has failed stays so."""
     failed = {
         "name": "run_failed",
         "action": "FailJobSet",

@@ -108,7 +108,8 @@ class Bridge:
         except TimeoutError:
             await self._stop(agent_id)
             raise TimeoutError(
-                f"Ray has not placed its actor within {PLACE_TIMEOUT:g} s: others hold its resources, or it is gone"
+                f"Ray has not placed its actor within {PLACE_TIMEOUT:g} s: other actors hold its resources, or the "
+                "node is gone"
             ) from None
         except BaseException:
             await self._stop(agent_id)
@@ -153,7 +154,10 @@ def failure_text(error: BaseException) -> str:
     """An error of Ray in one sentence."""
     text = str(error)
     if "No module named 'edriver" in text:
-        return "Ray's workers there have no edriver: install it on all nodes, or name it in the job's runtime_env"
+        return (
+            "edriver is not installed for Ray's workers there: install it on all nodes, or name it in the job's "
+            "runtime_env"
+        )
     if isinstance(error, ray.exceptions.ActorUnschedulableError):
         return "Ray has no room for its actor there: the node is gone, or too small"
     if isinstance(error, ray.exceptions.RayActorError):

@@ -17,7 +17,7 @@ class RayBroker:
     """Tells the autoscaler what the run can use, and has the run take no more of the nodes that there are.
 
     The request stands for all of the run's workers, those that it has included; nodes that it does not cover the
-    autoscaler takes back by itself, once they are idle.
+    autoscaler takes back on its own, once they are idle.
 
     Args:
         cluster: the cluster.

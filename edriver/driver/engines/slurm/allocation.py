@@ -23,7 +23,7 @@ ASK_INTERVAL: Final = 5.0
 silence of their agents."""
 
 NO_ALLOCATION: Final = (
-    "there is no Slurm allocation here (SLURM_JOB_ID is not set): run edriver in a script for sbatch, or in a shell of "
+    "this is not a Slurm allocation (SLURM_JOB_ID is not set): run edriver in a script for sbatch, or in a shell of "
     "salloc"
 )
 
@@ -92,7 +92,7 @@ class Allocation:
                 raise UnusableSourceError(str(error)) from error
             gpus = await self._gpus.find()
             self._slots = slots_by_node(self._environment, names, self._default_slots, gpus)
-        # With --no-kill, Slurm takes a node that has failed out of the job, and the job goes on.
+        # With --no-kill, Slurm takes a node that has failed out of the job, and the job continues.
         listed = await self._run(("squeue", "--noheader", "--states=all", f"--jobs={self._job}", "--format=%A|%N"))
         if not (nodes := nodes_of(listed, self._job)):
             return HostSet()

@@ -133,9 +133,12 @@ class JobBroker:
                 self._accepted = True
         except SlurmError as error:
             if not self._accepted:
-                raise UnusableBrokerError(f"Slurm takes no job of this run: {printable(str(error))}") from error
+                raise UnusableBrokerError(f"Slurm does not accept jobs of this run: {printable(str(error))}") from error
             seconds = self._refused.begin(now)
-            self._say(f"Slurm takes no job: {printable(str(error))}; the next try is in {seconds:g} s", logging.WARNING)
+            self._say(
+                f"Slurm does not accept the job: {printable(str(error))}; the next try is in {seconds:g} s",
+                logging.WARNING,
+            )
             return
         self._refused.end()
         _log.info("submitted %s to Slurm's partition %s", count_text(count, "job"), self._submission.partition)

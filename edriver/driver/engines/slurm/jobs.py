@@ -109,5 +109,7 @@ def queue_text(jobs: Sequence[Job]) -> str:
     waiting = [job for job in jobs if job.state in WAITING_STATES]
     if not waiting:
         return ""
-    reasons = ", ".join(sorted({job.reason for job in waiting if job.reason not in ("", "None")})) or "not said yet"
+    reasons = (
+        ", ".join(sorted({job.reason for job in waiting if job.reason not in ("", "None")})) or "reason not known yet"
+    )
     return f"{len(waiting)} job{'s wait' if len(waiting) > 1 else ' waits'} in Slurm's queue ({reasons})"

@@ -1,4 +1,4 @@
-"""Passes the notice that Slurm gives a step on to the agent, which is no part of the step: run by path, with its pid.
+"""Passes the notice that Slurm gives a step on to the agent, which is not part of the step: run by path, with its pid.
 
 It has no children, and imports nothing but the standard library: it waits beside an agent for as long as that lives.
 
@@ -16,7 +16,7 @@ import sys
 
 
 def main() -> None:
-    """Wait for SIGTERM; send SIGUSR1 to the process of the given id, and end: what goes on would hold up the job."""
+    """Wait for SIGTERM; send SIGUSR1 to the process of the given id, and end: what continues would hold up the job."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     signal.sigwait({signal.SIGTERM})
     with contextlib.suppress(ProcessLookupError):

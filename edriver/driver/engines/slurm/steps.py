@@ -109,13 +109,13 @@ class StepLauncher:
         try:
             process = self._spawn(step_command(host, name, gpus), self._environment, join_config)
         except FileNotFoundError:
-            raise AgentLaunchError("there is no srun here: run edriver inside a Slurm allocation") from None
+            raise AgentLaunchError("srun was not found: run edriver inside a Slurm allocation") from None
         step = _Step(host, name, bootstrap)
 
         def reaped(code: int) -> None:
             del self._steps[bootstrap.agent_id]
             if code < 0 and bootstrap.connected.is_set() and not step.stopped:
-                _log.warning("host %s: its srun %s; the agent goes on without it", host, exit_text(code))
+                _log.warning("host %s: its srun %s; the agent continues without it", host, exit_text(code))
             else:
                 bootstrap.ended(step.reason(code))
 
@@ -125,7 +125,7 @@ class StepLauncher:
     async def stop(self, agent_id: int, /) -> None:
         """Have Slurm kill the step, and end srun.
 
-        Slurm may not reach the node. Its agent then ends by itself: the driver refuses it.
+        Slurm may not reach the node. Its agent then ends on its own: the driver refuses it.
         """
         if not (step := self._steps.get(agent_id)):
             return

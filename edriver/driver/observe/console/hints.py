@@ -37,7 +37,8 @@ _HINTS: Final = (
             r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected"
             r"|KeyError: '(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'"
         ),
-        "the script asks for RANK and the like, which elastic mode does not set. A script that never calls edriver.run "
+        "the script needs RANK or similar variables, which elastic mode does not set. A script that never calls "
+        "edriver.run "
         "needs restart mode: give --mode restart, and name the script in the command, as in `python train.py`",
         elastic=True,
     ),
@@ -54,8 +55,8 @@ _HINTS: Final = (
             r"|\bshm\b.*(No space left on device|size \d+)|No space left on device.*\bshm\b"
             r"|multiprocessing/(heap|shared_memory)\.py(?s:.*)No space left on device"
         ),
-        "as a rule this means that shared memory (/dev/shm) is full, through which a data loader's processes pass "
-        "batches. Make it larger (`docker run --shm-size 8g`; in Kubernetes an emptyDir of medium Memory mounted at "
+        "this usually means that shared memory (/dev/shm), through which a data loader's processes pass batches, is "
+        "full. Make it larger (`docker run --shm-size 8g`; in Kubernetes an emptyDir of medium Memory mounted at "
         "/dev/shm), or have fewer of these processes (num_workers)",
         signal=signal.SIGBUS,
     ),

@@ -22,7 +22,7 @@ class Bar:
     """Puts the progress into a line that fits.
 
     Args:
-        console: of the terminal; its width is asked for anew each time, its colours are as NO_COLOR and TERM say.
+        console: of the terminal; its width is asked for again each time, its colours are as NO_COLOR and TERM say.
     """
 
     def __init__(self, console: Console) -> None:
@@ -36,7 +36,7 @@ class Bar:
             size: the number of workers that train.
             trouble: why no step is made; empty while steps are made.
         """
-        width = max(1, self._console.width - 1)  # in the last column, some terminals go on to the next line
+        width = max(1, self._console.width - 1)  # in the last column, some terminals continue to the next line
         grid = Table.grid(padding=(0, 1), expand=True)
         cells: list[Text | ProgressBar] = []
         if progress.HasField("epoch") and progress.samples:

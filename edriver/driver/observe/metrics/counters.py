@@ -43,17 +43,17 @@ class EventCounters(Collector):
         view = self._event_history.view
         end = GaugeMetricFamily(
             "edriver_run_end_info",
-            "Always 1; there once the run has ended, with how: done, stopped or failed.",
+            "Always 1; present once the run has ended: done, stopped or failed.",
             labels=["run_id", "end"],
         )
         if view.ended is not None:
             end.add_metric([self._run_id, RUN_END_NAMES[view.ended.run_ended.end]], 1.0)
         yield end
-        yield counters("rounds", "Rounds that were begun.", "cause", view.round_counts)
+        yield counters("rounds", "Rounds that have begun.", "cause", view.round_counts)
         recovery = HistogramMetricFamily(
             "edriver_recovery_seconds",
-            "Length of each part of the way into a round. The phases follow one another, so their sums add up; "
-            "cause start is the first round, which is no recovery.",
+            "Length of each phase of forming a round. The phases follow one another, so their sums add up; cause start "
+            "is the first round, which is not a recovery.",
             labels=["phase", "cause"],
         )
         for cause, phases in view.phases.items():
@@ -62,13 +62,13 @@ class EventCounters(Collector):
         yield recovery
         interruption = HistogramMetricFamily(
             "edriver_interruption_seconds",
-            "Whole length of each time without steps, from the last boundary before it until training went on.",
+            "Whole length of each time without steps, from the last boundary before it until training continued.",
             labels=["kind"],
         )
         for name, label in INTERRUPTION_LABELS.items():
             _add(interruption, [label], view.interruption_lengths[name])
         yield interruption
-        yield counter("syncs", "Times that a worker received tensors of the state.", view.syncs.count)
+        yield counter("syncs", "How often a worker received tensors of the state.", view.syncs.count)
         yield counter(
             "sync_seconds",
             "Seconds that workers took to receive the state, once the process group of the round existed.",

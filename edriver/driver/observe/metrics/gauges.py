@@ -86,12 +86,12 @@ class RunGauges(Collector):
             "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._event_history.began
         )
         yield gauge("size", "Workers in the current round; 0 between two rounds.", view.size)
-        yield gauge("np", "Workers that the run was to begin with: -np.", settings.np)
-        yield gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
-        yield gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
+        yield gauge("np", "Workers that the run starts with: -np.", settings.np)
+        yield gauge("min_np", "The smallest number of workers with which the run continues: --min-np.", settings.min_np)
+        yield gauge("max_np", "The largest number of workers that the run may use: --max-np.", settings.max_np)
         yield gauge(
             "size_limit",
-            "Most workers from now on: --max-np, or what edriver resize says.",
+            "The largest number of workers from now on: --max-np, or the size given to edriver resize.",
             membership.sizes.limit,
         )
         ends = {
@@ -120,12 +120,12 @@ class RunGauges(Collector):
         hold_up = pace.hold_up()
         yield gauge(
             "hold_up_seconds",
-            "Seconds without a step though a round goes on, as members wait for others; 0: steps are being made.",
+            "Seconds without a step in a running round, because members wait for others; 0 while steps are made.",
             0.0 if hold_up is None else max(0.0, now - epoch_seconds(hold_up.start_time)),
         )
         waited_for = GaugeMetricFamily(
             "edriver_waited_for",
-            "1 for each member that is waited for while no step is made (at most 8), and what it does.",
+            "1 for each member (at most 8) that others wait for while no step is made, with its activity.",
             labels=["rank", "activity"],
         )
         for each in [] if hold_up is None else hold_up.waited_for:
@@ -134,8 +134,8 @@ class RunGauges(Collector):
         yield waited_for
         slow = GaugeMetricFamily(
             "edriver_straggler_ratio",
-            "Of each member that is slower than the others (at most 8): its own part of a step, without waiting, "
-            "over the median of that of the others. The reason is loading, computing or processor.",
+            "For each member that is slower than the others (at most 8): its own part of a step, without waiting, "
+            "divided by the median of the others'. The reason is loading, computing or processor.",
             labels=["rank", "reason"],
         )
         for straggler in pace.stragglers():
@@ -150,7 +150,8 @@ class RunGauges(Collector):
         if self._event_history.ledger.counts_steps:
             yield gauge(
                 "step",
-                "Steps (boundaries) that count, of all rounds; goes back when steps are lost. Absent in restart mode.",
+                "Steps (boundaries) that count, over all rounds; goes back when steps are lost. Absent in restart "
+                "mode.",
                 steps,
             )
             yield counter(
@@ -176,21 +177,25 @@ class RunGauges(Collector):
         checkpoints = tracker.checkpoints
         yield counter("checkpoints", "Checkpoints that were written to disk.", checkpoints.count)
         yield counter(
-            "checkpoint_failures", "Checkpoints that could not be written: the disk is full, ...", checkpoints.failures
+            "checkpoint_failures",
+            "Checkpoints that could not be written, for example because the disk was full.",
+            checkpoints.failures,
         )
         yield counter(
-            "checkpoint_seconds", "Seconds that writing checkpoints took, beside training.", checkpoints.seconds
+            "checkpoint_seconds",
+            "Seconds that writing checkpoints took, in the background of training.",
+            checkpoints.seconds,
         )
         yield counter("checkpoint_bytes", "Bytes of the checkpoints that were written.", checkpoints.nbytes)
         yield gauge("checkpoint_step", "The step of the last checkpoint that was written.", checkpoints.steps)
         if self._event_history.ledger.counts_steps:
             rate = progress.step_rate if progress else 0.0
-            yield gauge("steps_per_second", "Steps a second, over the last 10 s; absent in restart mode.", rate)
+            yield gauge("steps_per_second", "Steps per second, over the last 10 s; absent in restart mode.", rate)
         if progress is None:
             return
         if progress.HasField("epoch"):
             yield gauge("epoch", "The ElasticSampler's epoch.", progress.epoch)
-            yield gauge("epoch_samples", "Samples of an epoch.", progress.samples)
+            yield gauge("epoch_samples", "Samples in an epoch.", progress.samples)
             yield gauge(
                 "epoch_samples_done",
                 "Samples of this epoch that all workers together have done.",
@@ -198,7 +203,7 @@ class RunGauges(Collector):
             )
             yield gauge(
                 "samples_per_second",
-                "Samples a second of all workers together, over the last 10 s.",
+                "Samples per second of all workers together, over the last 10 s.",
                 progress.sample_rate,
             )
         for name in sorted(progress.reported):
@@ -212,14 +217,14 @@ class RunGauges(Collector):
         results = {"answered": polls.answered, "failed": polls.failed}
         yield counters(
             "discovery_polls",
-            "Questions to discovery; an empty answer that is not believed yet has failed.",
+            "Polls of discovery; an empty answer that is not believed yet counts as failed.",
             "result",
             results,
         )
-        yield gauge("discovery_last_poll_seconds", "How long the last question to discovery took.", polls.seconds)
+        yield gauge("discovery_last_poll_seconds", "How long the last poll of discovery took.", polls.seconds)
         if polls.last_answer is not None:
             yield gauge(
                 "discovery_last_success_timestamp_seconds",
-                "When the last answer that was believed came, in seconds since the epoch.",
+                "When discovery last gave an answer that was believed, in seconds since the epoch.",
                 polls.last_answer,
             )

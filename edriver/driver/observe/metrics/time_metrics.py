@@ -28,9 +28,11 @@ class TimeMetrics:
         yield counters(
             "time_seconds",
             "Where the run's wall time has gone: training, steps that count; repeating, steps made again; unknown, "
-            "rounds in restart mode, in which no step is seen; recovering, from the last boundary before a change "
+            "rounds in restart mode, in which edriver sees no steps; recovering, from the last boundary before a "
+            "change "
             "until the next round's workers held the state; waiting, the part of that in which hosts or workers were "
-            "lacking; stalled, no step though a round went on, once it is over; booting; ending, after the last step.",
+            "missing; stalled, no step in a running round, counted once it is over; booting; ending, after the last "
+            "step.",
             "kind",
             self._seconds,
         )
@@ -45,6 +47,6 @@ class TimeMetrics:
         if ledger.last_step is not None:
             yield gauge(
                 "last_step_timestamp_seconds",
-                "When the last step was made that is known of, in seconds since the epoch.",
+                "When the last known step was made, in seconds since the epoch.",
                 ledger.last_step,
             )

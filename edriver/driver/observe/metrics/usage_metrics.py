@@ -29,7 +29,7 @@ _HOST: Final[Sequence[tuple[str, str, str, Read]]] = (
     (
         "counter",
         "host_cpu_seconds",
-        "Processor time used on the host, by whichever process.",
+        "Processor time used on the host, by all processes.",
         lambda of: of.cpu_seconds,
     ),
     (
@@ -41,7 +41,7 @@ _HOST: Final[Sequence[tuple[str, str, str, Read]]] = (
     (
         "gauge",
         "host_memory_bytes",
-        "Memory in use on the host, without what could be freed at once.",
+        "Memory in use on the host, without memory that could be freed immediately.",
         lambda of: of.memory_bytes,
     ),
     (
@@ -65,7 +65,7 @@ _HOST: Final[Sequence[tuple[str, str, str, Read]]] = (
     (
         "counter",
         "host_memory_kills",
-        "Processes that the kernel has killed for want of memory since the host's agent began.",
+        "Processes that the kernel has killed because memory ran out, since the host's agent started.",
         lambda of: of.memory_kills,
     ),
 )
@@ -85,7 +85,7 @@ _WORKER: Final[Sequence[tuple[str, str, str, ReadWorker]]] = (
     ("gauge", "worker_processes", "How many processes these are.", lambda of: of.processes),
 )
 _GPU: Final[Sequence[tuple[str, str, ReadGpu]]] = (
-    ("gpu_memory_bytes", "Memory in use on the GPU, by whichever process.", lambda of: of.memory_bytes),
+    ("gpu_memory_bytes", "Memory in use on the GPU, by all processes.", lambda of: of.memory_bytes),
     ("gpu_memory_limit_bytes", "Memory that the GPU has.", lambda of: of.memory_limit_bytes),
 )
 

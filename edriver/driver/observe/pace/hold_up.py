@@ -20,8 +20,8 @@ SETTLE_SECONDS: Final = 0.5
 """Seconds that members' reports may be apart: one that has said nothing so long after the first of them is silent."""
 
 GOES_ON_SECONDS: Final = 4.5
-"""Seconds for which a member that reported after the first of them stood is taken to go on: reports come every one to
-four seconds, and its last one may have been sent just before it fell silent."""
+"""Seconds for which a member that reported after the first of them stood is taken to continue: reports come every one
+to four seconds, and its last one may have been sent just before it fell silent."""
 
 _WAITING: Final = pace_pb2.WORKER_ACTIVITY_WAITING
 

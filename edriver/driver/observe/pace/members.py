@@ -34,7 +34,7 @@ class _Member:
     Attributes:
         standing: where it stands.
         window: its latest reports.
-        trains: whether its training function goes on.
+        trains: whether its training function continues.
     """
 
     standing: MemberStanding

@@ -84,7 +84,7 @@ class Window:
         self._half = HALF_SECONDS
 
     def add(self, sample: StepReport) -> None:
-        """It has reported; one whose counts have fallen begins anew."""
+        """It has reported; one whose counts have fallen starts again."""
         samples = self._samples
         if samples and (sample.boundaries < samples[-1].boundaries or sample.watched < samples[-1].watched):
             samples.clear()

@@ -1,6 +1,6 @@
 """A file that a run's records are appended to: one that cannot be written is no reason to end a run, nor to forget.
 
-It stays open while the run lasts, so that a driver which has run out of descriptors goes on writing. What cannot be
+It stays open while the run lasts, so that a driver which has run out of descriptors keeps writing. What cannot be
 written is kept, up to 8 MiB a file, and written later, in order; what is more than that is missing, and the file says
 so at that place.
 """
@@ -143,7 +143,7 @@ class RecordFile:
                 raise
         except OSError as error:
             if error.errno not in _DISK_FULL_ERRORS:
-                self._release()  # a file server may have forgotten the file: open it anew
+                self._release()  # a file server may have forgotten the file: open it again
             raise
 
     def _opened(self) -> int:

@@ -4,7 +4,7 @@ The format is that of "Trace Event Format" (Google, https://docs.google.com/docu
 in its JSON Array Format, of which the closing bracket is optional: so the file of a driver that was killed opens, too.
 
 Each host is a process there and each of its slots a thread, on which one slice follows the other, none in another: what
-the slot's worker does. The run is a process of its own, with a thread for its rounds, one for the phases of each
+the slot's worker does. The run is a separate process, with a thread for its rounds, one for the phases of each
 recovery, and one for losses and remarks.
 
 The page's lanes (runview/lanes.py) also say what stood in a slot. They are bounded, and become coarser; a trace is

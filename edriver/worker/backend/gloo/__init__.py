@@ -7,7 +7,7 @@ enable_reconfigure=True)`, then `ProcessGroup._reconfigure` over the ranks that 
 does not replace it, because with Gloo
 
 * `abort()` does nothing. In torch 2.15 ProcessGroupGloo does not override Backend::abort(), whose body is empty: it
-  returns at once, and a collective that hangs goes on hanging. A survivor that is not next to the dead member, and so
+  returns at once, and a collective that hangs keeps hanging. A survivor that is not next to the dead member, and so
   sees no connection close, leaves its collective with the group's timeout, and can reconfigure only then;
 * members are not authenticated: whoever reaches the store and the listener can take a place;
 * a group of several parts (`cpu:gloo,cuda:nccl`) cannot be reconfigured, and groups made with `new_group` are not

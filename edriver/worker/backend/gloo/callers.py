@@ -46,10 +46,10 @@ def suspects(devices: Iterable[GlooDevice]) -> list[Caller]:
 
 
 def names_of(callers: Iterable[Caller]) -> str:
-    """The first few of them, for a message; none: that nothing is connected any more."""
+    """The first few of them, for a message; none: that nothing is connected any longer."""
     names = list(dict.fromkeys(map(str, callers)))
     if not names:
-        return "nothing is connected any more"
+        return "nothing is connected any longer"
     more = f" and {len(names) - MAX_NAMED_CALLERS} more" if len(names) > MAX_NAMED_CALLERS else ""
     return "connected from " + ", ".join(names[:MAX_NAMED_CALLERS]) + more
 

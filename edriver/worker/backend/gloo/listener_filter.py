@@ -8,10 +8,10 @@ every packet that asks for a connection, and the last packet of a handshake that
 connections that exist are left alone. A system on which that cannot be done leaves the listener open, and the worker
 reports that at its start (checks.py).
 
-A process that is no member may have connected while the group was being built; it holds a descriptor until the group
-ends. Each member's connection begins with the number of a pair, 8 bytes. One that has brought less is no member's: it
-is shut down, and Gloo closes it. One that has brought a number to which no pair belongs is kept by Gloo, and cannot be
-freed.
+A process that is not a member may have connected while the group was being built; it holds a descriptor until the group
+ends. Each member's connection begins with the number of a pair, 8 bytes. One that has brought less is not a member's:
+it is shut down, and Gloo closes it. One that has brought a number to which no pair belongs is kept by Gloo, and cannot
+be freed.
 """
 
 from __future__ import annotations
