@@ -154,7 +154,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_started(monkeypatch: 
     with pytest.raises(ParcelError, match="the function with its arguments cannot be pickled: TypeError"):
         edriver.launch(print, (sys.stdout.buffer,), np=1)
     monkeypatch.setattr("edriver.calls.parcels.MAX_PARCEL_BYTES", 1000)
-    with pytest.raises(ParcelError, match=r"takes 1[0-9]{3} bytes: 1000 are allowed"):
+    with pytest.raises(ParcelError, match=r"takes 1[0-9]{3} bytes: at most 1000 are allowed"):
         edriver.launch(print, (b"x" * 1000,), np=1)
     with pytest.raises(ValueError, match="np is 0"):
         edriver.launch(print, np=0)
