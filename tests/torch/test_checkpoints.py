@@ -247,7 +247,7 @@ def test_one_of_another_state_is_refused(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     other = new_state(tmp_path)
     other.model = model
-    with pytest.raises(CheckpointError, match="is of another state"):
+    with pytest.raises(CheckpointError, match="belongs to another state"):
         other.load_checkpoint()
 
 

@@ -82,7 +82,7 @@ def epoch_of(sampler: ElasticSampler, batches: int, recorded: int) -> None:
     ("batches", "recorded", "words"),
     [
         pytest.param(3, 3, "", id="drop-last"),
-        pytest.param(2, 2, "epoch 0 is left with 4 of its 10 samples not done", id="unfinished"),
+        pytest.param(2, 2, "epoch 0 ends with 4 of its 10 samples not done", id="unfinished"),
         pytest.param(3, 0, "all of epoch 0 was iterated and none of it recorded", id="never-recorded"),
         pytest.param(0, 0, "all of epoch 0 was iterated and none", id="abandoned"),
     ],

@@ -234,7 +234,7 @@ def test_a_client_without_the_token_is_refused(server: Server, run_id: str) -> N
 
 def test_a_value_that_is_too_large_is_refused(connect: Callable[[], RendezvousClient], run_id: str) -> None:
     request = SetKeysRequest(run_id=run_id, pairs=[KeyValue(key="k", value=bytes(9 * 1024 * 1024))])
-    with pytest.raises(RendezvousError, match=r"KeyValue.value has \d+ bytes: 8388608 are allowed"):
+    with pytest.raises(RendezvousError, match=r"KeyValue.value has \d+ bytes: at most 8388608 are allowed"):
         connect().call(connect().store.SetKeys, request, TIMEOUT)
 
 
