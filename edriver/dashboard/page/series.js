@@ -80,7 +80,7 @@ class Series {
     this.version = this.story.version;
     this.axes.clear();
     this.times = points.map((point) => point[0]);
-    // Each call of `run` counts anew.
+    // Each call of `run` starts its count again.
     const begins = [...this.story.rounds.values()].filter((round) => round.kind === "start").map((round) => round.assigned);
     this.starts = begins.length;
     this.begins = begins.length > 1 ? begins[begins.length - 1] : -Infinity;
@@ -110,7 +110,7 @@ class Series {
   along(axis) {
     if (!this.axes.has(axis)) {
       const [points, xs] = [[], []];
-      const counted = axis === "steps" || axis === "samples"; // each `run` of a script counts anew: the last one's
+      const counted = axis === "steps" || axis === "samples"; // each `run` of a script starts its count again: the last one's
       for (const point of counted ? this.kept.filter((each) => each[0] >= this.begins && this.position(each, axis) !== null) : this.kept) {
         const x = this.position(point, axis);
         if (xs.length && x < xs[xs.length - 1]) continue;

@@ -38,7 +38,7 @@ class Steering {
       this.whenSure(element("ask-reason").value, element("ask-slot").value);
     });
     element("ask-no").addEventListener("click", () => element("ask").close());
-    element("ask").addEventListener("close", () => focusOn(this.askedFrom)); // its button may have been drawn anew
+    element("ask").addEventListener("close", () => focusOn(this.askedFrom)); // its button may have been redrawn
   }
 
   // How the run stands now.
@@ -121,7 +121,7 @@ class Steering {
     drawHosts(story);
     await this.run(order, (text, refused) => {
       this.answers.set(name, {text, refused});
-      put("steering-said", text); // the row is drawn anew now and then, and would be read out each time
+      put("steering-said", text); // the row is redrawn now and then, and would be read out each time
     });
     this.busy.delete(name);
     drawHosts(story);
@@ -149,7 +149,7 @@ class Steering {
     tell(text, refused);
   }
 
-  // Hosts are drawn anew whenever one has changed: returns what puts the focus back on the button that had it.
+  // Hosts are redrawn whenever one has changed: returns what puts the focus back on the button that had it.
   keepFocus() {
     const at = document.activeElement;
     const key = at && at.closest("#hosts") ? at.dataset.key : null;
