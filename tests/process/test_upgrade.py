@@ -99,7 +99,7 @@ def test_a_run_goes_on_under_a_driver_of_the_next_release(tmp_path: Path, releas
                 os.kill(int(left.partition(":")[0]), signal.SIGKILL)
     assert set(re.findall(r"of edriver (\S+)", first.text + resumed.text)) == {BEFORE}  # those that replace others, too
     reports = (tmp_path / "reports").read_text().splitlines()
-    # A round that ends between an epoch's last boundary and the next one's first has the epoch reported again, as it was.
+    # A round that ends between an epoch's last boundary and the next one's first has the epoch reported again.
     epochs = [line.split() for line in dict.fromkeys(reports)]
     assert [(int(least), int(most)) for _, least, most in epochs] == [(1, 1)] * len(epochs)
     assert [int(number) for number, _, _ in epochs] == [*range(len(epochs))]

@@ -173,5 +173,6 @@ def test_a_function_that_has_nothing_left_to_do_after_a_load_says_so(
     complete.function_returned()
     (line,) = said(caplog)
     assert (
-        "there was nothing left to do: the training function returned without a step, from the checkpoint of step 2" in line
+        "there was nothing left to do: the training function returned without a step, from the checkpoint of step 2"
+        in line
     )
