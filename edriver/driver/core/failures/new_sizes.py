@@ -122,7 +122,10 @@ class NewSizes:
             ended: the round.
             failures: of workers since it was formed, by worker_id.
         """
-        if ended is None or ended.plan.round_id == self._judged:
+        if ended is None:
+            return None
+        if ended.plan.round_id == self._judged:
+            self._note_late_errors(ended)
             return None
         self._judged = ended.plan.round_id
         if ended.finished:  # of the script's last `run`
@@ -144,6 +147,11 @@ class NewSizes:
         self._refused.add(size)
         error = next((ended.errors[w] for w in ended.plan.workers if w in ended.errors), None)
         return Cause(CauseKind.SIZE_REFUSED, detail=RefusedSize(size, ended.plan.fallback_size, error))
+
+    def _note_late_errors(self, ended: Round) -> None:
+        """Where all members were out of reach at once, their round was judged before the script's error arrived."""
+        if ended.errors and (self._steps_known(ended) if self._settings.mode.members_survive else ended.long_lived):
+            self._known |= set(ended.errors.values())
 
     def explained(self, end: Cause, last: Round | None, failures: Mapping[int, Failure]) -> Cause:
         """The cause of the run's end, with the resize if the script has failed since and cannot return to a size."""
