@@ -124,11 +124,11 @@ class NewSizes:
         """
         if ended is None:
             return None
-        if ended.plan.round_id == self._judged:
-            self._note_late_errors(ended)
-            return None
-        self._judged = ended.plan.round_id
+        learned, self._judged = ended.plan.round_id == self._judged, ended.plan.round_id
         if ended.finished:  # of the script's last `run`
+            return None
+        if learned:
+            self._note_late_errors(ended)
             return None
         size = len(ended.plan.seats)
         failed = self._failed(ended, failures)
