@@ -5,7 +5,7 @@ and find at its end even a daemon that has left its session.
 
 What a worker has started in a separate session outlives the worker's group. It may hold what the slot's next worker
 needs (a port, a lock, a GPU), so it ends with its worker: an exit is reported once all orphans with the worker's mark
-in their environment are gone.
+in their environment are gone, and every orphan that is exiting and no longer shows whose it is.
 
 Orphans have no pidfd of ours, so exits are looked for by SIGCHLD. Of a worker that has exited the guard forgets the
 group before its leader is reaped: if the agent dies, the guard's list is exact to the last step.
