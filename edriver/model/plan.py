@@ -19,8 +19,9 @@ class Candidate:
         version: the version of the state that it offers.
         store: the address of its store.
         checkpoint: the steps of the newest checkpoint that it can load; 0: no checkpoint, or it holds state.
-        place: its host's index in the order of discovery, and its slot; it takes precedence over age if no worker is
-            older than its round, so that rank 0 stays where its checkpoint is.
+        place: its host's index in the order of discovery, and its slot. It takes precedence over age in a run's first
+            round, so that rank 0 is on the first host however slowly that starts; and where no worker is older than its
+            round, so that rank 0 stays where its checkpoint is. Elsewhere (0, 0).
     """
 
     worker_id: int

@@ -253,6 +253,7 @@ class Invariants:
         self._plan = plan
 
     def _check_state_goes_on(self, plan: RoundPlan) -> None:
+        roster = self._world.driver.core.roster
         trainees = {p.worker_id: p.trainee for p in self._world.processes()}
         offers = {s.worker_id: trainees[s.worker_id].rounds.offered for s in plan.seats if s.worker_id in trainees}
         zero = plan.seats[0].worker_id
@@ -263,7 +264,11 @@ class Invariants:
             )
         elif zero in offers:
             check(offers[zero] == best, f"rank 0 offers {offers[zero]}, another member {best}")
-            check(zero == min(w for w, v in offers.items() if v == best), "rank 0 is not the oldest holder")
+            if plan.round_id == RoundId(1, 1):
+                places = [(roster.place_of(seat.host), seat.slot) for seat in plan.seats]
+                check(places == sorted(places), f"the first round's ranks are not in the order of discovery: {places}")
+            elif self._plan is not None:
+                check(zero == min(w for w, v in offers.items() if v == best), "rank 0 is not the oldest holder")
         for seat in plan.seats:
             loads = seat.rank == 0 and plan.checkpoint
             if seat.worker_id in offers and offers[seat.worker_id] != best and not loads:

@@ -25,12 +25,15 @@ def enter(rank: int, agent: bool) -> Turns:
     Args:
         rank: of this process.
         agent: whether torchrun's agent serves the store, and not rank 0.
+
+    Returns:
+        The turns; on rank 0 they hold the server that reserves the port, which is the agent's where there is one.
     """
     turns = Turns(rank)
     port = [0]
     if rank == 0:  # a port that nobody else has: torch shares a server between all in a process that ask for its port
         master = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=LIMIT, multi_tenant=True)  # type: ignore[attr-defined]
-        turns.master = master  # type: ignore[attr-defined]  # it lives as long as the agent
+        turns.master = master  # type: ignore[attr-defined]
         port = [master.port]
     dist.broadcast_object_list(port, src=0)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port[0])}
@@ -39,8 +42,6 @@ def enter(rank: int, agent: bool) -> Turns:
     turns.say("leaves the first group")
     turns.hear("leaves the first group", *range(SIZE))
     dist.destroy_process_group()
-    if rank == 0 and not agent:
-        del turns.master  # type: ignore[attr-defined]
     return turns
 
 
@@ -63,6 +64,9 @@ def cycles(rank: int, agent: bool) -> None:
         turns.say(f"{cycle}: about to join")
         hvd.init()
         assert hvd.is_initialized()
+        if (rank, cycle, agent) == (0, 0, False):
+            # Only now: others may have connected to this server, which init's store shares, before rank 0 called init.
+            del turns.master  # type: ignore[attr-defined]
         work(rank)
         before = order[: order.index(rank)]
         turns.hear(f"{cycle}: about to leave", *before)

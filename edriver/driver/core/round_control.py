@@ -523,7 +523,7 @@ class RoundControl:
     def _select(self, allowed: int) -> Selection:
         roster = self.roster
         waiting = roster.waiting_in(self.call.ordinal)
-        by_place = not self.settings.mode.members_survive
+        by_place = self.current is None or not self.settings.mode.members_survive
         return select(roster.candidates(waiting, by_place), roster.placed, allowed)
 
     def _newest_of(self, allowed: int) -> float:

@@ -2,7 +2,8 @@
 
 Rank 0 is the oldest holder of the highest version. Where none has trained in this `run` call, it is the oldest worker
 that can load the newest checkpoint, if there is one. Its host comes first, then hosts by the age of their oldest
-survivor; within a host survivors come by age, then newcomers. Ranks of one host are contiguous.
+survivor; within a host survivors come by age, then newcomers. Ranks of one host are contiguous. In a run's first round
+the order of discovery and of the slots takes the place of age.
 """
 
 from __future__ import annotations
