@@ -255,15 +255,15 @@ def bugs_are_retried_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def bugs_that_take_turns_are_retried_for_ever(patch: pytest.MonkeyPatch) -> None:
     """An error is forgotten once a round has ended of another one."""
-    original = ErrorWatch._judge
+    original = ErrorWatch._note_errors
 
-    def judge(self: ErrorWatch, ended: Round, version: Version, checkpoint: int) -> None:
-        original(self, ended, version, checkpoint)
+    def note(self: ErrorWatch, ended: Round) -> None:
+        original(self, ended)
         if ended.errors:
             latest = ended.errors.values()
             self._recent_errors = {error: rounds for error, rounds in self._recent_errors.items() if error in latest}
 
-    patch.setattr(ErrorWatch, "_judge", judge)
+    patch.setattr(ErrorWatch, "_note_errors", note)
 
 
 def every_error_is_the_same(patch: pytest.MonkeyPatch) -> None:

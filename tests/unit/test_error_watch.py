@@ -119,6 +119,18 @@ def test_a_round_is_judged_once() -> None:
     assert [watch.repeated_failure(ended, NO_VERSION) for _ in range(9)] == [None] * 9
 
 
+def test_an_error_that_arrives_after_its_round_was_judged_counts() -> None:
+    run = Run()
+    members = [Candidate(n, host, 0, NO_VERSION, StoreAddress("", 0)) for n, host in ((1, "a"), (2, "b"))]
+    silent = Round(plan_round(RoundId(1, 1), 1, members, first=True), set(), newcomers_start_at=0.0)
+    assert run.watch.repeated_failure(silent, AT_5) is None  # both hosts are out of reach, and both return
+    silent.errors = {2: SAVE}
+    assert run.watch.repeated_failure(silent, AT_5) is None
+    run._rounds = 1
+    again = RepeatedError(SAVE, 2, (("a", 0), ("b", 0)))
+    assert run.round({"a:0": SAVE}, AT_5) == Cause(CauseKind.SAME_ERROR, detail=again)
+
+
 @pytest.mark.parametrize("late", [Version(RoundId(1, 2), 1), AT_5], ids=["with-a-step", "without"])
 def test_a_late_survivor_may_bring_a_step(late: Version) -> None:
     run = Run()

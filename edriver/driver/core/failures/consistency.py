@@ -141,9 +141,8 @@ class ErrorWatch:
 
     def clear(self) -> None:
         """A round has ended without a failure."""
-        self._recent_errors: dict[
-            ScriptError, list[set[tuple[str, int]]]
-        ] = {}  # in which slots, for each round since the last progress
+        # For each error, the rounds since the last progress that met it, and in which slots.
+        self._recent_errors: dict[ScriptError, dict[RoundId, set[tuple[str, int]]]] = {}
 
     def repeated_failure(self, ended: Round | None, version: Version, checkpoint: int = 0) -> Cause | None:
         """Why the next round would meet the same error; None: it may not.
@@ -156,20 +155,21 @@ class ErrorWatch:
         if ended is None:
             return None
         if ended.plan.round_id != self._judged:
-            self._judge(ended, version, checkpoint)
+            self._note_progress(ended, version, checkpoint)
             self._judged = ended.plan.round_id
+        self._note_errors(ended)  # again: of members that were out of reach, errors arrive later
         if not self._recent_errors:
             return None
         seats = ended.plan.seats
         for error, rounds in self._recent_errors.items():
-            places = set().union(*rounds)
+            places = set().union(*rounds.values())
             one_host = len({host for host, _ in places}) == 1 and any(seat.host != seats[0].host for seat in seats)
             if len(rounds) >= (MAX_LOCAL_ERROR_ROUNDS if len(places) == 1 or one_host else MAX_ERROR_ROUNDS):
                 again = RepeatedError(error, len(rounds), tuple(sorted(places)))
                 return Cause(CauseKind.SAME_ERROR, detail=again)
         return None
 
-    def _judge(self, ended: Round, version: Version, checkpoint: int) -> None:
+    def _note_progress(self, ended: Round, version: Version, checkpoint: int) -> None:
         plan = ended.plan
         # A survivor who came after the last judgement may have brought a step of the round that was judged.
         start = self._starts[plan.round_id] = self._steps(plan.version, plan.checkpoint)
@@ -180,12 +180,16 @@ class ErrorWatch:
         if reached > self._furthest or ended.long_lived:
             self.clear()
         self._furthest = max(self._furthest, reached)
-        of_resize = ended.abort_cause is not None and ended.abort_cause.kind is CauseKind.RESIZE_FAILED
-        if ended.errors and not of_resize:  # another size may well not meet them
-            slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
-            for error in dict.fromkeys(ended.errors.values()):
-                places = {slots[w] for w, other in ended.errors.items() if other == error}
-                self._recent_errors.setdefault(error, []).append(places)
+
+    def _note_errors(self, ended: Round) -> None:
+        if ended.finished:  # of the script's last `run`
+            return
+        if ended.abort_cause is not None and ended.abort_cause.kind is CauseKind.RESIZE_FAILED:
+            return  # another size may well not meet them
+        slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
+        for worker_id, error in ended.errors.items():
+            rounds = self._recent_errors.setdefault(error, {})
+            rounds.setdefault(ended.plan.round_id, set()).add(slots[worker_id])
 
     def _steps(self, version: Version, checkpoint: int) -> int:
         """The number of steps made by a state loaded from this checkpoint, or else of this version."""
