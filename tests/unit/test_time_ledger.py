@@ -65,6 +65,26 @@ def test_the_farthest_member_counts() -> None:
     assert story.spent(122.4) == {"booting": 12.0, "training": 10.0}
 
 
+def test_of_members_at_the_same_boundary_the_first_counts() -> None:
+    """The other one was stopped between a step and its boundary, for so long that the round ended of it."""
+    story = Story()
+    story.begun()
+    story.says(16, 125.0, now=125.1, stalled=4.5, stall=(120.5, 4.5, 16))
+    assert story.spent(125.1) == {"booting": 12.0, "training": 8.0, "stalled": 4.6}  # no step since, as far as is known
+    story.ended(125.1)
+    story.round(125.2, 125.5)
+    assert story.lengths() == [(FAILURE, 120.0, 5.5)]
+    assert story.spent(126.0) == {"booting": 12.0, "training": 8.5, "stalled": 4.6, "recovering": 0.9}
+
+
+def test_what_any_member_at_the_same_boundary_declares_is_no_stall() -> None:
+    story = Story()
+    story.begun()
+    story.says(16, 120.1, now=129.9, declared=9.8)  # rank 0 evaluates
+    story.says(16, 120.0, now=130.0)
+    assert story.ledger.interruption(130.0) is None
+
+
 def test_a_kill() -> None:
     story = Story()
     story.begun()
@@ -138,14 +158,17 @@ def test_what_the_script_declares_is_no_stall() -> None:
     assert story.spent(155.0) == {"booting": 12.0, "training": 8.0, "stalled": 5.7}
 
 
-def test_a_kill_in_what_is_declared_is_no_stall_either() -> None:
+@pytest.mark.parametrize(
+    ("declared", "spent"),
+    [(28.8, {"recovering": 30.0}), (0.0, {"stalled": 29.0, "recovering": 1.0})],
+    ids=["declared", "not-declared"],
+)
+def test_a_kill_in_what_is_declared_is_no_stall_either(declared: float, spent: dict[str, float]) -> None:
     story = Story()
     story.begun()
-    story.says(16, 120.0, now=149.0, declared=28.8)
+    story.says(16, 120.0, now=149.0, declared=declared)
     story.ended(150.0, noticed=149.5)
-    assert story.spent(150.0) == {"booting": 12.0, "training": 8.0, "recovering": 30.0}
-    story.says(16, 120.0, now=150.1, declared=0.0)
-    assert story.spent(150.0) == {"booting": 12.0, "training": 8.0, "stalled": 29.0, "recovering": 1.0}
+    assert story.spent(150.0) == {"booting": 12.0, "training": 8.0, **spent}
 
 
 def test_what_follows_an_assignment_is_settled_by_the_first_steps() -> None:

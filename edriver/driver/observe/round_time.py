@@ -43,8 +43,8 @@ class RoundTime:
         again: the number of its first steps that repeat lost ones.
         assigned: when it was assigned, in seconds since the epoch.
         start: when its members held the state; None until all have passed their first boundary.
-        latest: the last report of the farthest member.
-        reported_at: when that report arrived.
+        latest: the last report of the farthest member; see `take_report`.
+        reported_at: when that report, or one of a member that is as far, arrived.
         unknown: the seconds that may or may not have been steps.
         training: the seconds of steps.
         stalled: the seconds without steps.
@@ -71,6 +71,22 @@ class RoundTime:
     stalled_until: float = 0.0
     ending: RoundEnding | None = None
     looks: deque[tuple[float, float, float, float]] = field(default_factory=deque)
+
+    def take_report(self, progress: notification_pb2.WorkerProgress, now: float) -> None:
+        """Take in the report of a member that is at least as far as the others.
+
+        Of those at the same boundary, the report of the first to pass it is kept, and of their declared times the
+        longest: where only rank 0 evaluates, the others wait for it.
+        """
+        known, self.reported_at = self.latest, now
+        if progress.boundaries > known.boundaries:
+            self.latest = progress
+            return
+        first = min(progress, known, key=lambda report: epoch_seconds(report.boundary_time))
+        declared = max(known.declared_duration, progress.declared_duration, key=span_seconds)
+        self.latest = notification_pb2.WorkerProgress()
+        self.latest.CopyFrom(first)
+        self.latest.declared_duration.CopyFrom(declared)
 
     def advance(self, until: float, now: float) -> float:
         """Take in what the farthest member has reported, which has passed a boundary; returns when that was.

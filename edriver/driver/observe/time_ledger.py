@@ -6,7 +6,8 @@ Goodput", 2024). It is worked out here alone: status, page, report, records and 
 The steps are taken from their boundaries. What lies between two boundaries of a round is a step, unless it takes much
 longer than usual: then it is a usual step and a stall (edriver/worker/rounds/step_times.py). What lies between the last
 boundary of one round and the moment when the next one's workers hold the state is an interruption. All members of a
-round pass the same boundaries, so one of them is enough; that is the one that is farthest.
+round pass the same boundaries, so one of them is enough: the farthest, and of several the one that was first to get
+there. Another one may be stopped for seconds between a step and its boundary, when the run is already waiting for it.
 
 A worker's training thread notes the time of each boundary, which costs a fraction of a microsecond; when the agent
 asks, and with the first report after a round's end, the worker says when it passed the last one, how long its steps
@@ -91,7 +92,7 @@ class TimeLedger:
             return []
         if progress.boundaries < max(1, part.latest.boundaries):
             return []
-        part.latest, part.reported_at = progress, now
+        part.take_report(progress, now)
         if progress.HasField("usual_step"):
             self._usual = span_seconds(progress.usual_step)
         if part.start is None and part.ending is not None and self._open is not None:
