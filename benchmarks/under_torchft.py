@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,7 +13,9 @@ from types import TracebackType
 
 from benchmarks.jobs import EXIT_BOUND, HarnessError, Job, Workload, free_port
 
-LIGHTHOUSE = Path(sysconfig.get_path("scripts"), "torchft_lighthouse")
+LIGHTHOUSE = shutil.which("torchft_lighthouse") or str(Path(sysconfig.get_path("scripts"), "torchft_lighthouse"))
+"""Beside this Python, or on PATH where it was installed into a folder of its own."""
+
 TUNING = (
     "--min_replicas=1",
     "--quorum_tick_ms=20",
@@ -50,7 +53,7 @@ class TorchftJob(Job):
 
     def launch(self, size: int) -> None:
         """Start the lighthouse and the replicas."""
-        self._start([str(LIGHTHOUSE), "--bind", f"0.0.0.0:{self._port}", *TUNING], {})
+        self._start([LIGHTHOUSE, "--bind", f"0.0.0.0:{self._port}", *TUNING], {})
         self.resize(size)
 
     def resize(self, size: int) -> None:

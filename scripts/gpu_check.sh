@@ -17,7 +17,7 @@ if ! "$python" -c 'import cryptography, grpc_health, grpc_reflection, uvloop' 2>
     site=$(mktemp -d)
     trap 'rm -rf "$site"' EXIT
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" build/gpu-wheels/*.whl
-    export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}"
+    export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}" PATH="$site/bin:$PATH"
 fi
 export GRPC_VERBOSITY=NONE PYTHONUNBUFFERED=1
 case " $* " in *" --output "*) output=() ;; *) output=(--output build/gpu) ;; esac

@@ -15,8 +15,9 @@ for alias in 1 2010 2014; do platforms+=(--platform "manylinux${alias}_x86_64");
     cloudpickle cffi cryptography fsspec grpcio grpcio-health-checking grpcio-reflection nvidia-ml-py \
     'protobuf<8' psutil pycparser rich tenacity typing-extensions uvloop markdown-it-py mdurl pygments \
     execnet iniconfig packaging pluggy pytest pytest-timeout pytest-xdist \
-    torchft==0.2.0 googleapis-common-protos opentelemetry-api opentelemetry-exporter-otlp-proto-common \
-    opentelemetry-exporter-otlp-proto-http opentelemetry-proto opentelemetry-sdk opentelemetry-semantic-conventions
+    torchft==0.2.0 googleapis-common-protos opentelemetry-api opentelemetry-sdk opentelemetry-proto \
+    opentelemetry-exporter-http-transport opentelemetry-exporter-otlp-common opentelemetry-exporter-otlp-proto-common \
+    opentelemetry-exporter-otlp-proto-http opentelemetry-semantic-conventions
 size=$(du -sk "$target" | cut -f1)
 echo "$target: $((size / 1024)) MiB"
 [ "$size" -le 51200 ] || { echo "more than 50 MiB" >&2; exit 1; }

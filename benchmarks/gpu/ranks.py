@@ -87,12 +87,14 @@ def _run(case: str, variables: dict[str, str]) -> list[dict[str, Any]]:
 def _rank(case: str, rank: int, folder: Path) -> None:
     share_the_gpu()
     notes: dict[str, Any] = {}
+    one_writes = threading.Lock()
 
     def note(name: str, value: Any) -> None:
-        notes[name] = value
-        unfinished = folder / f"unfinished-{rank}"
-        unfinished.write_text(json.dumps(notes))
-        unfinished.replace(folder / f"result-{rank}")
+        with one_writes:  # the thread that aborts notes things, too
+            notes[name] = value
+            unfinished = folder / f"unfinished-{rank}"
+            unfinished.write_text(json.dumps(notes))
+            unfinished.replace(folder / f"result-{rank}")
 
     store = FileStore(str(folder / "store"), SIZE)
     dist.init_process_group(

@@ -57,7 +57,8 @@ _OVERWRITTEN: Final = (
 register_generators()
 
 
-def _recorded() -> Event | None:
+def recorded() -> Event | None:
+    """An event behind all work submitted to the current CUDA device; None where nothing is to be waited for."""
     # While a graph is captured, nothing is executed: there is nothing to wait for.
     if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
         return None
@@ -126,7 +127,7 @@ class TorchState(ObjectState):
         self._steps = StepWatch(before_step=self._step_begins)
         self._buffer_copies = BufferCopies()
         self._places = TensorPlaces()
-        self._mark = DeviceMark(_recorded)
+        self._mark = DeviceMark(recorded)
         self._outdated = True
         self._lasting: list[torch.Tensor] = []
         self._large: list[torch.Tensor] = []
