@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.torch.group_ranks import Outcome, assignment, build, first_to_end, members
+from tests.torch.group_ranks import LIMIT_SECONDS, Outcome, assignment, build, first_to_end, members
 from tests.torch.group_strangers import answer_all, hang_up, say_nothing, strangers
 
 
@@ -32,6 +32,7 @@ def test_a_stranger_in_a_members_place_ends_the_round_and_the_next_one_is_built(
             outcomes = [member.end() for member in group]
         for member in group:
             member.call("teardown")
+            member.call("bound_proofs", LIMIT_SECONDS)  # a second is for the stranger, who says nothing
         build(group, 2)
     assert all(outcome.error.startswith("UnprovenPeerError") for outcome in outcomes), outcomes
     assert any(how in outcome.error for outcome in outcomes), outcomes
