@@ -264,11 +264,15 @@ class Invariants:
             )
         elif zero in offers:
             check(offers[zero] == best, f"rank 0 offers {offers[zero]}, another member {best}")
+            by_age = zero == min(w for w, v in offers.items() if v == best)
+            places = [(roster.place_of(seat.host), seat.slot) for seat in plan.seats]
+            by_place = places == sorted(places)
             if plan.round_id == RoundId(1, 1):
-                places = [(roster.place_of(seat.host), seat.slot) for seat in plan.seats]
-                check(places == sorted(places), f"the first round's ranks are not in the order of discovery: {places}")
-            elif self._plan is not None:
-                check(zero == min(w for w, v in offers.items() if v == best), "rank 0 is not the oldest holder")
+                check(by_place, f"the first round's ranks are not in the order of discovery: {places}")
+            elif self._plan is None:  # another driver had formed a round; none of its members may have heard of it
+                check(by_place or by_age, f"rank 0 is neither the oldest holder nor first in discovery: {places}")
+            else:
+                check(by_age, "rank 0 is not the oldest holder")
         for seat in plan.seats:
             loads = seat.rank == 0 and plan.checkpoint
             if seat.worker_id in offers and offers[seat.worker_id] != best and not loads:

@@ -7,12 +7,12 @@ import os
 import re
 import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.engines.slurm.cluster import Cluster
 from tests.process.running import BOUND, ROOT, SCRIPTS
+from tests.waiting import until
 
 TRAIN = (sys.executable, str(SCRIPTS / "train.py"))
 
@@ -67,15 +67,14 @@ class Batch:
 
     def line(self, pattern: str, after: int = 0) -> re.Match[str]:
         """Wait for the first line, from the given one on, in which the pattern is found."""
-        deadline = time.monotonic() + BOUND
-        while time.monotonic() < deadline:
-            for line in self.lines[after:]:
-                if match := re.search(pattern, line):
-                    return match
-            if self._ended() and not any(re.search(pattern, line) for line in self.lines[after:]):
-                break
-            time.sleep(0.05)
-        raise AssertionError(f"no line with {pattern!r} in:\n{self.text}\n{self._cluster.account()}")
+
+        def look() -> re.Match[str] | None:
+            ended = self._ended()  # first: what it has written by then is all
+            found = next((match for line in self.lines[after:] if (match := re.search(pattern, line))), None)
+            assert found or not ended, f"the job ended without a line with {pattern!r}:\n{self.text}"
+            return found
+
+        return until(look, lambda: f"a line with {pattern!r} in:\n{self.text}\n{self._cluster.account()}", bound=BOUND)
 
     def _ended(self) -> bool:
         with contextlib.suppress(AssertionError):  # slurmctld may be stopped
