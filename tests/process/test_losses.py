@@ -14,6 +14,7 @@ import pytest
 
 from tests.linked_hosts import INTERFACE, give_address, linked_hosts, make_namespace
 from tests.process.running import SCRIPTS, Run, running
+from tests.process.sites import environment_of, parent_of
 from tests.unread import unread_bytes
 from tests.waiting import until
 
@@ -68,12 +69,13 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
         through = ["ip", "netns", "exec", office]
         with running([*flags, "sh", "-c", script], tmp_path, environ, through) as run:
             pids = all_have_passed(run, 3, step=5)
-            process = Path(f"/proc/{pids[2]}")
-            environ_there = (process / "environ").read_bytes().split(b"\0")
-            next(host for host in hosts if f"EDRIVER_HOST={host.address}".encode() in environ_there).cut()
-            agent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            environs = {rank: environment_of(pid) for rank, pid in pids.items()}
+            next(host for host in hosts if host.address == environs[2]["EDRIVER_HOST"]).cut()
+            agent = parent_of(pids[2])
             os.kill(agent, signal.SIGSTOP)  # it talks to the driver through a file, which no cable leads to
-            goes_on(run, 2, [pids[0], pids[1]], lost=set())
+            # The first round's ranks follow discovery, later ones age: the host whose agent came first.
+            by_age = sorted((0, 1), key=lambda rank: int(environs[rank]["EDRIVER_WORKER_ID"]))
+            goes_on(run, 2, [pids[rank] for rank in by_age], lost=set())
 
 
 def test_a_send_that_nothing_can_free(tmp_path: Path) -> None:
@@ -142,8 +144,8 @@ def goes_on(run: Run, size: int, survivors: list[int], lost: set[int]) -> None:
 
     Then stop the run. None but these workers was killed: one that cannot be freed kills itself.
     """
-    for pid in survivors:  # ranks go by place in the first round, by version and age later: the order may change
-        run.line(rf"rank \d of {size} pid {pid} at step ([5-9]|\d\d)")
+    for rank, pid in enumerate(survivors):
+        run.line(rf"rank {rank} of {size} pid {pid} at step ([5-9]|\d\d)")
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 130
     assert {int(worker) for worker in re.findall(r"worker (\d+) .* was killed by SIGKILL", run.text)} == lost
