@@ -27,6 +27,7 @@ class CauseKind(enum.Enum):
     STALLED = "stalled"  # Stall
     STUCK = "stuck"  # it hangs in a collective of an aborted round
     EXIT_OVERDUE = "exit-overdue"  # Duration: its process outlived its script
+    NEVER_TRAINED = "never-trained"  # rounds break with it, and it alone has not shown that it can train
     UNREACHABLE = "unreachable"  # AgentFault: its agent is silent
     LOST_WITH_HOST = "lost-with-host"  # AgentFault: its agent was lost
     NOT_STARTED = "not-started"  # Exit: its process could not be started

@@ -110,6 +110,7 @@ class Worker:
         unexplained: whether its process ended on its own and has not been reaped, so that the cause is not known yet.
         looks_after: the last round, if no worker could still write a checkpoint of it when this one was started,
             seated or ordered to look again, so that this one sees all checkpoints. None: a worker could still write.
+        trained: whether it has passed a boundary in a round.
     """
 
     worker_id: int
@@ -126,6 +127,7 @@ class Worker:
     started: float = 0.0
     unexplained: bool = False
     looks_after: RoundId | None = None
+    trained: bool = False
 
     @property
     def live(self) -> bool:

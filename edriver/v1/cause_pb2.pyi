@@ -93,6 +93,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """SIGKILL ended the worker's process while the kernel killed a process on its host because memory ran out."""
     CAUSE_KIND_CHILD_OUT_OF_MEMORY: _CauseKind.ValueType  # 100
     """The kernel killed a process that it had started because memory ran out: `detail` is its id; empty: it is not known which."""
+    CAUSE_KIND_NEVER_TRAINED: _CauseKind.ValueType  # 114
+    """Collectives failed in consecutive rounds with the worker, which has passed no boundary yet, as other members have."""
     CAUSE_KIND_RUN_BEGAN: _CauseKind.ValueType  # 57
     """---- A round began or ended, and no worker is known to be lost.
 
@@ -272,6 +274,8 @@ CAUSE_KIND_MAYBE_OUT_OF_MEMORY: CauseKind.ValueType  # 56
 """SIGKILL ended the worker's process while the kernel killed a process on its host because memory ran out."""
 CAUSE_KIND_CHILD_OUT_OF_MEMORY: CauseKind.ValueType  # 100
 """The kernel killed a process that it had started because memory ran out: `detail` is its id; empty: it is not known which."""
+CAUSE_KIND_NEVER_TRAINED: CauseKind.ValueType  # 114
+"""Collectives failed in consecutive rounds with the worker, which has passed no boundary yet, as other members have."""
 CAUSE_KIND_RUN_BEGAN: CauseKind.ValueType  # 57
 """---- A round began or ended, and no worker is known to be lost.
 

@@ -102,10 +102,13 @@ class Nemesis:
         self._swallows_at = variants.uniform(1, self.ends) if variants.random() < 0.2 else None
         self._disasters = disk.randint(0, 2) if job.checkpoint_every else 0
         self._disaster_rng = disk
+        links = random.Random(seed ^ 0x11F7)
+        self._unlinks_at = links.uniform(1, self.ends) if links.random() < 0.15 else None
         self._reactive = rng.random() * 0.3
         self._glitches = 1
         self._accidents = 0
         self._calm = False
+        self._any_unlinked = False
         self.world.driver.ordered = self._react
         self.world.driver.happened = self._surprise
 
@@ -123,6 +126,8 @@ class Nemesis:
             clockwork.after(at, self._strike)
         if self._swallows_at is not None:
             clockwork.after(self._swallows_at, self._swallow)
+        if self._unlinks_at is not None:
+            clockwork.after(self._unlinks_at, self._unlink)
         for _ in range(self._disasters):
             clockwork.after(self._disaster_rng.uniform(1, self.ends), self._kill_all_that_hold)
         if self._crashes.random() < CRASH_SHARE:
@@ -136,8 +141,9 @@ class Nemesis:
         if not clockwork.run(lambda: world.driver.outcome is not None, self.ends + LIVENESS_BOUND):
             raise Violation(f"the run does not end: {world.driver.core.activity}")
         assert world.driver.outcome is not None
-        broken = world.driver.outcome.cause.kind is CauseKind.COLLECTIVES_BROKEN
-        check(not broken, "one glitch and some unproven connections are taken for a bad link")
+        if world.driver.outcome.cause.kind is CauseKind.COLLECTIVES_BROKEN:
+            check(self._any_unlinked, "one glitch and some unproven connections are taken for a bad link")
+            check(not self._some_have_trained(), "newcomers that cannot connect end a run whose other workers train")
         return world.driver.outcome
 
     def _some_hosts(self) -> list[tuple[str, int]]:
@@ -150,6 +156,7 @@ class Nemesis:
         self._calm = True
         self.world.agents.launch_fails.clear()
         self.world.workers.bad_hosts.clear()
+        self.world.workers.unlinked.clear()
         self.world.workers.slow.clear()
         self.world.driver.discover(*((name, 4) for name in NAMES))
 
@@ -225,6 +232,28 @@ class Nemesis:
                 victim.trainee.glitch = True
             elif kind == "stranger":
                 victim.trainee.rounds.unproven = rng.randint(1, 4)
+
+    def _unlink(self) -> None:
+        """A host loses its workers and its data network; its agent answers. What starts there cannot connect."""
+        members = [process for process in self.world.members() if self._has_trained(process.worker_id)]
+        others = {process.host.name for process in members}
+        if self._calm or len(others) < 2:
+            return
+        host = members[-1].host
+        self.world.log(f"fault  unlink {host.name}")
+        self._any_unlinked = True
+        self.world.workers.unlinked = {host.name}
+        for process in self.world.processes():
+            if process.host.name == host.name:
+                self.world.workers.kill(process)
+
+    def _has_trained(self, worker_id: int) -> bool:
+        worker = self.world.driver.core.roster.workers.get(worker_id)
+        return worker is not None and worker.trained
+
+    def _some_have_trained(self) -> bool:
+        current = self.world.driver.core.round
+        return current is not None and any(self._has_trained(worker_id) for worker_id in current.plan.workers)
 
     def _swallow(self) -> None:
         """The script of a member catches the next exception that is to lead it out of its round."""

@@ -334,6 +334,11 @@ def unproven_connections_are_a_bad_link(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "step", step)
 
 
+def newcomers_are_never_at_fault(patch: pytest.MonkeyPatch) -> None:
+    """Rounds that fail because newcomers cannot connect end the run, although the others have trained."""
+    patch.setattr(RoundControl, "newcomers_at_fault", lambda self, now: [])
+
+
 def suspects_are_killed_at_once(patch: pytest.MonkeyPatch) -> None:
     """A worker that is silent is killed, whether another one holds the state or not."""
     patch.setattr(Suspects, "_dispensable", lambda self, worker, *at: True)
@@ -442,6 +447,7 @@ MUTANTS: tuple[Patch, ...] = (
     checkpoints_are_not_looked_for_again,
     a_late_offer_has_seen_every_checkpoint,
     checkpoints_are_forgotten,
+    newcomers_are_never_at_fault,
     suspects_are_killed_at_once,
     newcomers_can_take_over,
     suspects_are_never_killed,

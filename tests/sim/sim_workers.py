@@ -15,6 +15,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import duration, round_id_message, round_id_of
 from edriver.wire.reports import event_of_report
 from edriver.worker.rounds.participant import Stage
+from tests.sim.fabric import Severed
 from tests.sim.sim_hosts import Process, SimHost
 from tests.sim.sim_rounds import Exploded, Meet, Sleep, WaitChange
 from tests.sim.trainee import BUG_LINE, SIZE_LINE, Trainee
@@ -39,6 +40,7 @@ class SimWorkers:
 
     Attributes:
         bad_hosts: where workers fail by themselves, after a while.
+        unlinked: hosts whose data network is down: their workers can connect to no other host's.
         slow: the workers whose steps take long.
         any_outlived: whether a shell has gone on without its worker.
     """
@@ -48,6 +50,7 @@ class SimWorkers:
         self._rng, self._clockwork, self._fabric = world.rng, world.clockwork, world.fabric
         self._shells = shells
         self.bad_hosts: set[str] = set()
+        self.unlinked: set[str] = set()
         self.slow: set[int] = set()
         self.any_outlived = False
 
@@ -114,6 +117,9 @@ class SimWorkers:
                 self._clockwork.after(0.0, lambda: self._wake(process, ticket, members, None))
             case Meet(name, parties, what):
                 round_id = trainee.participant.round_id
+                if self._cannot_reach(process, parties):
+                    self._clockwork.after(0.001, lambda: self._wake(process, ticket, None, Severed()))
+                    return
                 self._clockwork.after(BLOCKED_AFTER, lambda: self._tell_blocked(process, ticket, BLOCKED_AFTER))
                 self._fabric.meet(
                     round_id,
@@ -125,6 +131,10 @@ class SimWorkers:
                 )
                 if trainee.participant.abort_cause is not None:
                     self._fabric.sever(round_id, process.worker_id)
+
+    def _cannot_reach(self, process: Process, parties: frozenset[int]) -> bool:
+        hosts = {other.host.name for other in self._world.processes() if other.worker_id in parties}
+        return process.host.name in self.unlinked and len(hosts) > 1
 
     def _wake(self, process: Process, ticket: int, value: Any, error: BaseException | None) -> None:
         if not process.alive or ticket != process.ticket:

@@ -96,6 +96,14 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
         why.Duration(600.0),
         "did not exit after its script had ended: no sign of life for 600 s (--exit-timeout)",
     ),
+    (
+        CauseKind.NEVER_TRAINED,
+        None,
+        (
+            "has not completed a step, and collectives fail in each round with it "
+            "(a bad link to its host, or another version of the script?)"
+        ),
+    ),
     (CauseKind.UNREACHABLE, SILENT, "cannot be reached: its agent has not answered for 5 s"),
     (CauseKind.LOST_WITH_HOST, ENDED, "was lost: its agent exited"),
     (CauseKind.LEFT_ROUND, None, "left the round on its own"),

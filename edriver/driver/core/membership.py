@@ -192,6 +192,8 @@ class Membership:
         if rounds.forming(now) and rounds.budgets.overspent(now) is None:
             if refused := placement.sizes.judge(rounds.current, self.failures.latest):
                 yield [Explain(refused)]
+            for newcomer in rounds.newcomers_at_fault(now):
+                yield self._losses.kill(newcomer, Cause(CauseKind.NEVER_TRAINED, newcomer.name), now)
             if not settings.mode.members_survive:  # no survivor is in need of the processor
                 yield placement.start_workers(now, background=False, looks_after=rounds.completed)
             yield rounds.form(now)
@@ -295,6 +297,8 @@ class Membership:
                 current.note(event, now)
                 if isinstance(event, events.WorkerDone):
                     self.roster.move(self.roster.workers[event.worker_id], WorkerStep.RETURN)
+                elif isinstance(event, events.FirstBoundaryPassed):
+                    self.roster.note_trained(self.roster.workers[event.worker_id])
                 return []
 
     def _take_in_stall(self, event: events.WorkerStalled, current: Round, now: float) -> list[Action]:

@@ -305,6 +305,10 @@ class Roster:
         worker.rank, worker.looks_after = rank, looks_after
         self.move(worker, WorkerStep.JOIN)
 
+    def note_trained(self, worker: Worker) -> None:
+        """A worker has passed a boundary in a round."""
+        worker.trained = True
+
     def find_newest_checkpoint(self, worker: Worker, looks_after: RoundId | None) -> None:
         """A worker looks for the newest checkpoint once more, and is not ready until it answers."""
         worker.offer, worker.looks_after = None, looks_after

@@ -94,7 +94,7 @@ class RoundControl:
     late_failure: Cause | None = None
     _obstacles: Obstacles = field(init=False)
     _uneven: UnevenWatch = field(init=False)
-    _breakage: BreakageWatch = field(default_factory=BreakageWatch)
+    _breakage: BreakageWatch = field(init=False)
     _errors: ErrorWatch = field(default_factory=ErrorWatch)
     _unproven: UnprovenConnectionWatch = field(default_factory=UnprovenConnectionWatch)
     _formed: int = 0
@@ -107,6 +107,7 @@ class RoundControl:
         """Begin without a round."""
         settings = self.settings
         self.budgets = Budgets(settings)
+        self._breakage = BreakageWatch(settings.elastic_timeout)
         self.idle_since = self.started + settings.start_timeout  # until then the other timeout counts
         self._obstacles = Obstacles(settings, self.roster, self.placement, self.suspects, self.started)
         self._uneven = UnevenWatch(settings.uneven_steps_timeout, settings.idle_timeout)
@@ -485,6 +486,12 @@ class RoundControl:
 
     # ---- forming ---------------------------------------------------------------------------------------------
 
+    def newcomers_at_fault(self, now: float) -> list[Worker]:
+        """Workers that have not trained yet, and with which rounds have failed that may succeed without them."""
+        if self.current is None:
+            return []
+        return self._breakage.newcomers_at_fault(self.current, self.call.best, self.roster, now)
+
     def form(self, now: float) -> list[Action]:
         """Form the next round if it has enough workers; else note what is missing, or end the run."""
         actions = self._find_newest_checkpoint()
@@ -499,7 +506,7 @@ class RoundControl:
         selected = None
         if obstacle is None:
             selected = self._select(allowed)
-            trouble = self._breakage.repeated_failure(self.current, chosen.version, roster)
+            trouble = self._breakage.repeated_failure(self.current, chosen.version, roster, now)
             if not trouble and not call.may_differ(chosen.version):
                 trouble = disagreement(roster.waiting_in(call.ordinal), chosen.version)
             if not trouble:

@@ -139,6 +139,11 @@ def worker_words(cause: Cause) -> str:
             return "hangs in a collective of the aborted round and cannot be freed"
         case CauseKind.EXIT_OVERDUE, why.Duration(seconds):
             return f"did not exit after its script had ended: no sign of life for {seconds:g} s (--exit-timeout)"
+        case CauseKind.NEVER_TRAINED, None:
+            return (
+                "has not completed a step, and collectives fail in each round with it (a bad link to its host, or "
+                "another version of the script?)"
+            )
         case CauseKind.UNREACHABLE, why.AgentFault() as fault:
             return f"cannot be reached: {agent_fault_text(fault)}"
         case CauseKind.LOST_WITH_HOST, why.AgentFault() as fault:

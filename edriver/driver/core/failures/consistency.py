@@ -59,36 +59,68 @@ def disagreement(waiting: Iterable[Worker], version: Version) -> Cause | None:
 class BreakageWatch:
     """Detects consecutive rounds that end by failed collectives although no worker is lost, without a step between.
 
-    The causes persist: unequal shapes, or a bad link between two hosts that both work.
+    The causes persist: unequal shapes, or a bad link between two hosts that both work. Members that have trained in
+    this run have shown that they can; where others are in the round that have not, such as the workers of a host whose
+    agent reaches the driver but whose data network is down, these others are at fault, and the run continues without
+    them.
+
+    Args:
+        timeout: the seconds for which such rounds may follow one another while newcomers are blamed.
     """
 
-    def __init__(self) -> None:
-        """No round has failed yet."""
-        self._in_a_row = 0
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._judged = NO_ROUND
+        self._relieved = NO_ROUND  # the last round whose newcomers were blamed
+        self.clear()
 
     def clear(self) -> None:
         """A round has ended without a failure."""
         self._in_a_row = 0
+        self._since: float | None = None
 
-    def repeated_failure(self, ended: Round | None, version: Version, roster: Roster) -> Cause | None:
+    def newcomers_at_fault(self, ended: Round, version: Version, roster: Roster, now: float) -> list[Worker]:
+        """Members of the round that has just ended without which the next one may succeed; arguments as below."""
+        if not self._repeats(ended, version, now) or self._overdue(now):
+            return []
+        members = [worker for w in ended.plan.workers if (worker := roster.workers.get(w)) and worker.live]
+        newcomers = [worker for worker in members if not worker.trained]
+        if not newcomers or len(newcomers) == len(members):
+            return []
+        self._relieved = ended.plan.round_id
+        return newcomers
+
+    def repeated_failure(self, ended: Round | None, version: Version, roster: Roster, now: float) -> Cause | None:
         """Why the next round would fail in the same way; None: it may not.
 
         Args:
             ended: the round that has just ended.
             version: the highest version offered for the next one.
             roster: to name workers by.
+            now: the time.
         """
-        if ended is None or not ended.aborted:
-            return None
-        if not ended.broke or ended.lost or ended.members or ended.met_unproven:
-            self._in_a_row = 0
-            return None
-        self._in_a_row += 1
-        if self._in_a_row < 2 or version > Version(ended.plan.round_id, 0):
+        if ended is None or not self._repeats(ended, version, now) or self._relieved == ended.plan.round_id:
             return None
         raised = [(roster.workers[w], text) for w, text in sorted(ended.raised.items()) if w in roster.workers]
         tracebacks = Tracebacks(ended.plan.version, tuple((worker.name, text) for worker, text in raised))
         return Cause(CauseKind.COLLECTIVES_BROKEN, detail=tracebacks)
+
+    def _repeats(self, ended: Round, version: Version, now: float) -> bool:
+        """Whether this round is at least the second one in a row that has failed so."""
+        if not ended.aborted:
+            return False
+        if not ended.broke or ended.lost or ended.members or ended.met_unproven:
+            self.clear()
+            return False
+        progress = version > Version(ended.plan.round_id, 0)
+        if self._judged != ended.plan.round_id:
+            self._judged = ended.plan.round_id
+            self._in_a_row += 1
+            self._since = now if progress or self._since is None else self._since
+        return self._in_a_row >= 2 and not progress
+
+    def _overdue(self, now: float) -> bool:
+        return self._since is not None and now - self._since >= self._timeout
 
 
 class UnprovenConnectionWatch:
