@@ -298,7 +298,7 @@ class Roster:
         """
         assert worker.offer is not None
         worker.offer.latest = completed is not None and completed == worker.looks_after
-        self.worker_changed(worker)
+        self._index_look(worker)
 
     def seat(self, worker: Worker, rank: int, looks_after: RoundId | None) -> None:
         """A worker is a member of a round. If it comes back unsynced, it looks for a checkpoint again."""
@@ -363,12 +363,17 @@ class Roster:
         _keep(self.may_hold, number, worker.may_hold)
         _keep(self.may_write, number, worker.may_write)
         _keep(self.ranked, number, worker.live and worker.rank is not None)
-        _keep(self.looked_before, number, waits and worker.offer is not None and not worker.offer.latest)
+        self._index_look(worker)
         if waits:
             self.waiting[number] = None
         else:
             self.waiting.pop(number, None)
         self._count_offer(number, worker)
+
+    def _index_look(self, worker: Worker) -> None:
+        offer = worker.offer
+        before = worker.state is WorkerState.WAITING and offer is not None and not offer.latest
+        _keep(self.looked_before, worker.worker_id, before)
 
     def _count_offer(self, worker_id: int, worker: Worker | None) -> None:
         kind = None

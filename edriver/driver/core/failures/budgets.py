@@ -42,8 +42,10 @@ class Budget:
 
     def overspent(self, now: float) -> Cause | None:
         """Why the run must end; None while the limit is kept."""
+        if self._limit is None or self._last is None:
+            return None
         recent = sum(now - then <= self._window for then in self._recent)
-        if self._limit is None or self._last is None or recent <= self._limit:
+        if recent <= self._limit:
             return None
         spent = LimitExceeded(self._end, self._limit, self.total, recent, self._window, self._last)
         return Cause(CauseKind.BUDGET_SPENT, detail=spent)

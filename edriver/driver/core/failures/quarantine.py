@@ -173,6 +173,8 @@ class Quarantine:
         host whose cooldown ends first is used all the same, from then on. A slot's own cooldown is not waived: nothing
         but that pause lies between a script that cannot start and a new process every few milliseconds.
         """
+        if not (self._announced or self._quarantined or self._needed):  # as after most events
+            return
         yield from self._news
         self._news.clear()
         for (host, slot), end in list(self._announced.items()):
@@ -257,6 +259,8 @@ class Quarantine:
         return HostQuarantine(0.0, failures, slots, window, elsewhere, slots_elsewhere)
 
     def _resting(self, now: float) -> list[HostRecord]:
+        if not self._quarantined:
+            return []
         hosts = self._roster.hosts
         self._quarantined = {name for name in self._quarantined if name in hosts and hosts[name].rest.free_at > now}
         return [record for record in self._roster.in_order(self._quarantined) if record.wanted]
