@@ -19,9 +19,10 @@ class Candidate:
         version: the version of the state that it offers.
         store: the address of its store.
         checkpoint: the steps of the newest checkpoint that it can load; 0: no checkpoint, or it holds state.
-        place: its host's index in the order of discovery, and its slot. It takes precedence over age in a run's first
-            round, so that rank 0 is on the first host however slowly that starts; and where no worker is older than its
-            round, so that rank 0 stays where its checkpoint is. Elsewhere (0, 0).
+        place: goes before its id. In a run's first round, and where no worker is older than its round, its host's index
+            in the order of discovery, and its slot: rank 0 is on the first host however slowly that starts, and stays
+            where its checkpoint is. Elsewhere 0 and its last rank, or (1, 0) if it has had none: survivors keep the
+            order of their ranks.
     """
 
     worker_id: int

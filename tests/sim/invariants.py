@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,7 @@ class Invariants:
         self._completed: RoundId = NO_ROUND
         self._assigned: RoundId = NO_ROUND
         self._plan: RoundPlan | None = None
+        self._ranks: dict[int, int] = {}
         self._open_at = 0.0
         self._finished: set[RoundId] = set()
         self._begun = False
@@ -251,6 +253,11 @@ class Invariants:
         self._rounds += 1
         self._assigned = plan.round_id
         self._plan = plan
+        self._ranks.update({seat.worker_id: seat.rank for seat in plan.seats})
+
+    def _age(self, worker_id: int) -> tuple[float, int]:
+        """The order of age: by the last ranks, then those that have had none."""
+        return self._ranks.get(worker_id, math.inf), worker_id
 
     def _check_state_goes_on(self, plan: RoundPlan) -> None:
         roster = self._world.driver.core.roster
@@ -264,12 +271,12 @@ class Invariants:
             )
         elif zero in offers:
             check(offers[zero] == best, f"rank 0 offers {offers[zero]}, another member {best}")
-            by_age = zero == min(w for w, v in offers.items() if v == best)
+            by_age = zero == min((w for w, v in offers.items() if v == best), key=self._age)
             places = [(roster.place_of(seat.host), seat.slot) for seat in plan.seats]
             by_place = places == sorted(places)
             if plan.round_id == RoundId(1, 1):
                 check(by_place, f"the first round's ranks are not in the order of discovery: {places}")
-            elif self._plan is None:  # another driver had formed a round; none of its members may have heard of it
+            elif self._plan is None:  # a killed driver formed the first round, and its members may not know of it
                 check(by_place or by_age, f"rank 0 is neither the oldest holder nor first in discovery: {places}")
             else:
                 check(by_age, "rank 0 is not the oldest holder")

@@ -471,10 +471,10 @@ class Roster:
 
         Args:
             waiting: workers that have made an offer.
-            by_place: whether a worker's host and slot go before its age: see Candidate.place.
+            by_place: whether ranks follow hosts and slots, or the ranks of the round before: see Candidate.place.
         """
         if not by_place:
-            return [worker.candidate() for worker in waiting]
+            return [worker.candidate((1, 0) if worker.rank is None else (0, worker.rank)) for worker in waiting]
         return [worker.candidate((self._places[worker.host], worker.slot)) for worker in waiting]
 
     def keeps(self, worker: Worker) -> bool:

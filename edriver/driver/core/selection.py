@@ -2,8 +2,11 @@
 
 Rank 0 is the oldest holder of the highest version. Where none has trained in this `run` call, it is the oldest worker
 that can load the newest checkpoint, if there is one. Its host comes first, then hosts by the age of their oldest
-survivor; within a host survivors come by age, then newcomers. Ranks of one host are contiguous. In a run's first round
-the order of discovery and of the slots takes the place of age.
+survivor; within a host survivors come by age, then newcomers. Ranks of one host are contiguous.
+
+Workers that have had a rank are older than those that have not, and keep their order: rank 0 does not move while it
+lives and holds the state. Others are as old as their processes. In a run's first round the order of discovery and of
+the slots takes the place of age.
 """
 
 from __future__ import annotations
