@@ -1,8 +1,4 @@
-"""MkDocs' hooks: adds the pages that no file of docs/ holds, and fills in what is generated.
-
-In a page, `{{ --worker-lease }}` is that flag's default, `{{ edriver.model.limits.MAX_HOST_SLOTS }}` that constant,
-and `{{ table metrics }}` a generated part of the reference (parts.py lists them).
-"""
+"""MkDocs' hooks: add the pages that no file of docs/ holds, and have links lead to pages of the site."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from scripts.docs_site import links, parts
+from scripts.docs_site import links
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +22,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     known = set(todo)
     while todo:
         path = todo.pop()
-        for target in set(links.targets(_filled_in(path, (ROOT / path).read_text()), path)) - known:
+        for target in set(links.targets((ROOT / path).read_text(), path)) - known:
             if target.startswith(("docs/", "..")) or not (ROOT / target).exists():
                 continue  # a file of MkDocs' own, or a broken link, which is refused where it stands
             known.add(target)
@@ -44,21 +40,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Fill in what is generated, and have links lead to pages of the site."""
+    """Have links lead to pages of the site."""
     path = _path_of(page.file.src_uri)
     if path.startswith("source/"):
         return markdown
     try:
-        return links.rewritten(_filled_in(path, markdown), path, ROOT)
+        return links.rewritten(markdown, path, ROOT)
     except links.BrokenLinkError as error:
         raise PluginError(str(error)) from None
-
-
-def _filled_in(path: str, text: str) -> str:
-    try:
-        return parts.filled_in(text)
-    except parts.UnknownPartError as error:
-        raise PluginError(f"{path}: {error}") from None
 
 
 def _path_of(uri: str) -> str:

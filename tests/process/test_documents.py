@@ -41,11 +41,11 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
-    """The command lines that start a run, by document, but for those that need another package or a Slurm."""
+    """The command lines that start a run, by document, but for usages, and what needs a package or a Slurm."""
     for document in DOCUMENTS:
         text = re.sub(r"\\\n\s*", " ", document.read_text())
         for line in re.findall(r"^ {0,4}(?:\$ |exec )?((?:[A-Z_]+=\S+ )*edriver -[^|\n]*)", text, re.MULTILINE):
-            if not re.search(r" -np .*--(broker|launcher) | --slurm ", line) and " -np " in line:
+            if not re.search(r" -np .*--(broker|launcher) | --slurm |\[options\]", line) and " -np " in line:
                 yield document.name, line.strip()
 
 
