@@ -72,7 +72,7 @@ def test_a_command_line_is_one_that_edriver_takes(
 def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
     """Its commands as they are printed, with a hosts file and a copy of the example that belong to this test."""
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
-    blocks = [block.replace("\n    ", "\n") for block in re.findall(r"^    (.+(?:\n    .+)*)", tutorial, re.MULTILINE)]
+    blocks = re.findall(r"```sh\n(.*?)\n```", tutorial, re.DOTALL)
     install, start, kill, add, look, stop, report = blocks
     assert "'.[examples,top,dashboard]'" in install
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

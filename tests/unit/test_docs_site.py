@@ -15,6 +15,7 @@ from tests import needs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "examples" / "README.md"])
 
 
 @pytest.mark.parametrize("action", parser()._actions, ids=lambda action: action.dest)
@@ -119,6 +120,13 @@ def test_what_is_not_there_is_refused_by_name(asked: str) -> None:
 def test_what_is_no_number_is_no_value() -> None:
     with pytest.raises(parts.UnknownPartError, match="hostfile is None"):
         parts.written("{{ --hostfile }}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_is_in_fences_that_name_its_language(page: Path) -> None:
+    """A block that is only indented has no colours, and no language that a reader's tools could go by."""
+    outside = re.sub(r"^```\w+\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^```.*|(?<=\n\n) {4}.+", outside, re.MULTILINE) == []
 
 
 @pytest.mark.parametrize(
