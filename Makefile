@@ -89,8 +89,9 @@ docs: .venv/ready ## the site in build/site; fails on a broken link. Read it: py
 docs-values: .venv/ready ## write the values and tables in docs/ that come from the source (scripts/docs_site/parts.py)
 	$(py) -m scripts.docs_site
 
-proto: .venv/ready ## generate edriver/v1 anew
+proto: .venv/ready ## generate edriver/v1 anew, and its reference
 	PYTHON=$(py) scripts/proto.sh
+	$(py) -m scripts.docs_site
 
 proto-check: .venv/ready ## fail if edriver/v1 is not what proto/ generates
 	PYTHON=$(py) scripts/proto_check.sh

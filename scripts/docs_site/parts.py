@@ -4,6 +4,8 @@
     4,096<!-- value: edriver.model.limits.MAX_HOST_SLOTS -->     a constant
     <!-- table: metrics --> ... <!-- end -->                     a part of the reference: PARTS lists them
 
+What the site has mkdocstrings write is asked for in a comment, `<!-- api ... -->`; the repository has a table instead.
+
 `make docs-values` brings them up to date. It also replaces what a writer puts in braces, `{{ --worker-lease }}`,
 `{{ edriver.model.limits.MAX_HOST_SLOTS }}` or `{{ table metrics }}`, by the value with its mark.
 """
@@ -16,11 +18,13 @@ from functools import cache
 from typing import Final
 
 from edriver.cli.main import parser
-from scripts.docs_site import command_line, configuration, metrics, protocol
+from scripts.docs_site import command_line, configuration, contents, metrics, protocol, python_api
 from scripts.docs_site.constants import UnknownConstantError, constant
+from scripts.docs_site.markdown import API
 from scripts.docs_site.words import words
 
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
+    "contents": contents.contents,
     "command-line": command_line.page,
     "settings": configuration.settings,
     "bounds": configuration.bounds,
@@ -51,6 +55,7 @@ def written(text: str) -> str:
     """
     text = _BRACES.sub(_marked, text)
     text = _VALUE.sub(lambda match: f"{value(match[1])}{match[0][match[0].index('<') :]}", text)
+    text = API.sub(lambda match: f"<!-- api\n{match[1]}-->\n\n{python_api.listing(match[1])}\n<!-- end -->", text)
     return _TABLE.sub(lambda match: f"<!-- table: {match[1]} -->\n\n{_part(match[1]).strip()}\n\n<!-- end -->", text)
 
 

@@ -15,6 +15,13 @@ from tests import needs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+NEEDED = {
+    "proto.md": pytest.mark.needs(needs.GRPC_TOOLS),
+    "events.md": pytest.mark.needs(needs.GRPC_TOOLS),
+    "python.md": pytest.mark.needs(needs.MKDOCS),
+}
+"""Of pages whose tables take more than the tests do otherwise."""
+
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "examples" / "README.md"])
 
 
@@ -101,9 +108,8 @@ def test_a_table_is_written_between_its_marks() -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=str(page.relative_to(DOCS)), marks=[pytest.mark.needs(needs.GRPC_TOOLS)] * from_proto)
+        pytest.param(page, id=str(page.relative_to(DOCS)), marks=NEEDED.get(page.name, []))
         for page in sorted(DOCS.rglob("*.md"))
-        for from_proto in [page.name in ("proto.md", "events.md")]
     ],
 )
 def test_values_and_tables_of_a_page_are_those_of_the_source(page: Path) -> None:
@@ -120,6 +126,13 @@ def test_what_is_not_there_is_refused_by_name(asked: str) -> None:
 def test_what_is_no_number_is_no_value() -> None:
     with pytest.raises(parts.UnknownPartError, match="hostfile is None"):
         parts.written("{{ --hostfile }}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_has_nothing_that_the_site_alone_understands(page: Path) -> None:
+    """It is read in the repository as well, where MkDocs' front matter and marks mean nothing."""
+    outside_code = re.sub(r"^```.*?^```$|`[^`\n]*`|<!--.*?-->", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^:::.*|^!!!.*|^\?\?\?.*|\A---.*|\{\{.*|\{[:#. ].*", outside_code, re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -145,6 +158,12 @@ def test_code_is_in_fences_that_name_its_language(page: Path) -> None:
 )
 def test_links_lead_to_pages_of_the_site(path: str, link: str, leads_to: str) -> None:
     assert links.rewritten(f"see [it]({link}).", path, ROOT) == f"see [it]({leads_to})."
+
+
+def test_the_packages_urls_lead_to_files_of_the_repository() -> None:
+    paths = re.findall(r"\{home\}/blob/main/(.+)\"", (ROOT / "hatch_build.py").read_text())
+    assert len(paths) == 2
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
 
 
 def test_a_link_to_nothing_is_refused() -> None:
