@@ -18,7 +18,7 @@ from functools import cache
 from typing import Final
 
 from edriver.cli.main import parser
-from scripts.docs_site import command_line, configuration, contents, metrics, protocol, python_api
+from scripts.docs_site import command_line, configuration, contents, metrics, protocol, python_api, state_diagrams
 from scripts.docs_site.constants import UnknownConstantError, constant
 from scripts.docs_site.markdown import API
 from scripts.docs_site.words import words
@@ -35,6 +35,8 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "events": protocol.events,
     "event-line": protocol.event_line_example,
     "proto": protocol.page,
+    "states-of-a-round": state_diagrams.of_a_round,
+    "states-of-a-worker": state_diagrams.of_a_worker,
 }
 
 _NUMBER: Final = r"\d[\d.,]*(?: to [\d.,]+)?(?: s)?"
