@@ -19,7 +19,7 @@ with_npm := $(CI)$(shell command -v npm 2>/dev/null)
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test test-tools lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench scale gpu gpu-wheels soak kills trouble matrix installable dist clean
+.PHONY: demo test test-tools lint format types docs docs-values proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench scale gpu gpu-wheels soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -86,8 +86,12 @@ types: .venv/ready
 docs: .venv/ready ## the site in build/site; fails on a broken link. Read it: python -m http.server -d build/site
 	NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build
 
-proto: .venv/ready ## generate edriver/v1 anew
+docs-values: .venv/ready ## write the values and tables in docs/ that come from the source (scripts/docs_site/parts.py)
+	$(py) -m scripts.docs_site
+
+proto: .venv/ready ## generate edriver/v1 anew, and its reference
 	PYTHON=$(py) scripts/proto.sh
+	$(py) -m scripts.docs_site
 
 proto-check: .venv/ready ## fail if edriver/v1 is not what proto/ generates
 	PYTHON=$(py) scripts/proto_check.sh

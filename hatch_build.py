@@ -19,7 +19,7 @@ class ProjectUrls(MetadataHookInterface):
         home = f"{server}/{repository}"
         metadata["urls"] = {
             "Homepage": home,
-            "Documentation": f"{home}/blob/main/docs/guide.md",
+            "Documentation": f"{home}/blob/main/docs/README.md",
             "Changelog": f"{home}/blob/main/CHANGELOG.md",
             "Issues": f"{home}/issues",
             "Source": home,

@@ -125,6 +125,7 @@ NPM = Need("npm packages", "Debian's npm, and a network", ("npm", "node"), ("npm
 
 GRPCURL = Need("grpcurl", "https://github.com/fullstorydev/grpcurl", ("grpcurl",), optional=True)
 GRPC_TOOLS = python("grpc_tools", "make test")
+MKDOCS = python("mkdocs", "make test")
 DATASETS = python("datasets", "make libraries")
 MOTO = python("moto", "make s3")
 RAY = python("ray", "make engines")

@@ -1,1 +1,1 @@
-"""What `make docs` adds to MkDocs: pages and values that are generated from the source. Start reading at hooks.py."""
+"""The documentation: hooks.py is what `make docs` adds to MkDocs; parts.py, what `make docs-values` writes in pages."""

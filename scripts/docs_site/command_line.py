@@ -63,4 +63,4 @@ def _name(action: argparse.Action, prog: str) -> str:
     if not action.option_strings:
         return f"`{values or action.dest}`"
     names = ", ".join(action.option_strings)
-    return f"`{f'{names} {values}'.strip()}`{{ #{anchor_of(action, prog)} }}"
+    return f'<a id="{anchor_of(action, prog)}"></a>`{f"{names} {values}".strip()}`'

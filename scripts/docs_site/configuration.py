@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 from edriver.agent.workers import worker_environment
 from edriver.cli import explain
@@ -59,6 +62,13 @@ WORKER_BOUNDS: Final = (
 """What agents and workers wait for, by the constant's name."""
 
 
+_HOME: Final = "/home/you"
+
+_nobodys_environment = mock.patch.dict(os.environ, {"HOME": _HOME}, clear=True)
+"""What is shown does not depend on whoever writes the page."""
+
+
+@_nobodys_environment
 def settings() -> str:
     """Every setting of a run with its default, grouped as --help is."""
     return "\n".join(_settings())
@@ -74,18 +84,20 @@ def _settings() -> Iterator[str]:
                 continue
             text, origin = explain.value_of(action.dest, flags, judged, frozenset({"np"}))
             link = f"[`{flag_of(action)}`](command-line.md#{anchor_of(action)})"
-            rows.append((link, cell(_at_home(text)), cell("as given" if origin == explain.FLAG_ORIGIN else origin)))
+            rows.append((link, cell(_anywhere(text)), cell("as given" if origin == explain.FLAG_ORIGIN else origin)))
         if rows:
             yield f"### {group.title and group.title[0].upper() + group.title[1:]}\n"
             yield table(("setting", "default", "origin"), rows)
 
 
+@_nobodys_environment
 def bounds() -> str:
     """The driver's bounds."""
     flags, judged = _judged()
     found = explain.bounds_of(judged, flags, frozenset({"np"}))
     return table(
-        ("bound", "value", "origin"), [(cell(name), cell(value), cell(origin)) for name, value, origin in found]
+        ("bound", "value", "origin"),
+        [(cell(name), cell(_anywhere(value)), cell(origin)) for name, value, origin in found],
     )
 
 
@@ -130,5 +142,6 @@ def _judged() -> tuple[argparse.Namespace, RunOptions]:
     return flags, options_of(flags)
 
 
-def _at_home(text: str) -> str:
-    return text.replace(str(Path.home()), "~")
+def _anywhere(text: str) -> str:
+    """Without what differs from machine to machine."""
+    return re.sub(r" \(\d+ here\)", "", text.replace(_HOME, "~"))

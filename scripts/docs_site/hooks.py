@@ -1,11 +1,8 @@
-"""MkDocs' hooks: adds the pages that no file of docs/ holds, and fills in what is generated.
-
-In a page, `{{ --worker-lease }}` is that flag's default, `{{ edriver.model.limits.MAX_HOST_SLOTS }}` that constant,
-and `{{ table metrics }}` a generated part of the reference (parts.py lists them).
-"""
+"""MkDocs' hooks: add the pages that no file of docs/ holds, and have links lead to pages of the site."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -13,9 +10,14 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from scripts.docs_site import links, parts
-
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # `mkdocs build` does not search the folder in which it is started
+
+from scripts.docs_site import links  # noqa: E402
+from scripts.docs_site.markdown import API  # noqa: E402
+
+SEARCH_BOOST = {"docs/reference/command-line.md": 4, "docs/reference/configuration.md": 4, "docs/how-to/symptoms.md": 2}
+"""What these pages' hits count for. In their front matter, the repository would show it as a table."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -26,7 +28,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     known = set(todo)
     while todo:
         path = todo.pop()
-        for target in set(links.targets(_filled_in(path, (ROOT / path).read_text()), path)) - known:
+        for target in set(links.targets(API.sub("", (ROOT / path).read_text()), path)) - known:
             if target.startswith(("docs/", "..")) or not (ROOT / target).exists():
                 continue  # a file of MkDocs' own, or a broken link, which is refused where it stands
             known.add(target)
@@ -44,27 +46,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Fill in what is generated, and have links lead to pages of the site."""
-    path = _path_of(page.file.src_uri)
+    """Have links lead to pages of the site, and the search find first what answers most questions."""
+    path = links.path_of(page.file.src_uri)
+    if path in SEARCH_BOOST:
+        page.meta["search"] = {"boost": SEARCH_BOOST[path]}
     if path.startswith("source/"):
         return markdown
     try:
-        return links.rewritten(_filled_in(path, markdown), path, ROOT)
+        return links.rewritten(API.sub(r"\1", markdown), path, ROOT)
     except links.BrokenLinkError as error:
         raise PluginError(str(error)) from None
-
-
-def _filled_in(path: str, text: str) -> str:
-    try:
-        return parts.filled_in(text)
-    except parts.UnknownPartError as error:
-        raise PluginError(f"{path}: {error}") from None
-
-
-def _path_of(uri: str) -> str:
-    """Where a page's text is, from the root of the repository."""
-    if uri == links.page_of(links.HOME):
-        return links.HOME
-    if uri.startswith("project/"):
-        return uri.removeprefix("project/")
-    return uri if uri.startswith("source/") else f"docs/{uri}"

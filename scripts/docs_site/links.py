@@ -45,6 +45,19 @@ def page_of(path: str) -> str:
     return f"source/{path}.md"
 
 
+def path_of(uri: str) -> str:
+    """Where a page's text is, from the root of the repository: the reverse of `page_of`.
+
+    Args:
+        uri: the page, as MkDocs names it. One of source/ has no text there, and is its own path.
+    """
+    if uri == page_of(HOME):
+        return HOME
+    if uri.startswith("project/"):
+        return uri.removeprefix("project/")
+    return uri if uri.startswith("source/") else f"docs/{uri}"
+
+
 def targets(text: str, path: str) -> Iterator[str]:
     """The files and folders of the repository that a page links to.
 

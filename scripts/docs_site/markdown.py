@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+API: Final = re.compile(r"<!-- api\n(.*?)-->\n.*?<!-- end -->", re.DOTALL)
+"""What the site has mkdocstrings show: in a comment, before the table that the repository shows instead."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

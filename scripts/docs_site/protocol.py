@@ -132,17 +132,17 @@ def event_line_example() -> str:
 def _file(found: Described, name: str, title: str) -> Iterator[str]:
     yield f"## {title}\n\n[`{name}`](../../proto/edriver/v1/{name})\n"
     for number, service in enumerate(found.file.service):
-        yield f"### {service.name} {{ #{service.name} }}\n\n{found.comment(_SERVICES, number)}\n"
+        yield f"### {service.name}\n\n{found.comment(_SERVICES, number)}\n"
         rows = [
             (f"`{method.name}`", _signature(method), found.comment(_SERVICES, number, _MEMBERS, place))
             for place, method in enumerate(service.method)
         ]
         yield table(("method", "request and answer", "contract"), rows)
     for number, message in enumerate(found.file.message_type):
-        yield f"### {message.name} {{ #{message.name} }}\n"
+        yield f"### {message.name}\n"
         yield from _message(found, number, message)
     for number, enum in enumerate(found.file.enum_type):
-        yield f"### {enum.name} {{ #{enum.name} }}\n\n{found.comment(_ENUMS, number)}\n"
+        yield f"### {enum.name}\n\n{found.comment(_ENUMS, number)}\n"
         values = [
             (f"`{value.name}`", str(value.number), found.comment(_ENUMS, number, _MEMBERS, place))
             for place, value in enumerate(enum.value)
@@ -184,4 +184,4 @@ def _link(type_name: str) -> str:
     short = type_name.rpartition(".")[2]
     if type_name.startswith(".google.protobuf."):
         return f"[{short}](https://protobuf.dev/reference/protobuf/google.protobuf/#{short.lower()})"
-    return f"[{short}](proto.md#{short})"
+    return f"[{short}](proto.md#{short.lower()})"

@@ -41,11 +41,11 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
-    """The command lines that start a run, by document, but for those that need another package or a Slurm."""
+    """The command lines that start a run, by document, but for usages, and what needs a package or a Slurm."""
     for document in DOCUMENTS:
         text = re.sub(r"\\\n\s*", " ", document.read_text())
         for line in re.findall(r"^ {0,4}(?:\$ |exec )?((?:[A-Z_]+=\S+ )*edriver -[^|\n]*)", text, re.MULTILINE):
-            if not re.search(r" -np .*--(broker|launcher) | --slurm ", line) and " -np " in line:
+            if not re.search(r" -np .*--(broker|launcher) | --slurm |\[options\]", line) and " -np " in line:
                 yield document.name, line.strip()
 
 
@@ -72,7 +72,7 @@ def test_a_command_line_is_one_that_edriver_takes(
 def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
     """Its commands as they are printed, with a hosts file and a copy of the example that belong to this test."""
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
-    blocks = [block.replace("\n    ", "\n") for block in re.findall(r"^    (.+(?:\n    .+)*)", tutorial, re.MULTILINE)]
+    blocks = re.findall(r"```sh\n(.*?)\n```", tutorial, re.DOTALL)
     install, start, kill, add, look, stop, report = blocks
     assert "'.[examples,top,dashboard]'" in install
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

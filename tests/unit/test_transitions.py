@@ -14,7 +14,6 @@ from edriver.model.plan import Candidate
 from edriver.model.records import WORKER_TRANSITIONS, Worker, WorkerState, WorkerStep
 from edriver.model.store_address import StoreAddress
 from edriver.model.transitions import IllegalTransitionError
-from scripts.state_diagrams import PAGE, with_diagrams
 from tests.unit.host_sets import hosts
 
 LOST = Cause(CauseKind.COLLECTIVE_FAILED)
@@ -23,16 +22,6 @@ LOST = Cause(CauseKind.COLLECTIVE_FAILED)
 def a_round() -> Round:
     candidates = [Candidate(worker, "a", worker - 1, NO_VERSION, StoreAddress("a", 1)) for worker in (1, 2, 3)]
     return Round(plan_round(RoundId(1, 1), 1, candidates, first=True), {1, 2, 3}, newcomers_start_at=1.0)
-
-
-def test_the_diagrams_in_the_documentation_are_those_of_the_tables() -> None:
-    page = PAGE.read_text()
-    assert page == with_diagrams(page), "python -m scripts.state_diagrams draws them again"
-
-
-def test_a_page_without_a_place_for_a_diagram_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 places for the states of a worker"):
-        with_diagrams("# Architecture\n")
 
 
 @pytest.mark.parametrize("step", WorkerStep)

@@ -54,7 +54,7 @@ def test_the_script_for_sbatch(slurm: Cluster, tmp_path: Path, environ: dict[str
 
 
 def test_the_command_outside_an_allocation(slurm: Cluster, tmp_path: Path, environ: dict[str, str]) -> None:
-    (line,) = re.findall(r"\n    (edriver .*--slurm-partition.*)\n", PAGE)
+    (line,) = re.findall(r"^(edriver .*--slurm-partition.*)$", PAGE, re.MULTILINE)
     changes = {"-np 8 --max-np 32": "-np 1 --max-np 2", "-partition spot": "-partition gpu", "-host 8": "-host 1"}
     changes |= {"--gpus-per-node=8": "--gpus-per-node=1"}
     words = ["bash", "-c", f". ~/edriver/bin/activate; exec {adapted(line, changes)}"]
