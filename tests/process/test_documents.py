@@ -9,14 +9,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from edriver.cli.main import parser
 from edriver.driver.config.options import options_of
+from tests.process.dashboards import dashboard
 from tests.process.running import BOUND, ROOT, edriver, running
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CPU = "https://download.pytorch.org/whl/cpu"
+USED = ("examples", "top", "dashboard")
+"""The extras that the tutorial uses: its script, `edriver top`, and `edriver dashboard` and `report`."""
 
 DOCUMENTS = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "build", "out"} & set(p.relative_to(ROOT).parts))
 
@@ -74,7 +82,12 @@ def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
     blocks = re.findall(r"```sh\n(.*?)\n```", tutorial, re.DOTALL)
     install, start, kill, add, look, stop, report = blocks
-    assert "'.[examples,top,dashboard]'" in install
+    torch = next(each for each in PROJECT["dependencies"] if each.startswith("torch"))
+    assert install.splitlines()[2:] == [
+        f"pip install '{torch}' --index-url {CPU}",
+        f"pip install '.[{','.join(USED)}]'",
+    ]
+    assert set(USED) <= PROJECT["optional-dependencies"].keys()
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     hosts = tmp_path / "hosts.txt"
     quoted = shlex.quote(str(hosts))
@@ -99,8 +112,11 @@ def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
         hosts.write_text(hosts.read_text().replace("127.0.0.3:2\n", ""))
         at = next(place for place, line in enumerate(run.lines) if "of 6 is process" in line)
         run.line(r"rank 3 of 4 is process", after=at)
-        assert [line.split("#")[0].strip() for line in look.splitlines()] == ["edriver status", "edriver top"]
+        shown = [line.split("#")[0].strip() for line in look.splitlines()]
+        assert shown == ["edriver status", "edriver top", "edriver dashboard"]
         assert "elastic mode: round" in edriver("status", "--run", run.id, environ=state).stdout
+        with dashboard(run.id, tmp_path / "state", control=False) as url, urlopen(url, timeout=BOUND) as page:
+            assert page.status == 200
         assert (stop, report) == ("edriver stop", "edriver report RUN_ID")
         assert edriver("stop", "--run", run.id, environ=state).returncode == 0
         assert run.end() == 128 + signal.SIGTERM, run.text
