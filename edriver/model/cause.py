@@ -572,3 +572,17 @@ class Cause:
         if isinstance(other.detail, FailedResize):
             return self.same_as(other.detail.cause)
         return replace(self, preempted=other.preempted) == other
+
+
+def explained(before: Cause, end: Cause) -> Cause:
+    """A cause once a worker has been reaped: ENDED becomes the way in which its process ended; another one stays.
+
+    Args:
+        before: the cause.
+        end: why the worker was lost, as its exit tells.
+    """
+    if before.kind is not CauseKind.ENDED or before.worker is None or end.worker is None:
+        return before
+    if before.worker.worker_id != end.worker.worker_id:
+        return before
+    return replace(end, worker=before.worker, preempted=before.preempted)
