@@ -246,10 +246,23 @@ class UnevenSteps:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Number of workers that join a round, and that leave it."""
+    """Workers join a round, or leave it.
+
+    Attributes:
+        joined: the number of those that join,
+        left: and of those that leave.
+        hosts: hosts of those that join, some by name,
+        more_hosts: and the number of the others.
+        reasons: why workers leave, or may join: what has become of hosts and slots, and what an operator has requested,
+        more_reasons: and the number of further reasons.
+    """
 
     joined: int
     left: int
+    hosts: tuple[str, ...] = ()
+    more_hosts: int = 0
+    reasons: tuple[Cause, ...] = ()
+    more_reasons: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ One command a line:
     stalled W in PHASE [round=R]: STACKS    WorkerStalled, after STALL seconds
     idle W [round=R] [for=10]        WorkerIdle, after so many seconds; for=0: it goes on
     blocked W ... at B [round=R] [for=3]    WorkerBlocked, after so many seconds; for=0: they go on
-    drain HOST [slot=N]: REASON      DrainRequested
+    drain HOST [slot=N] [by=WHO]: REASON    DrainRequested
     undrain HOST [slot=N]            UndrainRequested
-    resize N                         ResizeRequested
+    resize N [by=WHO]                ResizeRequested
     resumed N                        DriverResumed: it is number N
     stop: REASON                     StopRequested
     unusable: WHY                    SourceUnusable
@@ -224,7 +224,8 @@ class Interpreter:
     def _do_drain(self, words: Words) -> Iterator[str]:
         (host,) = words.names
         slot = words.pairs.get("slot")
-        return self._tell(events.DrainRequested(host, None if slot is None else int(slot), words.text))
+        requester = words.pairs.get("by", "")
+        return self._tell(events.DrainRequested(host, None if slot is None else int(slot), words.text, requester))
 
     def _do_undrain(self, words: Words) -> Iterator[str]:
         (host,) = words.names
@@ -237,7 +238,7 @@ class Interpreter:
 
     def _do_resize(self, words: Words) -> Iterator[str]:
         (size,) = words.names
-        return self._tell(events.ResizeRequested(int(size)))
+        return self._tell(events.ResizeRequested(int(size), words.pairs.get("by", "")))
 
     # ---- workers ----------------------------------------------------------------------------------------------
 

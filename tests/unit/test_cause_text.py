@@ -31,6 +31,9 @@ ENDED = why.AgentFault(AgentFaultKind.ENDED, "its agent exited")
 KILLED = Cause(CauseKind.KILLED, FIRST, detail=why.Exit(-9))
 SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
 DRAINED = Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(None, "it runs hot"))
+DRAINED_BY = Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(None, "maintenance"), requester="me@laptop")
+SLOT_DRAINED = Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(1, "SIGTERM"))
+FEWER_SLOTS = Cause(CauseKind.HOST_RESIZED, host="d", detail=why.Count(1))
 NO_ANSWER = Cause(CauseKind.DISCOVERY_FAILED, detail=why.ReportedText("exit code 1"))
 
 
@@ -197,6 +200,29 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         ),
     ),
     (CauseKind.MEMBERS_CHANGE, why.Change(1, 2), "1 worker joined, 2 left"),
+    (CauseKind.MEMBERS_CHANGE, why.Change(1, 0, ("c",)), "1 worker joined on c, 0 left"),
+    (CauseKind.MEMBERS_CHANGE, why.Change(3, 0, ("c", "d", "e")), "3 workers joined on c, d and e, 0 left"),
+    (CauseKind.MEMBERS_CHANGE, why.Change(9, 0, ("c", "d"), 3), "9 workers joined on c, d and 3 more, 0 left"),
+    (
+        CauseKind.MEMBERS_CHANGE,
+        why.Change(0, 2, reasons=(DRAINED_BY, Cause(CauseKind.HOST_REMOVED, host="c"))),
+        "0 workers joined, 2 left: host b drained by me@laptop: maintenance; host c no longer named by discovery",
+    ),
+    (
+        CauseKind.MEMBERS_CHANGE,
+        why.Change(0, 3, reasons=(SLOT_DRAINED, FEWER_SLOTS), more_reasons=2),
+        "0 workers joined, 3 left: slot 1 of host b drained: SIGTERM; host d has 1 slot now; and 2 more",
+    ),
+    (
+        CauseKind.MEMBERS_CHANGE,
+        why.Change(0, 1, reasons=(Cause(CauseKind.RESIZED, detail=why.Count(3), requester="me@laptop"),)),
+        "0 workers joined, 1 left: resized to 3 by me@laptop",
+    ),
+    (
+        CauseKind.MEMBERS_CHANGE,
+        why.Change(1, 0, ("a",), reasons=(Cause(CauseKind.RESIZED, detail=why.Count(4)),)),
+        "1 worker joined on a, 0 left: resized to 4 by an operator",
+    ),
     (CauseKind.RUN_BEGAN, None, "the run began"),
     (
         CauseKind.ALL_DONE,

@@ -47,7 +47,7 @@ from edriver.model.actions import (
     StopAt,
     StopWorker,
 )
-from edriver.model.cause import Cause, CausedBy, CauseKind, Change, ReportedText, TimedOut
+from edriver.model.cause import Cause, CausedBy, CauseKind, ReportedText, TimedOut
 from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId
 from edriver.model.mode import CheckpointWay
@@ -411,8 +411,7 @@ class RoundControl:
 
     def _change_of(self, members: set[int], wanted: set[int]) -> Cause:
         preempted = any(not self.roster.keeps(self.roster.workers[w]) for w in members - wanted)
-        change = Change(joined=len(wanted - members), left=len(members - wanted))
-        return Cause(CauseKind.MEMBERS_CHANGE, detail=change, preempted=preempted)
+        return Cause(CauseKind.MEMBERS_CHANGE, detail=self.placement.change(members, wanted), preempted=preempted)
 
     # ---- rejoining and finishing -----------------------------------------------------------------------------
 
@@ -583,6 +582,7 @@ class RoundControl:
         self.current = Round(plan, set(plan.workers), now + settings.newcomer_delay, now + settings.resize_pause)
         self.idle_since = None
         self.failures.round_formed()
+        sizes.note_size(len(plan.seats))
         self.activity = self.current.runs
         return plan
 

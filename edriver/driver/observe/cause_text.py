@@ -243,8 +243,8 @@ def _end_of_round(cause: Cause) -> str:
             return "some ranks passed more boundaries than others (uneven data loaders?)"
         case CauseKind.UNEVEN_STEPS, why.UnevenSteps() as steps, None:
             return _uneven_text(steps)
-        case CauseKind.MEMBERS_CHANGE, why.Change(joined, left), None:
-            return f"{count_text(joined, 'worker')} joined, {left} left"
+        case CauseKind.MEMBERS_CHANGE, why.Change() as change, None:
+            return _change_text(change)
         case CauseKind.RESIZE_FAILED, why.FailedResize(size, before, failure), WorkerName():
             return (
                 f"the first round of {count_text(size, 'worker')} failed, where {before} have trained: "
@@ -429,6 +429,29 @@ def _request_text(cause: Cause, reason: str = "") -> str:
 
 def _in_brackets(troubles: Sequence[Cause]) -> str:
     return f" ({'; '.join(map(cause_text, troubles))})" if troubles else ""
+
+
+def _change_text(change: why.Change) -> str:
+    hosts = [*change.hosts, *([f"{change.more_hosts} more"] if change.more_hosts else [])]
+    where = f" on {' and '.join(filter(None, [', '.join(hosts[:-1]), hosts[-1]]))}" if hosts else ""
+    text = f"{count_text(change.joined, 'worker')} joined{where}, {change.left} left"
+    reasons = [*map(_reason_text, change.reasons)]
+    if change.more_reasons:
+        reasons.append(f"and {change.more_reasons} more")
+    return f"{text}: {'; '.join(reasons)}" if reasons else text
+
+
+def _reason_text(cause: Cause) -> str:
+    """Why members of a round change: `host b drained by me@laptop: maintenance`."""
+    by = f" by {cause.requester}" if cause.requester else ""
+    match cause.kind, cause.detail:
+        case CauseKind.DRAINED, why.DrainTarget(_, reason):
+            return f"{_place_of(cause)} drained{by}{f': {reason}' if reason else ''}"
+        case CauseKind.RESIZED, why.Count(count):
+            return f"resized to {count}{by or ' by an operator'}"
+        case CauseKind.HOST_REMOVED, None:
+            return f"host {cause.host} no longer named by discovery"
+    return cause_text(cause)
 
 
 def _names(workers: Iterable[WorkerName]) -> str:
