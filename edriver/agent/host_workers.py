@@ -208,7 +208,7 @@ class HostWorkers:
         """A sign of life, with the progress that workers have reported since the last one."""
         beat = agent_pb2.Heartbeat()
         for worker in self._workers.values():
-            stopped = worker.is_stopped
+            stopped = worker.halt is not None
             if worker.link.progress is not None or stopped:
                 beat.workers.add(
                     worker_id=worker.worker_id, pid=worker.trainer, progress=worker.link.progress, stopped=stopped

@@ -23,10 +23,10 @@ class CauseKind(enum.Enum):
     KILLED = "killed"  # Exit: by a signal
     ENDED = "ended"  # its process has ended; why is known once it is reaped
     RAISED = "raised"  # ScriptError
-    SILENT = "silent"  # Duration: it has not answered for a whole lease
+    SILENT = "silent"  # Duration, or Silence: it has not answered for a whole lease
     STALLED = "stalled"  # Stall
     STUCK = "stuck"  # it hangs in a collective of an aborted round
-    EXIT_OVERDUE = "exit-overdue"  # Duration: its process outlived its script
+    EXIT_OVERDUE = "exit-overdue"  # Duration, or Silence: its process outlived its script
     NEVER_TRAINED = "never-trained"  # rounds break with it, and it alone has not shown that it can train
     UNREACHABLE = "unreachable"  # AgentFault: its agent is silent
     LOST_WITH_HOST = "lost-with-host"  # AgentFault: its agent was lost
@@ -190,12 +190,35 @@ class Duration:
     seconds: float
 
 
+class Halt(enum.Enum):
+    """What keeps a whole process from running."""
+
+    STOPPED = "stopped"  # a signal: SIGSTOP, or Ctrl-Z in its terminal
+    TRACED = "traced"  # a debugger
+    FROZEN = "frozen"  # its cgroup is frozen: its container is paused
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The seconds for which a worker has given no sign of life, and what keeps its process from running."""
+
+    seconds: float
+    halt: Halt
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The phase in which a worker makes no progress, and the seconds for which it has not."""
+    """A worker makes no progress.
+
+    Attributes:
+        phase: the phase in which it makes none.
+        seconds: for how long.
+        place: where in the script it is; None: not known.
+    """
 
     phase: str
     seconds: float
+    place: ScriptError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,6 +529,7 @@ Detail: TypeAlias = (
     | Exit
     | MemoryKill
     | Duration
+    | Silence
     | Stall
     | Unanswered
     | BoundaryMissed

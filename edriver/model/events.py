@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from edriver.model.cause import AgentFault, Cause, CauseKind, Duration, Exit, Stall, WorkerName
+from edriver.model.cause import AgentFault, Cause, CauseKind, Duration, Exit, Halt, Silence, Stall, WorkerName
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
 from edriver.model.mode import CheckpointWay
-from edriver.model.script_error import script_error
+from edriver.model.script_error import script_error, script_place
 from edriver.model.store_address import StoreAddress
 
 
@@ -234,10 +234,12 @@ class LeaseExpired:
     Attributes:
         worker_id: the worker.
         lease: that lease, in seconds.
+        halt: what keeps its process from running; None: nothing that is known.
     """
 
     worker_id: int
     lease: float
+    halt: Halt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +249,12 @@ class ExitOverdue:
     Attributes:
         worker_id: the worker.
         seconds: since the last sign of life.
+        halt: as in LeaseExpired.
     """
 
     worker_id: int
     seconds: float
+    halt: Halt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,11 +469,15 @@ def loss_of(event: Loss, worker: WorkerName) -> Cause:
             return Cause(CauseKind.ENDED, worker)
         case WorkerFailed(_, traceback):
             return Cause(CauseKind.RAISED, worker, detail=script_error(traceback))
-        case LeaseExpired(_, lease):
-            return Cause(CauseKind.SILENT, worker, detail=Duration(lease))
-        case WorkerStalled(_, _, phase, seconds):
-            return Cause(CauseKind.STALLED, worker, detail=Stall(phase, seconds))
+        case LeaseExpired(_, lease, halt):
+            return Cause(CauseKind.SILENT, worker, detail=_silence(lease, halt))
+        case WorkerStalled(_, _, phase, seconds, stacks):
+            return Cause(CauseKind.STALLED, worker, detail=Stall(phase, seconds, script_place(stacks)))
         case WorkerStuck():
             return Cause(CauseKind.STUCK, worker)
-        case ExitOverdue(_, seconds):
-            return Cause(CauseKind.EXIT_OVERDUE, worker, detail=Duration(seconds))
+        case ExitOverdue(_, seconds, halt):
+            return Cause(CauseKind.EXIT_OVERDUE, worker, detail=_silence(seconds, halt))
+
+
+def _silence(seconds: float, halt: Halt | None) -> Duration | Silence:
+    return Duration(seconds) if halt is None else Silence(seconds, halt)

@@ -1019,16 +1019,20 @@ class LeaseExpired(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    HALT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The worker's ID."""
+    halt: _cause_pb2.Halt.ValueType
+    """What keeps its process from running."""
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
+        halt: _cause_pb2.Halt.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["halt", b"halt", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1087,16 +1091,20 @@ class ExitOverdue(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    HALT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The worker's ID."""
+    halt: _cause_pb2.Halt.ValueType
+    """What keeps its process from running."""
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
+        halt: _cause_pb2.Halt.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["halt", b"halt", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,7 +20,7 @@ One command a line:
     failed W [rejoins]: TRACEBACK    WorkerFailed
     ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
-    expired W ...                    LeaseExpired
+    expired W ... [halt=stopped]     LeaseExpired
     loaded W: DIGEST                 SourcesLoaded: script.py with this digest
     quiet W ...                      WorkerQuiet
     answered W ...                   WorkerAnswered
@@ -47,7 +47,7 @@ from collections.abc import Callable, Iterator
 
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
-from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.cause import AgentFault, AgentFaultKind, Halt
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.mode import CheckpointWay, Mode
@@ -302,8 +302,9 @@ class Interpreter:
             yield from self._tell(events.WorkerExited(worker_id, code, words.text))
 
     def _do_expired(self, words: Words) -> Iterator[str]:
+        halt = Halt(words.pairs["halt"]) if "halt" in words.pairs else None
         for name in words.names:
-            yield from self._tell(events.LeaseExpired(int(name), LEASE))
+            yield from self._tell(events.LeaseExpired(int(name), LEASE, halt))
 
     def _do_loaded(self, words: Words) -> Iterator[str]:
         (name,) = words.names

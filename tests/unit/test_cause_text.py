@@ -11,7 +11,7 @@ import pytest
 from edriver.common.release import VERSION as VERSION_HERE
 from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text, doing_text, obstacle_messages
 from edriver.model import cause as why
-from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Detail, RoundEnd, WorkerName
+from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Detail, Halt, RoundEnd, WorkerName
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.wire.causes import cause_message
@@ -91,6 +91,27 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.ENDED, None, "has ended"),
     (CauseKind.RAISED, ERROR, "raised an exception"),
     (CauseKind.RAISED, ScriptError("SystemExit", "", 0, ""), "called sys.exit before training was done"),
+    (
+        CauseKind.SILENT,
+        why.Silence(10.0, Halt.STOPPED),
+        "did not answer for 10 s: its process is stopped by a signal (SIGSTOP or Ctrl-Z)",
+    ),
+    (CauseKind.SILENT, why.Silence(10.0, Halt.TRACED), "did not answer for 10 s: its process is stopped by a debugger"),
+    (
+        CauseKind.SILENT,
+        why.Silence(10.0, Halt.FROZEN),
+        "did not answer for 10 s: its process is frozen with its cgroup (is its container paused?)",
+    ),
+    (
+        CauseKind.STALLED,
+        why.Stall("step", 31.0, PLACE),
+        "has made no progress for 31 s (step), at train.py:31, in evaluate",
+    ),
+    (
+        CauseKind.EXIT_OVERDUE,
+        why.Silence(30.0, Halt.STOPPED),
+        "did not exit after its script had ended: no sign of life for 30 s (--exit-timeout): its process is stopped by a signal (SIGSTOP or Ctrl-Z)",
+    ),
     (CauseKind.SILENT, why.Duration(5.0), "did not answer for 5 s"),
     (CauseKind.STALLED, why.Stall("step", 600.0), "has made no progress for 600 s (step)"),
     (CauseKind.STUCK, None, "hangs in a collective of the aborted round and cannot be freed"),

@@ -13,7 +13,7 @@ from typing import Final
 
 from edriver.common.release import VERSION
 from edriver.model import cause as why
-from edriver.model.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
+from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Halt, RoundEnd, WorkerName
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.text.phrases import count_text, exit_text
@@ -36,6 +36,15 @@ _MODES: Final = "_modes"
 
 _ABOUT_MODES: Final = re.compile(rf" ?\b{_MODES}=.*$")
 
+
+_EXIT_OVERDUE: Final = "did not exit after its script had ended: no sign of life"
+
+_HALTS: Final = {
+    Halt.STOPPED: "its process is stopped by a signal (SIGSTOP or Ctrl-Z)",
+    Halt.TRACED: "its process is stopped by a debugger",
+    Halt.FROZEN: "its process is frozen with its cgroup (is its container paused?)",
+}
+"""What keeps a process from running."""
 
 _ANNOUNCE_ADVICE: Final = (
     'Announce an evaluation, a download or the like by `with edriver.phase("eval"):`; --stall-timeout sets how '
@@ -133,12 +142,16 @@ def worker_words(cause: Cause) -> str:
             return "called sys.exit before training was done" if left else "raised an exception"
         case CauseKind.SILENT, why.Duration(seconds):
             return f"did not answer for {seconds:g} s"
-        case CauseKind.STALLED, why.Stall(phase, seconds):
-            return f"has made no progress for {seconds:.0f} s ({phase})"
+        case CauseKind.SILENT, why.Silence(seconds, halt):
+            return f"did not answer for {seconds:g} s: {_HALTS[halt]}"
+        case CauseKind.STALLED, why.Stall(phase, seconds, place):
+            return f"has made no progress for {seconds:.0f} s ({phase})" + (f", at {place}" if place else "")
         case CauseKind.STUCK, None:
             return "hangs in a collective of the aborted round and cannot be freed"
         case CauseKind.EXIT_OVERDUE, why.Duration(seconds):
-            return f"did not exit after its script had ended: no sign of life for {seconds:g} s (--exit-timeout)"
+            return f"{_EXIT_OVERDUE} for {seconds:g} s (--exit-timeout)"
+        case CauseKind.EXIT_OVERDUE, why.Silence(seconds, halt):
+            return f"{_EXIT_OVERDUE} for {seconds:g} s (--exit-timeout): {_HALTS[halt]}"
         case CauseKind.NEVER_TRAINED, None:
             return (
                 "has not completed a step, and collectives fail in each round with it (a bad link to its host, or "
