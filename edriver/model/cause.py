@@ -73,7 +73,7 @@ class CauseKind(enum.Enum):
     SURVIVORS_AWAITED = "survivors-awaited"
     RUN_CALL_AWAITED = "run-call-awaited"  # Duration: no worker has called edriver.run since the start
     PAUSE_AWAITED = "pause-awaited"  # the one after unproven connections
-    ATTRIBUTES_DIFFER = "attributes-differ"  # Digests: of members at a round's first boundary
+    ATTRIBUTES_DIFFER = "attributes-differ"  # Digests: of members at one boundary of a round
     LEFT_ALONE = "left-alone"  # CauseList: suspected workers that the run depends on
     LONG_WORK = "long-work"  # RepeatedStall: from now on such work has more time
     SIZE_REFUSED = "size-refused"  # RefusedSize: a number of workers is not tried again

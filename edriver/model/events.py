@@ -121,6 +121,23 @@ class FirstBoundaryPassed:
 
 
 @dataclass(frozen=True, slots=True)
+class StateDigest:
+    """What is small in a member's state at a later boundary of the round; some members report it, at the same ones.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        boundaries: the number of boundaries that it has passed.
+        digest: as in FirstBoundaryPassed.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    boundaries: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerDone:
     """A member's training function returned after this many boundaries of the round."""
 
@@ -429,6 +446,7 @@ Event = (
     | BoundaryReached
     | CheckpointSaved
     | FirstBoundaryPassed
+    | StateDigest
     | WorkerDone
     | CollectiveRaised
     | PeerUnproven

@@ -202,6 +202,7 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "Standing.place": _text,
     "WorkerWaiting.digest": _text,
     "FirstBoundaryPassed.digest": _text,
+    "StateDigest.digest": _text,
     "WorkerWaiting.torn": _text,
     "StoreAddress.port": _number(65535),
     "DrainRequest.host": _word(MAX_HOST_NAME_LENGTH),

@@ -60,6 +60,9 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             passed = report.first_boundary_passed
             times = round_times_of(passed.times)
             return events.FirstBoundaryPassed(worker_id, round_id_of(passed.round_id), times, passed.digest)
+        case "state_digest":
+            state = report.state_digest
+            return events.StateDigest(worker_id, round_id_of(state.round_id), state.boundaries, state.digest)
         case "worker_stalled":
             stall = report.worker_stalled
             round_id = round_id_of(stall.round_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -37,6 +38,20 @@ def test_uneven_steps_are_reported_with_the_ranks_that_are_done_and_that_wait(tm
             r"worker 1 \(rank 0, localhost:0\) is waiting in a collective after 5 steps)$"
         )
         assert message[1] in edriver("status").stdout
+
+
+def test_a_value_that_differs_between_ranks_only_after_the_first_step_is_named(tmp_path: Path) -> None:
+    with running(["-np", "3", "-H", "localhost:2,127.0.0.2:1", *MISTAKES], tmp_path, {"MISTAKE": "differs"}) as run:
+        assert run.end() == 0, run.text
+        said = run.line(
+            r"workers that hold the same version 1\.1:4 disagree about the state's 'best': (.*)\. The next change of "
+            r"members would end the run\. Attributes of the state must be equal on all ranks: keep values that differ "
+            r"out of it, or have all ranks take rank 0's \(from_rank_0=\)$"
+        )
+        assert re.fullmatch(
+            r"worker \d \(rank \d, \S+\) has best=\d\.5; worker \d \(rank \d, \S+\) has best=\d\.5", said[1]
+        )
+        assert run.text.count("disagree about") == 1
 
 
 def test_a_run_without_a_step_says_so_in_its_last_line(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ One command a line:
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
     saved W ... [round=R]            CheckpointSaved
     stepped W ... [round=R] [digest=TEXT]    FirstBoundaryPassed
+    digest W ... at B [round=R]: TEXT    StateDigest
     done W ... at B [round=R]        WorkerDone
     raised W [round=R]: TRACEBACK    CollectiveRaised
     unproven W [round=R]: REASON     PeerUnproven
@@ -274,6 +275,11 @@ class Interpreter:
             yield from self._tell(
                 events.FirstBoundaryPassed(int(name), self._round_id(words), {}, words.pairs.get("digest", ""))
             )
+
+    def _do_digest(self, words: Words) -> Iterator[str]:
+        workers, boundaries = words.numbers_and("at")
+        for worker_id in workers:
+            yield from self._tell(events.StateDigest(worker_id, self._round_id(words), boundaries, words.text))
 
     def _do_done(self, words: Words) -> Iterator[str]:
         workers, boundaries = words.numbers_and("at")

@@ -282,8 +282,8 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.STATES_DIFFER,
         why.Digests(VERSION, ((FIRST, "step=1 x=1"), (SECOND, "step=1 x=2"))),
         (
-            f"workers that hold the same version 1.2:30 disagree about the state's 'x': {ONE} has step=1 x=1; {TWO} has "
-            "step=1 x=2. Attributes of the state must be equal on all ranks: keep values that differ out of it, or "
+            f"workers that hold the same version 1.2:30 disagree about the state's 'x': {ONE} has x=1; {TWO} has "
+            "x=2. Attributes of the state must be equal on all ranks: keep values that differ out of it, or "
             "have all ranks take rank 0's (from_rank_0=)"
         ),
     ),
@@ -439,8 +439,8 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.ATTRIBUTES_DIFFER,
         why.Digests(VERSION, ((FIRST, "best=1.5 step=1"), (SECOND, "best=2.5 step=1"))),
         (
-            f"workers that hold the same version 1.2:30 disagree about the state's 'best': {ONE} has best=1.5 step=1; "
-            f"{TWO} has best=2.5 step=1. The next change of members would end the run. Attributes of the state must be "
+            f"workers that hold the same version 1.2:30 disagree about the state's 'best': {ONE} has best=1.5; "
+            f"{TWO} has best=2.5. The next change of members would end the run. Attributes of the state must be "
             "equal on all ranks: keep values that differ out of it, or have all ranks take rank 0's (from_rank_0=)"
         ),
     ),

@@ -263,6 +263,7 @@ class Membership:
                 events.BoundaryReached(worker_id, round_id)
                 | events.CheckpointSaved(worker_id, round_id)
                 | events.FirstBoundaryPassed(worker_id, round_id)
+                | events.StateDigest(worker_id, round_id)
                 | events.WorkerDone(worker_id, round_id)
                 | events.WorkerBlocked(worker_id, round_id)
                 | events.WorkerIdle(worker_id, round_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, TypeAlias
 
 from edriver.driver.core.blocked_members import BlockedMembers, UnevenState
@@ -19,10 +20,14 @@ from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
 from edriver.model.transitions import next_state
 
+MAX_COMPARED_BOUNDARIES: Final = 4
+"""Later boundaries at which members' digests are compared, at a time: members report them some steps apart at most."""
+
 Report: TypeAlias = (
     events.BoundaryReached
     | events.CheckpointSaved
     | events.FirstBoundaryPassed
+    | events.StateDigest
     | events.WorkerDone
     | events.WorkerBlocked
     | events.WorkerIdle
@@ -179,6 +184,7 @@ class Round:
         under_way: the members that have passed a boundary.
         digests: the digests of the state at the members' first boundary, each with the member that reported it first;
             there should be only one.
+        later_digests: the same at the latest of the later boundaries at which members report them.
         entered_next: whether a member has since entered the script's next `run`.
         before_first: the members not yet seen to be under way; may include some that are, or are no longer members.
         ranks: the ranks of all current and former members, by worker_id.
@@ -191,6 +197,7 @@ class Round:
     state: RoundState = RoundState.RUNNING
     under_way: set[int] = field(default_factory=set)
     digests: dict[str, int] = field(default_factory=dict)
+    later_digests: dict[int, dict[str, int]] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
     completed: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
@@ -395,6 +402,10 @@ class Round:
                 self.under_way.add(worker_id)
                 if digest:
                     self.digests.setdefault(digest, worker_id)
+            case events.StateDigest(worker_id, _, boundaries, digest):
+                self.later_digests.setdefault(boundaries, {}).setdefault(digest, worker_id)
+                if len(self.later_digests) > MAX_COMPARED_BOUNDARIES:
+                    del self.later_digests[min(self.later_digests)]
             case events.WorkerDone(worker_id, _, boundaries):
                 self.done[worker_id], self.blocked.waits_from = boundaries, now
                 if self.interrupt:  # it will pass no further boundary, and answers no further notice
@@ -450,12 +461,13 @@ class Round:
 
     @property
     def unequal(self) -> Cause | None:
-        """What the members' states differ in at their first boundary; None: nothing."""
-        if len(self.digests) < 2:
+        """What the members' states differ in at their first boundary, or at a later one; None: nothing."""
+        compared = chain([(1, self.digests)], self.later_digests.items())
+        boundaries, digests = next((found for found in compared if len(found[1]) > 1), (0, {}))
+        if not digests:
             return None
-        version = Version(self.plan.round_id, 1)
-        found = Digests(version, tuple((self.name(worker), digest) for digest, worker in self.digests.items()))
-        return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=found)
+        named = tuple((self.name(worker), digest) for digest, worker in digests.items())
+        return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=Digests(Version(self.plan.round_id, boundaries), named))
 
     def unanswered(self, interrupt: Interrupt, bound: float) -> Cause:
         """The cause of its end, if members have not answered within this many seconds."""

@@ -331,7 +331,7 @@ class RoundControl:
         return self.give_up(again) if again else self.abort(found.cause, now)
 
     def report_unequal(self) -> list[Action]:
-        """Say, once in a run, that members differ at their first boundary."""
+        """Say, once in a run, that members' states differ."""
         if self._reported_unequal or self.current is None or (unequal := self.current.unequal) is None:
             return []
         self._reported_unequal = True

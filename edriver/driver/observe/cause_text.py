@@ -34,8 +34,6 @@ _EQUAL_ADVICE: Final = (
 _MODES: Final = "_modes"
 """Under this name a digest has, as its last part, the modes that a worker computes in."""
 
-_ABOUT_MODES: Final = re.compile(rf" ?\b{_MODES}=.*$")
-
 
 _EXIT_OVERDUE: Final = "did not exit after its script had ended: no sign of life"
 
@@ -396,7 +394,7 @@ def _waits_for(cause: Cause) -> str:
 def _disagreement_text(found: why.Digests) -> str:
     differing = _differing([digest for _, digest in found.digests])
     values = "; ".join(
-        f"{worker_text(worker)} has {digest if _MODES in differing else _ABOUT_MODES.sub('', digest)}"
+        f"{worker_text(worker)} has {' '.join(_values(digest, differing)) or 'none'}"
         for worker, digest in found.digests
     )
     what = ", ".join(map(repr, differing)) or "attributes"
@@ -411,6 +409,12 @@ def _modes_text(found: why.Digests) -> str:
         f"workers compute in different modes at version {found.version}: {modes}. They train differently: set the same "
         "modes on all workers. A worker that joins takes rank 0's"
     )
+
+
+def _values(digest: str, names: Sequence[str]) -> list[str]:
+    """What a digest says of these attributes; all of it if there are no names, as of digests that were too long."""
+    parts = _parts(digest)
+    return [f"{name}={parts[name]}" for name in names if name in parts] if names else [digest]
 
 
 def _parts(digest: str) -> dict[str, str]:

@@ -198,6 +198,10 @@ class TrainingThread:
                 state.first_boundary()
                 digest = with_modes(state.digest(committed=False), state.computes_in.text())
                 self._report(self._times.first_boundary(self._participant.round_id, state.copied, digest))
+            case effects.CompareState():
+                assert self._watch.state is not None, "a boundary of a state that is bound"
+                if digest := self._watch.state.digest(committed=False):
+                    self._server.report(self._participant.compared(digest))
             case effects.Complain(how):
                 self._complain(how)
         return None
