@@ -27,6 +27,7 @@ class CauseKind(enum.Enum):
     STALLED = "stalled"  # Stall
     STUCK = "stuck"  # it hangs in a collective of an aborted round
     EXIT_OVERDUE = "exit-overdue"  # Duration, or Silence: its process outlived its script
+    COLLECTIVES_DIFFER = "collectives-differ"  # Exit, or Mismatch: it ended of data of another collective than its own
     NEVER_TRAINED = "never-trained"  # rounds break with it, and it alone has not shown that it can train
     UNREACHABLE = "unreachable"  # AgentFault: its agent is silent
     LOST_WITH_HOST = "lost-with-host"  # AgentFault: its agent was lost
@@ -166,12 +167,29 @@ class Exit:
         reason: the operating system's error, if the process could not be started.
         memory_limit: the memory limit of its cgroup, in bytes; None: unknown, or no limit.
         recorded: the exception in the error file of its script; None: no such file.
+        place: where in the script it crashed; None: it did not, or that is not known.
     """
 
     code: int
     reason: str = ""
     memory_limit: int | None = None
     recorded: ScriptError | None = None
+    place: ScriptError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A process has ended because ranks called different collectives.
+
+    Attributes:
+        code: see Exit.
+        place: where in the script it was; None: not known.
+        others: where other members were, one for each place.
+    """
+
+    code: int
+    place: ScriptError | None
+    others: tuple[tuple[WorkerName, ScriptError], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,6 +545,7 @@ Detail: TypeAlias = (
     ReportedText
     | AgentFault
     | Exit
+    | Mismatch
     | MemoryKill
     | Duration
     | Silence

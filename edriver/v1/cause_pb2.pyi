@@ -123,6 +123,10 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """The kernel killed a process that it had started because memory ran out: `detail` is its id; empty: it is not known which."""
     CAUSE_KIND_NEVER_TRAINED: _CauseKind.ValueType  # 114
     """Collectives failed in consecutive rounds with the worker, which has passed no boundary yet, as other members have."""
+    CAUSE_KIND_COLLECTIVES_DIFFER: _CauseKind.ValueType  # 106
+    """The process ended because ranks called different collectives: it received data of another one than the one it had called.
+    `error` has the place in the script, if that is known.
+    """
     CAUSE_KIND_RUN_BEGAN: _CauseKind.ValueType  # 57
     """---- A round began or ended, and no worker is known to be lost.
 
@@ -304,6 +308,10 @@ CAUSE_KIND_CHILD_OUT_OF_MEMORY: CauseKind.ValueType  # 100
 """The kernel killed a process that it had started because memory ran out: `detail` is its id; empty: it is not known which."""
 CAUSE_KIND_NEVER_TRAINED: CauseKind.ValueType  # 114
 """Collectives failed in consecutive rounds with the worker, which has passed no boundary yet, as other members have."""
+CAUSE_KIND_COLLECTIVES_DIFFER: CauseKind.ValueType  # 106
+"""The process ended because ranks called different collectives: it received data of another one than the one it had called.
+`error` has the place in the script, if that is known.
+"""
 CAUSE_KIND_RUN_BEGAN: CauseKind.ValueType  # 57
 """---- A round began or ended, and no worker is known to be lost.
 
@@ -488,6 +496,7 @@ class Cause(_message.Message):
     error: _builtins.str
     """The type of the exception that the script raised, and where it was raised. Also set for an exception that the worker
     recorded in its error file before its process ended. For a stall, where in the script the worker was, if that is known.
+    Of a process that crashed, where in the script it did.
     """
     detail: _builtins.str
     """A text from an agent, a tool or the operator."""

@@ -1002,6 +1002,7 @@ class WorkerWaiting(_message.Message):
     STEPS_LOST_FIELD_NUMBER: _builtins.int
     TORN_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
+    LEFT_AT_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """The number of the `run` call that the script is in, from 1."""
     digest: _builtins.str
@@ -1015,6 +1016,10 @@ class WorkerWaiting(_message.Message):
     checkpoint_steps: _builtins.int
     """Number of steps in the newest whole checkpoint that the worker can load; 0 if none is ahead of its state, or if it holds
     state of this `run` call; absent if its state has no checkpoints.
+    """
+    left_at: _builtins.str
+    """Where the script was when the worker left its last round for the loss of a peer, as a line of a traceback; empty if it
+    did not, or that is not known.
     """
     @_builtins.property
     def version(self) -> _rounds_pb2.Version:
@@ -1034,10 +1039,11 @@ class WorkerWaiting(_message.Message):
         steps_lost: _builtins.int = ...,
         torn: _builtins.str = ...,
         checkpoint_steps: _builtins.int | None = ...,
+        left_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "ordinal", b"ordinal", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "left_at", b"left_at", "ordinal", b"ordinal", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_steps: _TypeAlias = _typing.Literal["checkpoint_steps"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_steps: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps"]  # noqa: Y015

@@ -40,12 +40,14 @@ def halt_of(message: cause_pb2.Halt.ValueType) -> Halt | None:
 
 def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
     match detail:
-        case why.Exit(code, reason, memory_limit, recorded):
+        case why.Exit(code, reason, memory_limit, recorded, place):
             message.code, message.detail = code, reason
-            if recorded is not None:
-                message.error = str(recorded)
+            if (error := recorded or place) is not None:
+                message.error = str(error)
             if memory_limit is not None:
                 message.memory_limit = memory_limit
+        case why.Mismatch(code, place):
+            message.code, message.error = code, "" if place is None else str(place)
         case why.MemoryKill(pid, memory_limit):
             message.detail = str(pid or "")
             if memory_limit is not None:

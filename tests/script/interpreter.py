@@ -9,7 +9,7 @@ One command a line:
     connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
     lost HOST [agent=N]: WHY         AgentLost
     silent HOST                      AgentSilent, for 5 s
-    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N]
+    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N] [left=FILE:LINE]
                                      WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
     saved W ... [round=R]            CheckpointSaved
@@ -20,7 +20,7 @@ One command a line:
     unproven W [round=R]: REASON     PeerUnproven
     failed W [rejoins]: TRACEBACK    WorkerFailed
     ending W ...                     WorkerEnding
-    exited W ... with CODE[: TAIL]   WorkerExited
+    exited W ... with CODE [differs=FILE:LINE][: TAIL]    WorkerExited; ranks called different collectives, it one there
     expired W ... [halt=stopped]     LeaseExpired
     loaded W: DIGEST                 SourcesLoaded: script.py with this digest
     quiet W ...                      WorkerQuiet
@@ -48,11 +48,12 @@ from collections.abc import Callable, Iterator
 
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
-from edriver.model.cause import AgentFault, AgentFaultKind, Halt
+from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, Halt
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.mode import CheckpointWay, Mode
 from edriver.model.plan import RoundPlan
+from edriver.model.script_error import ScriptError
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
 from tests.script.rendering import render
@@ -82,6 +83,12 @@ class Words:
         where = self.names.index(preposition)
         (after,) = self.names[where + 1 :]
         return [int(name) for name in self.names[:where]], int(after)
+
+
+def _place(text: str) -> ScriptError:
+    """`train.py:14`."""
+    file, line = text.split(":")
+    return ScriptError("", file, int(line), "train")
 
 
 def parse_round_id(text: str) -> RoundId:
@@ -257,6 +264,7 @@ class Interpreter:
             steps_lost=int(words.pairs.get("lost", 0)),
             torn=words.pairs.get("torn", ""),
             checkpoint=int(words.pairs["checkpoint"]) if "checkpoint" in words.pairs else None,
+            left_at=_place(words.pairs["left"]) if "left" in words.pairs else None,
         )
 
     def _do_boundary(self, words: Words) -> Iterator[str]:
@@ -304,8 +312,11 @@ class Interpreter:
 
     def _do_exited(self, words: Words) -> Iterator[str]:
         workers, code = words.numbers_and("with")
+        differs = "differs" in words.pairs
         for worker_id in workers:
-            yield from self._tell(events.WorkerExited(worker_id, code, words.text))
+            reason = events.ExitReason(CauseKind.COLLECTIVES_DIFFER) if differs else None
+            place = _place(words.pairs["differs"]) if differs else None
+            yield from self._tell(events.WorkerExited(worker_id, code, words.text, reason=reason, place=place))
 
     def _do_expired(self, words: Words) -> Iterator[str]:
         halt = Halt(words.pairs["halt"]) if "halt" in words.pairs else None

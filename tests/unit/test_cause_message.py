@@ -37,6 +37,16 @@ SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
             id="killed-after-an-error",
         ),
         pytest.param(
+            Cause(CauseKind.COLLECTIVES_DIFFER, NEW, detail=why.Mismatch(-6, ERROR._replace(kind=""), ())),
+            {"worker_id": 3, "host": "b", "slot": 0, "code": -6, "error": "train.py:17, in train"},
+            id="called-another-collective",
+        ),
+        pytest.param(
+            Cause(CauseKind.KILLED, NEW, detail=why.Exit(-11, place=ERROR._replace(kind=""))),
+            {"worker_id": 3, "host": "b", "slot": 0, "code": -11, "error": "train.py:17, in train"},
+            id="crashed-at-a-known-place",
+        ),
+        pytest.param(
             Cause(CauseKind.RAISED, NEW, detail=ERROR),
             {"worker_id": 3, "host": "b", "slot": 0, "error": "ValueError at train.py:17, in train"},
             id="raised-without-a-rank",

@@ -62,6 +62,21 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     ),
     (CauseKind.NOT_STARTED, why.Exit(127, "no such file"), "could not be started: no such file"),
     (CauseKind.KILLED, why.Exit(-9), "was killed by SIGKILL"),
+    (
+        CauseKind.KILLED,
+        why.Exit(-11, place=PLACE),
+        "was killed by SIGSEGV, at train.py:31, in evaluate",
+    ),
+    (
+        CauseKind.COLLECTIVES_DIFFER,
+        why.Exit(-6),
+        "was killed by SIGABRT: ranks called different collectives. It called one, and received data of another",
+    ),
+    (
+        CauseKind.COLLECTIVES_DIFFER,
+        why.Mismatch(-6, PLACE, ((SECOND, PLACE._replace(line=40)), (FIRST, PLACE._replace(line=41)))),
+        f"was killed by SIGABRT: ranks called different collectives. It called one at train.py:31, in evaluate, and received data of another; {TWO} was at train.py:40, in evaluate, {ONE} was at train.py:41, in evaluate. All ranks have to call the same collectives in the same order (is one inside `if edriver.rank() == 0:`?)",
+    ),
     (CauseKind.OUT_OF_MEMORY, why.Exit(-9), "was killed by the kernel: out of memory"),
     (
         CauseKind.CHILD_OUT_OF_MEMORY,

@@ -20,6 +20,9 @@ from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
 from edriver.model.transitions import next_state
 
+MAX_LEFT_AT: Final = 8
+"""Places in the script at which members were that are remembered."""
+
 MAX_COMPARED_BOUNDARIES: Final = 4
 """Later boundaries at which members' digests are compared, at a time: members report them some steps apart at most."""
 
@@ -188,6 +191,7 @@ class Round:
         entered_next: whether a member has since entered the script's next `run`.
         before_first: the members not yet seen to be under way; may include some that are, or are no longer members.
         ranks: the ranks of all current and former members, by worker_id.
+        left_at: where in the script members were when they left it for the loss of a peer, each place with one of them.
     """
 
     plan: RoundPlan
@@ -214,6 +218,7 @@ class Round:
     unproven_since: float | None = None
     rejoin_deadline: float | None = None
     entered_next: bool = False
+    left_at: dict[ScriptError, int] = field(default_factory=dict)
     before_first: set[int] = field(init=False)
     ranks: dict[int, int] = field(init=False)
 
@@ -298,6 +303,11 @@ class Round:
         """A member waits for its next round."""
         self._remove(worker_id)
         self.blocked.waits_from = now
+
+    def note_left(self, worker_id: int, place: ScriptError) -> None:
+        """Where in the script a member was when it left the round for the loss of a peer."""
+        if len(self.left_at) < MAX_LEFT_AT:
+            self.left_at.setdefault(place, worker_id)
 
     def complete(self, worker_id: int, now: float) -> None:
         """A member's process has ended well while others continue; in restart mode."""
@@ -468,6 +478,11 @@ class Round:
             return None
         named = tuple((self.name(worker), digest) for digest, worker in digests.items())
         return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=Digests(Version(self.plan.round_id, boundaries), named))
+
+    @property
+    def places_left(self) -> tuple[tuple[WorkerName, ScriptError], ...]:
+        """Where members were when they left it for the loss of a peer, each place with one of them."""
+        return tuple((self.name(worker_id), place) for place, worker_id in self.left_at.items())
 
     def unanswered(self, interrupt: Interrupt, bound: float) -> Cause:
         """The cause of its end, if members have not answered within this many seconds."""

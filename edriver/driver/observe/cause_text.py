@@ -16,6 +16,7 @@ from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Halt, RoundEnd, WorkerName
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
+from edriver.text.pace_text import SAME_COLLECTIVES
 from edriver.text.phrases import count_text, exit_text
 from edriver.v1 import cause_pb2
 from edriver.wire.causes import cause_message
@@ -117,6 +118,13 @@ def worker_words(cause: Cause) -> str:
     match cause.kind, cause.detail:
         case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code, recorded=ScriptError() as error)):
             return f"{exit_text(code)} after it had recorded {error}"
+        case CauseKind.KILLED, why.Exit(code, place=ScriptError() as place):
+            return f"{exit_text(code)}, at {place}"
+        case CauseKind.COLLECTIVES_DIFFER, why.Exit(code, place=place):
+            return _mismatch_text(code, place)
+        case CauseKind.COLLECTIVES_DIFFER, why.Mismatch(code, place, others):
+            where = ", ".join(f"{worker_text(worker)} was at {at}" for worker, at in others)
+            return f"{_mismatch_text(code, place)}; {where}. {SAME_COLLECTIVES}"
         case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code)):
             hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
             return exit_text(code) + (hint if code == 0 else "")
@@ -162,6 +170,11 @@ def worker_words(cause: Cause) -> str:
         case CauseKind.LEFT_ROUND, None:
             return "left the round on its own"
     return ""
+
+
+def _mismatch_text(code: int, place: ScriptError | None) -> str:
+    where = f" at {place}" if place else ""
+    return f"{exit_text(code)}: ranks called different collectives. It called one{where}, and received data of another"
 
 
 def _limit_text(limit: int | None) -> str:

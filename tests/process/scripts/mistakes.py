@@ -59,6 +59,13 @@ def skip_what_fails() -> None:
             time.sleep(0.01)
 
 
+def log_loss() -> None:
+    if MISTAKE == "barrier":
+        dist.barrier()
+    else:
+        dist.all_reduce(torch.ones(1))
+
+
 def leave_a_thread() -> None:
     threading.Thread(target=threading.Event().wait, name="uploader").start()
 
@@ -67,7 +74,9 @@ def leave_a_thread() -> None:
 def train(state: edriver.ObjectState) -> None:
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}", flush=True)
     while state.step < (5 if MISTAKE == "uneven" and edriver.rank() == 1 else 6):
-        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1000 if MISTAKE == "other-size" else 1))
+        if state.step == 3 and MISTAKE in ("barrier", "other-size", "same-size") and edriver.rank() == 1:
+            log_loss()
         if state.step == 3 and MISTAKE in ("surrogate", "large", "unprintable"):
             globals()[MISTAKE]()
         if state.step == 3 and MISTAKE == "nested":
