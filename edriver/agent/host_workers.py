@@ -22,6 +22,7 @@ from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.standbys import STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.lease import Lease
+from edriver.system import stack_dump
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
 from edriver.text.wire_text import wire_text
@@ -41,6 +42,9 @@ NOT_STARTED_CODE = 126
 
 KILLED_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a worker that SIGKILL ended, and of a shell around one."""
+
+CRASH_CODES = frozenset(code for number in stack_dump.CRASH_SIGNALS for code in (-number, 128 + number))
+"""Exit codes of a worker that has crashed, and of a shell around one."""
 
 DETAIL_LIMIT = 1000
 """Most characters of why a worker could not be started."""
@@ -208,7 +212,7 @@ class HostWorkers:
         """A sign of life, with the progress that workers have reported since the last one."""
         beat = agent_pb2.Heartbeat()
         for worker in self._workers.values():
-            stopped = worker.is_stopped
+            stopped = worker.halt is not None
             if worker.link.progress is not None or stopped:
                 beat.workers.add(
                     worker_id=worker.worker_id, pid=worker.trainer, progress=worker.link.progress, stopped=stopped
@@ -275,7 +279,8 @@ class HostWorkers:
         await worker.link.ended(LAST_REPORT_TIMEOUT if code >= 0 else 0)
         files = WorkerFiles(self._settings.folder, worker.worker_id)
         recorded = None if code == 0 else _recorded_error(files.error, worker)
-        self._report_exit(worker.worker_id, 0 if worker.exit_overdue else code, tail, reaped, cause, recorded)
+        stacks = _text_of(files.stacks) if code in CRASH_CODES else ""
+        self._report_exit(worker.worker_id, 0 if worker.exit_overdue else code, tail, reaped, cause, recorded, stacks)
         await worker.close()
         for left in (files.life, files.store, files.error, files.stacks):
             left.unlink(missing_ok=True)
@@ -291,6 +296,7 @@ class HostWorkers:
         reaped: float,
         cause: cause_pb2.Cause | None,
         recorded: agent_pb2.RecordedError | None = None,
+        crash_stacks: str = "",
     ) -> None:
         exited = agent_pb2.WorkerExited(
             worker_id=worker_id,
@@ -299,8 +305,15 @@ class HostWorkers:
             reap_time=timestamp(reaped),
             cause=cause,
             recorded_error=recorded,
+            crash_stacks=crash_stacks,
         )
         self._report(agent_pb2.ConnectRequest(worker_exited=exited))
+
+
+def _text_of(path: Path) -> str:
+    """What a worker has written there; empty if that cannot be read."""
+    data, _ = error_file.read(path)
+    return wire_text(data.decode(errors="replace"))
 
 
 def _recorded_error(path: Path, worker: WorkerSupervisor) -> agent_pb2.RecordedError | None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from edriver.agent.health.cpu_use import CPU_WINDOW, CpuUseWatch, family_seconds, processor_seconds
 from edriver.agent.health.memory_watch import MemoryWatch
-from edriver.agent.health.process_state import stands_still
+from edriver.agent.health.process_state import halt_of_process
 from edriver.agent.health.standing_still import StandstillWatch
 from edriver.agent.health.unresponsive import UnresponsiveWatch
 from edriver.agent.settings import AgentSettings
@@ -36,10 +36,12 @@ from edriver.agent.workers.stack_taker import StackTaker
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.agent.workers.worker_link import WorkerLink
 from edriver.common.lease import Lease
+from edriver.model.cause import Halt
 from edriver.model.stall_limits import Phase
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from edriver.wire.causes import halt_message
 from edriver.wire.conversion import duration, timestamp
 
 logger = logging.getLogger("edriver.agent")
@@ -128,7 +130,7 @@ class WorkerSupervisor:
         self.unresponsive = UnresponsiveWatch(self._ask_where_it_stands)
         self.stacks = StackTaker(
             lambda: self.trainer > 0 and not self.link.ending,
-            lambda: self.is_stopped,
+            lambda: self.halt is not None,
             self.link.deliver,
             lambda: stack_dump.ask(self.trainer, self.pid, stack_dump.FILE_SIGNAL),
             WorkerFiles(settings.folder, self.worker_id).stacks,
@@ -147,9 +149,9 @@ class WorkerSupervisor:
         self._freeing: asyncio.TimerHandle | None = None
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether its process is stopped or frozen."""
-        return self.trainer > 0 and stands_still(self.trainer)
+    def halt(self) -> Halt | None:
+        """What keeps its process from running; None: nothing does."""
+        return halt_of_process(self.trainer) if self.trainer else None
 
     @property
     def round_id(self) -> rounds_pb2.RoundId:
@@ -277,13 +279,14 @@ class WorkerSupervisor:
         self._send(agent_pb2.ConnectRequest(worker_quiet=agent_pb2.WorkerQuiet(worker_id=self.worker_id)))
 
     def _expired(self) -> None:
-        self._send(agent_pb2.ConnectRequest(lease_expired=agent_pb2.LeaseExpired(worker_id=self.worker_id)))
+        expired = agent_pb2.LeaseExpired(worker_id=self.worker_id, halt=halt_message(self.halt))
+        self._send(agent_pb2.ConnectRequest(lease_expired=expired))
 
     def _note_life(self) -> None:
         self._send(agent_pb2.ConnectRequest(worker_answered=agent_pb2.WorkerAnswered(worker_id=self.worker_id)))
 
     def _lives(self, seconds: float) -> bool:
-        if stands_still(self.trainer):
+        if halt_of_process(self.trainer) is not None:
             return False
         phase = self._life.phase if self._life else None
         if stall := self.unresponsive.check(seconds, phase, self._worker_settings.stall_limits):
@@ -296,7 +299,8 @@ class WorkerSupervisor:
     def _exit_overdue(self) -> None:
         """Its script has ended, and its process has not. Where only a wrapper is left, the worker has done its part."""
         if not (self.trainer_ended and self.link.parted):
-            self._send(agent_pb2.ConnectRequest(exit_overdue=agent_pb2.ExitOverdue(worker_id=self.worker_id)))
+            overdue = agent_pb2.ExitOverdue(worker_id=self.worker_id, halt=halt_message(self.halt))
+            self._send(agent_pb2.ConnectRequest(exit_overdue=overdue))
             return
         logger.warning(
             "worker %d: its command kept running for %g s after the script had succeeded, and is stopped "

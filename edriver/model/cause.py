@@ -23,10 +23,11 @@ class CauseKind(enum.Enum):
     KILLED = "killed"  # Exit: by a signal
     ENDED = "ended"  # its process has ended; why is known once it is reaped
     RAISED = "raised"  # ScriptError
-    SILENT = "silent"  # Duration: it has not answered for a whole lease
+    SILENT = "silent"  # Duration, or Silence: it has not answered for a whole lease
     STALLED = "stalled"  # Stall
     STUCK = "stuck"  # it hangs in a collective of an aborted round
-    EXIT_OVERDUE = "exit-overdue"  # Duration: its process outlived its script
+    EXIT_OVERDUE = "exit-overdue"  # Duration, or Silence: its process outlived its script
+    COLLECTIVES_DIFFER = "collectives-differ"  # Exit, or Mismatch: it ended of data of another collective than its own
     NEVER_TRAINED = "never-trained"  # rounds break with it, and it alone has not shown that it can train
     UNREACHABLE = "unreachable"  # AgentFault: its agent is silent
     LOST_WITH_HOST = "lost-with-host"  # AgentFault: its agent was lost
@@ -73,7 +74,7 @@ class CauseKind(enum.Enum):
     SURVIVORS_AWAITED = "survivors-awaited"
     RUN_CALL_AWAITED = "run-call-awaited"  # Duration: no worker has called edriver.run since the start
     PAUSE_AWAITED = "pause-awaited"  # the one after unproven connections
-    ATTRIBUTES_DIFFER = "attributes-differ"  # Digests: of members at a round's first boundary
+    ATTRIBUTES_DIFFER = "attributes-differ"  # Digests: of members at one boundary of a round
     LEFT_ALONE = "left-alone"  # CauseList: suspected workers that the run depends on
     LONG_WORK = "long-work"  # RepeatedStall: from now on such work has more time
     SIZE_REFUSED = "size-refused"  # RefusedSize: a number of workers is not tried again
@@ -166,12 +167,29 @@ class Exit:
         reason: the operating system's error, if the process could not be started.
         memory_limit: the memory limit of its cgroup, in bytes; None: unknown, or no limit.
         recorded: the exception in the error file of its script; None: no such file.
+        place: where in the script it crashed; None: it did not, or that is not known.
     """
 
     code: int
     reason: str = ""
     memory_limit: int | None = None
     recorded: ScriptError | None = None
+    place: ScriptError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A process has ended because ranks called different collectives.
+
+    Attributes:
+        code: see Exit.
+        place: where in the script it was; None: not known.
+        others: where other members were, one for each place.
+    """
+
+    code: int
+    place: ScriptError | None
+    others: tuple[tuple[WorkerName, ScriptError], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +208,35 @@ class Duration:
     seconds: float
 
 
+class Halt(enum.Enum):
+    """What keeps a whole process from running."""
+
+    STOPPED = "stopped"  # a signal: SIGSTOP, or Ctrl-Z in its terminal
+    TRACED = "traced"  # a debugger
+    FROZEN = "frozen"  # its cgroup is frozen: its container is paused
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The seconds for which a worker has given no sign of life, and what keeps its process from running."""
+
+    seconds: float
+    halt: Halt
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The phase in which a worker makes no progress, and the seconds for which it has not."""
+    """A worker makes no progress.
+
+    Attributes:
+        phase: the phase in which it makes none.
+        seconds: for how long.
+        place: where in the script it is; None: not known.
+    """
 
     phase: str
     seconds: float
+    place: ScriptError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +287,23 @@ class UnevenSteps:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Number of workers that join a round, and that leave it."""
+    """Workers join a round, or leave it.
+
+    Attributes:
+        joined: the number of those that join,
+        left: and of those that leave.
+        hosts: hosts of those that join, some by name,
+        more_hosts: and the number of the others.
+        reasons: why workers leave, or may join: what has become of hosts and slots, and what an operator has requested,
+        more_reasons: and the number of further reasons.
+    """
 
     joined: int
     left: int
+    hosts: tuple[str, ...] = ()
+    more_hosts: int = 0
+    reasons: tuple[Cause, ...] = ()
+    more_reasons: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,8 +545,10 @@ Detail: TypeAlias = (
     ReportedText
     | AgentFault
     | Exit
+    | Mismatch
     | MemoryKill
     | Duration
+    | Silence
     | Stall
     | Unanswered
     | BoundaryMissed
@@ -572,3 +628,17 @@ class Cause:
         if isinstance(other.detail, FailedResize):
             return self.same_as(other.detail.cause)
         return replace(self, preempted=other.preempted) == other
+
+
+def explained(before: Cause, end: Cause) -> Cause:
+    """A cause once a worker has been reaped: ENDED becomes the way in which its process ended; another one stays.
+
+    Args:
+        before: the cause.
+        end: why the worker was lost, as its exit tells.
+    """
+    if before.kind is not CauseKind.ENDED or before.worker is None or end.worker is None:
+        return before
+    if before.worker.worker_id != end.worker.worker_id:
+        return before
+    return replace(end, worker=before.worker, preempted=before.preempted)

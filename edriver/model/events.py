@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from edriver.model.cause import AgentFault, Cause, CauseKind, Duration, Exit, Stall, WorkerName
+from edriver.model.cause import AgentFault, Cause, CauseKind, Duration, Exit, Halt, Silence, Stall, WorkerName
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
 from edriver.model.mode import CheckpointWay
-from edriver.model.script_error import script_error
+from edriver.model.script_error import ScriptError, script_error, script_place
 from edriver.model.store_address import StoreAddress
 
 
@@ -68,6 +68,7 @@ class WorkerWaiting:
         torn: and why it could not go back to the last of them; empty: it could.
         checkpoint: the steps of the newest whole checkpoint that it can load; 0: none is ahead of its state, or it
             holds state of this call; None: its state has no checkpoints.
+        left_at: where its script was when it left its round for the loss of a peer; None: it did not, or not known.
     """
 
     worker_id: int
@@ -78,6 +79,7 @@ class WorkerWaiting:
     steps_lost: int = 0
     torn: str = ""
     checkpoint: int | None = None
+    left_at: ScriptError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,23 @@ class FirstBoundaryPassed:
     round_id: RoundId
     times: Mapping[str, float]
     digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateDigest:
+    """What is small in a member's state at a later boundary of the round; some members report it, at the same ones.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        boundaries: the number of boundaries that it has passed.
+        digest: as in FirstBoundaryPassed.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    boundaries: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +202,7 @@ class ExitReason:
     """What an agent knows of a worker's end beyond its exit code.
 
     Attributes:
-        kind: NOT_STARTED, OUT_OF_MEMORY or MAYBE_OUT_OF_MEMORY.
+        kind: NOT_STARTED, OUT_OF_MEMORY, MAYBE_OUT_OF_MEMORY or COLLECTIVES_DIFFER.
         detail: see cause.Exit.
         memory_limit: see cause.Exit.
     """
@@ -217,6 +236,7 @@ class WorkerExited:
         reaped: when, in seconds since the epoch, for the event log.
         reason: a reason beyond the exit code that its agent knows; None: no reason.
         recorded: the contents of its error file; None: no such file.
+        place: see cause.Exit.
     """
 
     worker_id: int
@@ -225,6 +245,7 @@ class WorkerExited:
     reaped: float = 0.0
     reason: ExitReason | None = None
     recorded: RecordedError | None = None
+    place: ScriptError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +255,12 @@ class LeaseExpired:
     Attributes:
         worker_id: the worker.
         lease: that lease, in seconds.
+        halt: what keeps its process from running; None: nothing that is known.
     """
 
     worker_id: int
     lease: float
+    halt: Halt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +270,12 @@ class ExitOverdue:
     Attributes:
         worker_id: the worker.
         seconds: since the last sign of life.
+        halt: as in LeaseExpired.
     """
 
     worker_id: int
     seconds: float
+    halt: Halt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +450,7 @@ Event = (
     | BoundaryReached
     | CheckpointSaved
     | FirstBoundaryPassed
+    | StateDigest
     | WorkerDone
     | CollectiveRaised
     | PeerUnproven
@@ -456,20 +482,25 @@ Loss: TypeAlias = WorkerExited | WorkerEnding | WorkerFailed | LeaseExpired | Wo
 def loss_of(event: Loss, worker: WorkerName) -> Cause:
     """Why an event has the worker lost or suspected."""
     match event:
-        case WorkerExited(code=code, reason=ExitReason(kind, said, memory_limit)):
-            return Cause(kind, worker, detail=Exit(code, said, memory_limit))
-        case WorkerExited(_, code, recorded=recorded):
+        case WorkerExited(code=code, reason=ExitReason(kind, said, memory_limit), place=place):
+            return Cause(kind, worker, detail=Exit(code, said, memory_limit, place=place))
+        case WorkerExited(_, code, recorded=recorded, place=place):
             error = script_error(recorded.traceback) if recorded else None
-            return Cause(CauseKind.KILLED if code < 0 else CauseKind.EXITED, worker, detail=Exit(code, recorded=error))
+            kind = CauseKind.KILLED if code < 0 else CauseKind.EXITED
+            return Cause(kind, worker, detail=Exit(code, recorded=error, place=place))
         case WorkerEnding():
             return Cause(CauseKind.ENDED, worker)
         case WorkerFailed(_, traceback):
             return Cause(CauseKind.RAISED, worker, detail=script_error(traceback))
-        case LeaseExpired(_, lease):
-            return Cause(CauseKind.SILENT, worker, detail=Duration(lease))
-        case WorkerStalled(_, _, phase, seconds):
-            return Cause(CauseKind.STALLED, worker, detail=Stall(phase, seconds))
+        case LeaseExpired(_, lease, halt):
+            return Cause(CauseKind.SILENT, worker, detail=_silence(lease, halt))
+        case WorkerStalled(_, _, phase, seconds, stacks):
+            return Cause(CauseKind.STALLED, worker, detail=Stall(phase, seconds, script_place(stacks)))
         case WorkerStuck():
             return Cause(CauseKind.STUCK, worker)
-        case ExitOverdue(_, seconds):
-            return Cause(CauseKind.EXIT_OVERDUE, worker, detail=Duration(seconds))
+        case ExitOverdue(_, seconds, halt):
+            return Cause(CauseKind.EXIT_OVERDUE, worker, detail=_silence(seconds, halt))
+
+
+def _silence(seconds: float, halt: Halt | None) -> Duration | Silence:
+    return Duration(seconds) if halt is None else Silence(seconds, halt)

@@ -11,6 +11,7 @@ _GROUP_HEADER: Final = "+ Exception Group Traceback (most recent call last):"
 
 _GROUP_PREFIX: Final = "  | "
 _FRAME_PATTERN: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_CRASH_FRAME_PATTERN: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 _LIBRARY_PATHS: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/edriver/worker/", "<frozen ")
 """Parts of the names of files that are not the user's own."""
 
@@ -47,6 +48,22 @@ def script_place(stacks: str) -> ScriptError | None:
     frames = filter(None, (_FRAME_PATTERN.fullmatch(line) for line in first.splitlines()))
     own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARY_PATHS)]
     return ScriptError("", own[-1]["file"], int(own[-1]["line"]), own[-1]["function"] or "") if own else None
+
+
+def crash_place(stacks: str) -> ScriptError | None:
+    """The innermost frame of user code in the training thread when a process crashed; None if none is known.
+
+    Args:
+        stacks: the stacks of all threads as faulthandler writes them: the most recent call of each first. The training
+            thread is the oldest one, which comes last.
+    """
+    _, _, last = stacks.rpartition("Fatal Python error")
+    for thread in reversed(last.split("\n\n")):
+        frames = filter(None, map(_CRASH_FRAME_PATTERN.fullmatch, thread.splitlines()))
+        for frame in frames:
+            if not any(part in frame["file"] for part in _LIBRARY_PATHS):
+                return ScriptError("", frame["file"], int(frame["line"]), frame["function"])
+    return None
 
 
 def script_error(traceback: str) -> ScriptError:

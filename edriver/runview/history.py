@@ -129,6 +129,9 @@ class History:
             case "worker":
                 self.lanes.worker(self.revision, time, event.worker, event.HasField("cause"), training)
                 kind = "loss"
+                if event.cause.worker_id and event.text:
+                    self.rounds.explain(self.revision, event.cause.worker_id, event.text)
+                    self.interruptions.explain(self.revision, event.cause.worker_id, event.text)
             case "round":
                 if self.rounds.add(self.revision, event.round):
                     self.lanes.assigned(self.revision, time, list(event.round.members))

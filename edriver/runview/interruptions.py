@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from edriver.text.cause_names import INTERRUPTION_NAMES, RECOVERY_PHASES
 from edriver.text.pace_text import waited_for_text
-from edriver.v1 import status_pb2
+from edriver.v1 import cause_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
 
 MAX_INTERRUPTIONS: Final = 4000
@@ -29,6 +29,7 @@ class InterruptionRecord:
         phases: seconds, in the order of RECOVERY_PHASES; None if it was a stall, or led to no round.
         steps_lost: the number of steps that had to be repeated after it.
         failed_rounds: the number of rounds that were tried in it and made no step.
+        unexplained: the worker whose process ended, if it was not yet known how; 0: no such worker.
     """
 
     number: int
@@ -41,6 +42,7 @@ class InterruptionRecord:
     phases: list[float] | None
     steps_lost: int
     failed_rounds: int
+    unexplained: int = 0
 
     def plain(self) -> dict[str, Any]:
         """As it goes to the page."""
@@ -91,6 +93,7 @@ class Interruptions:
                 phases,
                 message.steps_lost,
                 message.failed_rounds,
+                unexplained_worker(message.cause),
             )
         )
         self._revisions.append(revision)
@@ -100,6 +103,13 @@ class Interruptions:
             self.all = [each for place, each in enumerate(self.all) if place not in gone]
             self._revisions = [each for place, each in enumerate(self._revisions) if place not in gone]
             self._whole = revision
+
+    def explain(self, revision: int, worker_id: int, text: str) -> None:
+        """It is known now how this worker's process ended, which may have caused an interruption that is over."""
+        for place, each in enumerate(self.all):
+            if each.unexplained == worker_id:
+                self.all[place] = replace(each, cause=text, unexplained=0)
+                self._whole = revision
 
     def since(self, revision: int) -> dict[str, Any]:
         """Those that came since then, as they go to the page."""
@@ -111,6 +121,11 @@ class Interruptions:
         return (
             {"whole": False, "interruptions": [each.plain() for each in self.all[first:]]} if self.all[first:] else {}
         )
+
+
+def unexplained_worker(cause: cause_pb2.Cause) -> int:
+    """The worker whose process has ended, if this cause does not tell how; 0: it tells, or is another one."""
+    return cause.worker_id if cause.kind == cause_pb2.CAUSE_KIND_ENDED else 0
 
 
 def seconds_of(length: float) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edriver.runview.changes import Changes
-from edriver.runview.interruptions import seconds_of
+from edriver.runview.interruptions import seconds_of, unexplained_worker
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
@@ -28,6 +28,7 @@ class RoundRecord:
         ended: when it ended; None: it is in progress.
         phases: seconds, in the order of RECOVERY_PHASES; None: it was never under way.
         steps_lost: steps of earlier rounds that had to be made again.
+        unexplained: as in InterruptionRecord.
     """
 
     name: str
@@ -38,6 +39,7 @@ class RoundRecord:
     ended: float | None = None
     phases: list[float] | None = None
     steps_lost: int = 0
+    unexplained: int = 0
 
     def plain(self) -> dict[str, Any]:
         """As it goes to the page."""
@@ -82,7 +84,7 @@ class Rounds:
             part = RoundRecord(
                 name, CAUSE_NAMES.get(message.kind, "start"), message.cause.text, len(message.members), assigned
             )
-            part.steps_lost = message.steps_lost
+            part.steps_lost, part.unexplained = message.steps_lost, unexplained_worker(message.cause)
             self._rounds[name] = part
         if message.HasField("phases"):
             part.phases = [seconds_of(span_seconds(getattr(message.phases, phase))) for phase in RECOVERY_PHASES]
@@ -95,6 +97,13 @@ class Rounds:
                 self._changed.forget(gone)
             self._whole = revision
         return new
+
+    def explain(self, revision: int, worker_id: int, text: str) -> None:
+        """It is known now how this worker's process ended, which may have been the cause of a round."""
+        for name, part in self._rounds.items():
+            if part.unexplained == worker_id:
+                part.cause, part.unexplained = text, 0
+                self._changed.note(name, revision)
 
     def since(self, revision: int) -> dict[str, Any]:
         """What has changed since then, as it goes to the page."""

@@ -3,6 +3,8 @@
 A signal handler in C (faulthandler of the standard library) writes the stack of each thread, whichever thread holds the
 lock: by one signal to standard error, where people see it, and by another one to a file, for those who have asked. A
 process that was stopped says nothing, until it is continued.
+
+One that crashes writes to the same file where its threads are: its agent reads that once the process has ended.
 """
 
 from __future__ import annotations
@@ -25,8 +27,12 @@ FILE_SIGNAL: Final = signal.SIGRTMIN + 10
 """By which it is asked to write to its file."""
 
 
+CRASH_SIGNALS: Final = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
+"""Those at which faulthandler writes."""
+
+
 def enable(socket: Path) -> None:
-    """Have this process answer.
+    """Have this process answer, and write where it is if it crashes.
 
     Args:
         socket: where its notification service listens; the file lies beside it.
@@ -35,6 +41,8 @@ def enable(socket: Path) -> None:
         faulthandler.register(DUMP_SIGNAL, sys.__stderr__, all_threads=True)  # type: ignore[arg-type]
     descriptor = open_private(file_beside(socket), os.O_APPEND)  # for good: faulthandler keeps nothing but its number
     faulthandler.register(FILE_SIGNAL, descriptor, all_threads=True)
+    if not faulthandler.is_enabled():  # else the user has chosen where a crash is to be seen
+        faulthandler.enable(descriptor, all_threads=True)
 
 
 def ask(pid: int, group: int, number: int = DUMP_SIGNAL) -> None:

@@ -30,6 +30,11 @@ REASONS: Final = {
 }
 """What makes a straggler slow."""
 
+SAME_COLLECTIVES: Final = (
+    "All ranks have to call the same collectives in the same order (is one inside `if edriver.rank() == 0:`?)"
+)
+"""What is usually wrong where ranks wait in different collectives, or one ends in them."""
+
 MAX_NAMED: Final = 3
 """Members that are named in one line."""
 
@@ -48,7 +53,12 @@ def waited_for_text(hold_up: pace_pb2.HoldUp) -> str:
     """All are waiting for rank 1 (b:0), which is loading data at train.py:40 (main)."""
     count, named = hold_up.waited_for_count, hold_up.waited_for[:MAX_NAMED]
     if not count:
-        return f"all {hold_up.waiting} are waiting for one another in collectives"
+        text = f"all {hold_up.waiting} are waiting for one another in collectives"
+        if not hold_up.different_places:
+            return text
+        places = hold_up.different_places[:MAX_NAMED]
+        where = ", ".join(f"rank {each.rank} ({each.host}:{each.slot}) at {each.place}" for each in places)
+        return f"{text}: {where}. {SAME_COLLECTIVES}"
     parts = [f"rank {each.rank} ({each.host}:{each.slot}), {activity_text(each)}" for each in named]
     more = f", and {count_text(count - len(named), 'other')}" if count > len(named) else ""
     text = f"{'; '.join(parts)}{more}"

@@ -905,12 +905,17 @@ class WorkerExited(_message.Message):
     REAP_TIME_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
     RECORDED_ERROR_FIELD_NUMBER: _builtins.int
+    CRASH_STACKS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The worker's ID."""
     code: _builtins.int
     """The exit code. If negative, the number of the signal that ended the process."""
     tail: _builtins.str
     """The last lines of the worker's output."""
+    crash_stacks: _builtins.str
+    """Of a process that crashed: the stack traces of its threads at that moment, as Python's faulthandler writes them; empty if
+    they are not known.
+    """
     @_builtins.property
     def reap_time(self) -> _timestamp_pb2.Timestamp:
         """When the process was reaped."""
@@ -932,10 +937,11 @@ class WorkerExited(_message.Message):
         reap_time: _timestamp_pb2.Timestamp | None = ...,
         cause: _cause_pb2.Cause | None = ...,
         recorded_error: Global___RecordedError | None = ...,
+        crash_stacks: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "reap_time", b"reap_time", "recorded_error", b"recorded_error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "code", b"code", "reap_time", b"reap_time", "recorded_error", b"recorded_error", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "code", b"code", "crash_stacks", b"crash_stacks", "reap_time", b"reap_time", "recorded_error", b"recorded_error", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1019,16 +1025,20 @@ class LeaseExpired(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    HALT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The worker's ID."""
+    halt: _cause_pb2.Halt.ValueType
+    """What keeps its process from running."""
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
+        halt: _cause_pb2.Halt.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["halt", b"halt", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1087,16 +1097,20 @@ class ExitOverdue(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    HALT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The worker's ID."""
+    halt: _cause_pb2.Halt.ValueType
+    """What keeps its process from running."""
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
+        halt: _cause_pb2.Halt.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["halt", b"halt", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

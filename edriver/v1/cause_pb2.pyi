@@ -18,6 +18,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Halt:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HaltEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Halt.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HALT_UNSPECIFIED: _Halt.ValueType  # 0
+    """Nothing that is known."""
+    HALT_STOPPED: _Halt.ValueType  # 1
+    """A signal has stopped it: SIGSTOP, or Ctrl-Z in its terminal."""
+    HALT_TRACED: _Halt.ValueType  # 2
+    """A debugger has stopped it."""
+    HALT_FROZEN: _Halt.ValueType  # 3
+    """Its cgroup is frozen: its container is paused."""
+
+class Halt(_Halt, metaclass=_HaltEnumTypeWrapper):
+    """Halt is what keeps a whole process from running."""
+
+HALT_UNSPECIFIED: Halt.ValueType  # 0
+"""Nothing that is known."""
+HALT_STOPPED: Halt.ValueType  # 1
+"""A signal has stopped it: SIGSTOP, or Ctrl-Z in its terminal."""
+HALT_TRACED: Halt.ValueType  # 2
+"""A debugger has stopped it."""
+HALT_FROZEN: Halt.ValueType  # 3
+"""Its cgroup is frozen: its container is paused."""
+Global___Halt: _TypeAlias = Halt  # noqa: Y015
+
 class _AgentFault:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -95,6 +123,10 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """The kernel killed a process that it had started because memory ran out: `detail` is its id; empty: it is not known which."""
     CAUSE_KIND_NEVER_TRAINED: _CauseKind.ValueType  # 114
     """Collectives failed in consecutive rounds with the worker, which has passed no boundary yet, as other members have."""
+    CAUSE_KIND_COLLECTIVES_DIFFER: _CauseKind.ValueType  # 106
+    """The process ended because ranks called different collectives: it received data of another one than the one it had called.
+    `error` has the place in the script, if that is known.
+    """
     CAUSE_KIND_RUN_BEGAN: _CauseKind.ValueType  # 57
     """---- A round began or ended, and no worker is known to be lost.
 
@@ -276,6 +308,10 @@ CAUSE_KIND_CHILD_OUT_OF_MEMORY: CauseKind.ValueType  # 100
 """The kernel killed a process that it had started because memory ran out: `detail` is its id; empty: it is not known which."""
 CAUSE_KIND_NEVER_TRAINED: CauseKind.ValueType  # 114
 """Collectives failed in consecutive rounds with the worker, which has passed no boundary yet, as other members have."""
+CAUSE_KIND_COLLECTIVES_DIFFER: CauseKind.ValueType  # 106
+"""The process ended because ranks called different collectives: it received data of another one than the one it had called.
+`error` has the place in the script, if that is known.
+"""
 CAUSE_KIND_RUN_BEGAN: CauseKind.ValueType  # 57
 """---- A round began or ended, and no worker is known to be lost.
 
@@ -442,6 +478,7 @@ class Cause(_message.Message):
     AGENT_FAULT_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     REQUESTER_FIELD_NUMBER: _builtins.int
+    HALT_FIELD_NUMBER: _builtins.int
     kind: Global___CauseKind.ValueType
     """The kind of cause. It determines which of the other fields are set."""
     worker_id: _builtins.int
@@ -458,7 +495,8 @@ class Cause(_message.Message):
     """The phase in which the worker stalled: init, step, commit, eval or save."""
     error: _builtins.str
     """The type of the exception that the script raised, and where it was raised. Also set for an exception that the worker
-    recorded in its error file before its process ended.
+    recorded in its error file before its process ended. For a stall, where in the script the worker was, if that is known.
+    Of a process that crashed, where in the script it did.
     """
     detail: _builtins.str
     """A text from an agent, a tool or the operator."""
@@ -476,6 +514,8 @@ class Cause(_message.Message):
     """A number of slots. For a resize or a refused size, a number of workers; for output, of lines; for an unsteady host, of changes."""
     requester: _builtins.str
     """The operator who requested a drain, an undrain, a resize or a stop, according to the client. Empty if not known."""
+    halt: Global___Halt.ValueType
+    """What kept the silent worker's process from running."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """How long the worker, agent or host has failed to do what was expected of it. For a quarantine, how long it lasts. For a
@@ -501,10 +541,11 @@ class Cause(_message.Message):
         agent_fault: Global___AgentFault.ValueType = ...,
         count: _builtins.int | None = ...,
         requester: _builtins.str = ...,
+        halt: Global___Halt.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "code", b"code", "count", b"count", "duration", b"duration", "memory_limit", b"memory_limit", "rank", b"rank", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "agent_fault", b"agent_fault", "code", b"code", "count", b"count", "detail", b"detail", "duration", b"duration", "error", b"error", "host", b"host", "kind", b"kind", "memory_limit", b"memory_limit", "phase", b"phase", "preempted", b"preempted", "rank", b"rank", "requester", b"requester", "slot", b"slot", "text", b"text", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "agent_fault", b"agent_fault", "code", b"code", "count", b"count", "detail", b"detail", "duration", b"duration", "error", b"error", "halt", b"halt", "host", b"host", "kind", b"kind", "memory_limit", b"memory_limit", "phase", b"phase", "preempted", b"preempted", "rank", b"rank", "requester", b"requester", "slot", b"slot", "text", b"text", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__code: _TypeAlias = _typing.Literal["code"]  # noqa: Y015
     _WhichOneofArgType__code: _TypeAlias = _typing.Literal["_code", b"_code"]  # noqa: Y015

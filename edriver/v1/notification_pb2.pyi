@@ -217,6 +217,7 @@ class Report(_message.Message):
     STACKS_TAKEN_FIELD_NUMBER: _builtins.int
     PROGRESS_CHANGED_FIELD_NUMBER: _builtins.int
     SOURCES_LOADED_FIELD_NUMBER: _builtins.int
+    STATE_DIGEST_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong:
@@ -287,6 +288,10 @@ class Report(_message.Message):
         """The worker has loaded source files."""
 
     @_builtins.property
+    def state_digest(self) -> Global___StateDigest:
+        """What is small in the state, at a later boundary of a round."""
+
+    @_builtins.property
     def progress(self) -> Global___WorkerProgress:
         """The worker's progress. Set in reports that end a stretch of training (worker_waiting, worker_done, worker_failed and
         first_boundary_passed), and in progress_changed.
@@ -312,13 +317,14 @@ class Report(_message.Message):
         stacks_taken: Global___StacksTaken | None = ...,
         progress_changed: Global___ProgressChanged | None = ...,
         sources_loaded: Global___SourcesLoaded | None = ...,
+        state_digest: Global___StateDigest | None = ...,
         progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded", "state_digest"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -996,6 +1002,7 @@ class WorkerWaiting(_message.Message):
     STEPS_LOST_FIELD_NUMBER: _builtins.int
     TORN_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
+    LEFT_AT_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """The number of the `run` call that the script is in, from 1."""
     digest: _builtins.str
@@ -1009,6 +1016,10 @@ class WorkerWaiting(_message.Message):
     checkpoint_steps: _builtins.int
     """Number of steps in the newest whole checkpoint that the worker can load; 0 if none is ahead of its state, or if it holds
     state of this `run` call; absent if its state has no checkpoints.
+    """
+    left_at: _builtins.str
+    """Where the script was when the worker left its last round for the loss of a peer, as a line of a traceback; empty if it
+    did not, or that is not known.
     """
     @_builtins.property
     def version(self) -> _rounds_pb2.Version:
@@ -1028,10 +1039,11 @@ class WorkerWaiting(_message.Message):
         steps_lost: _builtins.int = ...,
         torn: _builtins.str = ...,
         checkpoint_steps: _builtins.int | None = ...,
+        left_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "ordinal", b"ordinal", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "left_at", b"left_at", "ordinal", b"ordinal", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_steps: _TypeAlias = _typing.Literal["checkpoint_steps"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_steps: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps"]  # noqa: Y015
@@ -1482,6 +1494,40 @@ class FirstBoundaryPassed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FirstBoundaryPassed: _TypeAlias = FirstBoundaryPassed  # noqa: Y015
+
+@_typing.final
+class StateDigest(_message.Message):
+    """StateDigest has what is small in a member's state at a boundary after the round's first one, for attributes that differ
+    between ranks only since then. Some members report it, all of them at the same boundaries.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    BOUNDARIES_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    boundaries: _builtins.int
+    """The number of boundaries passed in the round."""
+    digest: _builtins.str
+    """As in WorkerWaiting."""
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId:
+        """The round."""
+
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        boundaries: _builtins.int = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "digest", b"digest", "round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateDigest: _TypeAlias = StateDigest  # noqa: Y015
 
 @_typing.final
 class RoundTimes(_message.Message):

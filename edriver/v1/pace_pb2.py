@@ -26,23 +26,23 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x65\x64river/v1/pace.proto\x12\nedriver.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x01\n\x06HoldUp\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12)\n\nwaited_for\x18\x03 \x03(\x0b\x32\x15.edriver.v1.WaitedFor\x12\x18\n\x10waited_for_count\x18\x04 \x01(\r\"\x85\x01\n\tWaitedFor\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12,\n\x08\x61\x63tivity\x18\x05 \x01(\x0e\x32\x1a.edriver.v1.WorkerActivity\x12\r\n\x05place\x18\x06 \x01(\t\"\xba\x01\n\tStepTimes\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tcomputing\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07waiting\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07loading\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8d\x02\n\tStraggler\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12\r\n\x05ratio\x18\x05 \x01(\x01\x12+\n\x06reason\x18\x06 \x01(\x0e\x32\x1b.edriver.v1.StragglerReason\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06\x65xcess\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration*\x9f\x02\n\x0eWorkerActivity\x12\x1f\n\x1bWORKER_ACTIVITY_UNSPECIFIED\x10\x00\x12\x1b\n\x17WORKER_ACTIVITY_WAITING\x10\x01\x12\x1b\n\x17WORKER_ACTIVITY_LOADING\x10\x02\x12\x1d\n\x19WORKER_ACTIVITY_COMPUTING\x10\x03\x12\x1e\n\x1aWORKER_ACTIVITY_EVALUATING\x10\x04\x12\x1a\n\x16WORKER_ACTIVITY_SAVING\x10\x05\x12\x1e\n\x1aWORKER_ACTIVITY_COMMITTING\x10\x06\x12\x1b\n\x17WORKER_ACTIVITY_STOPPED\x10\x07\x12\x1a\n\x16WORKER_ACTIVITY_SILENT\x10\x08*\x91\x01\n\x0fStragglerReason\x12 \n\x1cSTRAGGLER_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18STRAGGLER_REASON_LOADING\x10\x01\x12\x1e\n\x1aSTRAGGLER_REASON_COMPUTING\x10\x02\x12\x1e\n\x1aSTRAGGLER_REASON_PROCESSOR\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x65\x64river/v1/pace.proto\x12\nedriver.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x01\n\x06HoldUp\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12)\n\nwaited_for\x18\x03 \x03(\x0b\x32\x15.edriver.v1.WaitedFor\x12\x18\n\x10waited_for_count\x18\x04 \x01(\r\x12/\n\x10\x64ifferent_places\x18\x1e \x03(\x0b\x32\x15.edriver.v1.WaitedFor\"\x85\x01\n\tWaitedFor\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12,\n\x08\x61\x63tivity\x18\x05 \x01(\x0e\x32\x1a.edriver.v1.WorkerActivity\x12\r\n\x05place\x18\x06 \x01(\t\"\xba\x01\n\tStepTimes\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tcomputing\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07waiting\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07loading\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8d\x02\n\tStraggler\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12\r\n\x05ratio\x18\x05 \x01(\x01\x12+\n\x06reason\x18\x06 \x01(\x0e\x32\x1b.edriver.v1.StragglerReason\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06\x65xcess\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration*\x9f\x02\n\x0eWorkerActivity\x12\x1f\n\x1bWORKER_ACTIVITY_UNSPECIFIED\x10\x00\x12\x1b\n\x17WORKER_ACTIVITY_WAITING\x10\x01\x12\x1b\n\x17WORKER_ACTIVITY_LOADING\x10\x02\x12\x1d\n\x19WORKER_ACTIVITY_COMPUTING\x10\x03\x12\x1e\n\x1aWORKER_ACTIVITY_EVALUATING\x10\x04\x12\x1a\n\x16WORKER_ACTIVITY_SAVING\x10\x05\x12\x1e\n\x1aWORKER_ACTIVITY_COMMITTING\x10\x06\x12\x1b\n\x17WORKER_ACTIVITY_STOPPED\x10\x07\x12\x1a\n\x16WORKER_ACTIVITY_SILENT\x10\x08*\x91\x01\n\x0fStragglerReason\x12 \n\x1cSTRAGGLER_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18STRAGGLER_REASON_LOADING\x10\x01\x12\x1e\n\x1aSTRAGGLER_REASON_COMPUTING\x10\x02\x12\x1e\n\x1aSTRAGGLER_REASON_PROCESSOR\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edriver.v1.pace_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERACTIVITY']._serialized_start=845
-  _globals['_WORKERACTIVITY']._serialized_end=1132
-  _globals['_STRAGGLERREASON']._serialized_start=1135
-  _globals['_STRAGGLERREASON']._serialized_end=1280
+  _globals['_WORKERACTIVITY']._serialized_start=894
+  _globals['_WORKERACTIVITY']._serialized_end=1181
+  _globals['_STRAGGLERREASON']._serialized_start=1184
+  _globals['_STRAGGLERREASON']._serialized_end=1329
   _globals['_HOLDUP']._serialized_start=103
-  _globals['_HOLDUP']._serialized_end=245
-  _globals['_WAITEDFOR']._serialized_start=248
-  _globals['_WAITEDFOR']._serialized_end=381
-  _globals['_STEPTIMES']._serialized_start=384
-  _globals['_STEPTIMES']._serialized_end=570
-  _globals['_STRAGGLER']._serialized_start=573
-  _globals['_STRAGGLER']._serialized_end=842
+  _globals['_HOLDUP']._serialized_end=294
+  _globals['_WAITEDFOR']._serialized_start=297
+  _globals['_WAITEDFOR']._serialized_end=430
+  _globals['_STEPTIMES']._serialized_start=433
+  _globals['_STEPTIMES']._serialized_end=619
+  _globals['_STRAGGLER']._serialized_start=622
+  _globals['_STRAGGLER']._serialized_end=891
 # @@protoc_insertion_point(module_scope)

@@ -107,6 +107,7 @@ class HoldUp(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     WAITED_FOR_FIELD_NUMBER: _builtins.int
     WAITED_FOR_COUNT_FIELD_NUMBER: _builtins.int
+    DIFFERENT_PLACES_FIELD_NUMBER: _builtins.int
     waiting: _builtins.int
     """Number of members that wait for others."""
     waited_for_count: _builtins.int
@@ -119,6 +120,12 @@ class HoldUp(_message.Message):
     def waited_for(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitedFor]:
         """Members that do not wait for others, by rank, at most 8. Empty if all wait."""
 
+    @_builtins.property
+    def different_places(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitedFor]:
+        """If all wait for one another at different places of the script: for each place the member with the lowest rank, at most
+        8. They have called different collectives.
+        """
+
     def __init__(
         self,
         *,
@@ -126,10 +133,11 @@ class HoldUp(_message.Message):
         waiting: _builtins.int = ...,
         waited_for: _abc.Iterable[Global___WaitedFor] | None = ...,
         waited_for_count: _builtins.int = ...,
+        different_places: _abc.Iterable[Global___WaitedFor] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "waited_for", b"waited_for", "waited_for_count", b"waited_for_count", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["different_places", b"different_places", "start_time", b"start_time", "waited_for", b"waited_for", "waited_for_count", b"waited_for_count", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -137,7 +145,7 @@ Global___HoldUp: _TypeAlias = HoldUp  # noqa: Y015
 
 @_typing.final
 class WaitedFor(_message.Message):
-    """WaitedFor is a member that does not wait while no step is made."""
+    """WaitedFor is a member of a round that makes no steps."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from edriver.model import cause as why
-from edriver.model.cause import Cause
+from edriver.model.cause import Cause, Halt
 from edriver.model.script_error import ScriptError
 from edriver.v1 import cause_pb2
 from edriver.wire.conversion import duration
@@ -28,14 +28,26 @@ def cause_message(cause: Cause, text: str = "") -> cause_pb2.Cause:
     return message
 
 
+def halt_message(halt: Halt | None) -> cause_pb2.Halt.ValueType:
+    """What keeps a process from running, as an agent reports it; None: nothing that is known."""
+    return cause_pb2.HALT_UNSPECIFIED if halt is None else cause_pb2.Halt.Value(f"HALT_{halt.name}")
+
+
+def halt_of(message: cause_pb2.Halt.ValueType) -> Halt | None:
+    """The same, back; None also for what only later releases know."""
+    return next((halt for halt in Halt if halt_message(halt) == message), None)
+
+
 def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
     match detail:
-        case why.Exit(code, reason, memory_limit, recorded):
+        case why.Exit(code, reason, memory_limit, recorded, place):
             message.code, message.detail = code, reason
-            if recorded is not None:
-                message.error = str(recorded)
+            if (error := recorded or place) is not None:
+                message.error = str(error)
             if memory_limit is not None:
                 message.memory_limit = memory_limit
+        case why.Mismatch(code, place):
+            message.code, message.error = code, "" if place is None else str(place)
         case why.MemoryKill(pid, memory_limit):
             message.detail = str(pid or "")
             if memory_limit is not None:
@@ -48,8 +60,11 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.detail = text
         case why.Duration(seconds) | why.Unanswered(seconds) | why.TimedOut(seconds):
             message.duration.CopyFrom(duration(seconds))
-        case why.Stall(phase, seconds):
-            message.phase = phase
+        case why.Silence(seconds, halt):
+            message.halt = halt_message(halt)
+            message.duration.CopyFrom(duration(seconds))
+        case why.Stall(phase, seconds, place):
+            message.phase, message.error = phase, "" if place is None else str(place)
             message.duration.CopyFrom(duration(seconds))
         case ScriptError() | why.RaisedByAll(error=ScriptError()) | why.RepeatedError(error=ScriptError()):
             message.error = str(detail if isinstance(detail, ScriptError) else detail.error)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Final
 
 from edriver.model import events
-from edriver.model.cause import AGENT_KNOWN
+from edriver.model.cause import AGENT_KNOWN, CauseKind
 from edriver.model.mode import CheckpointWay
+from edriver.model.script_error import crash_place, script_place
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2
 from edriver.wire.conversion import (
     epoch_seconds,
@@ -40,6 +42,7 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
                 waiting.steps_lost,
                 waiting.torn,
                 waiting.checkpoint_steps if waiting.HasField("checkpoint_steps") else None,
+                script_place(waiting.left_at),
             )
         case "boundary_reached":
             reached = report.boundary_reached
@@ -60,6 +63,9 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             passed = report.first_boundary_passed
             times = round_times_of(passed.times)
             return events.FirstBoundaryPassed(worker_id, round_id_of(passed.round_id), times, passed.digest)
+        case "state_digest":
+            state = report.state_digest
+            return events.StateDigest(worker_id, round_id_of(state.round_id), state.boundaries, state.digest)
         case "worker_stalled":
             stall = report.worker_stalled
             round_id = round_id_of(stall.round_id)
@@ -86,6 +92,12 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             return None
 
 
+_ABORT_CODES: Final = (-signal.SIGABRT, 128 + signal.SIGABRT)
+
+MISMATCH_MARK: Final = "op.preamble.length <= op.nbytes"
+"""In Gloo's last words when more data arrives than the collective that was called takes: that of another collective
+(gloo/transport/tcp/pair.cc). It is raised on a thread of Gloo's, which ends the process."""
+
 _EXIT_REASONS: Final = {cause_pb2.CauseKind.Value(f"CAUSE_KIND_{kind.name}"): kind for kind in AGENT_KNOWN}
 
 
@@ -98,11 +110,14 @@ def exit_of(exited: agent_pb2.WorkerExited) -> events.WorkerExited:
         epoch_seconds(exited.reap_time),
         _exit_reason(exited),
         _recorded_error(exited),
+        crash_place(exited.crash_stacks) if exited.crash_stacks else None,
     )
 
 
 def _exit_reason(exited: agent_pb2.WorkerExited) -> events.ExitReason | None:
     """What an agent knows of a worker's end beyond its exit code; None: nothing, or no such thing."""
+    if exited.code in _ABORT_CODES and MISMATCH_MARK in exited.tail:
+        return events.ExitReason(CauseKind.COLLECTIVES_DIFFER)
     cause = exited.cause
     kind = _EXIT_REASONS.get(cause.kind)
     if kind is None:

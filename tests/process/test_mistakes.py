@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -37,6 +38,61 @@ def test_uneven_steps_are_reported_with_the_ranks_that_are_done_and_that_wait(tm
             r"worker 1 \(rank 0, localhost:0\) is waiting in a collective after 5 steps)$"
         )
         assert message[1] in edriver("status").stdout
+
+
+def test_a_value_that_differs_between_ranks_only_after_the_first_step_is_named(tmp_path: Path) -> None:
+    with running(["-np", "3", "-H", "localhost:2,127.0.0.2:1", *MISTAKES], tmp_path, {"MISTAKE": "differs"}) as run:
+        assert run.end() == 0, run.text
+        said = run.line(
+            r"workers that hold the same version 1\.1:4 disagree about the state's 'best': (.*)\. The next change of "
+            r"members would end the run\. Attributes of the state must be equal on all ranks: keep values that differ "
+            r"out of it, or have all ranks take rank 0's \(from_rank_0=\)$"
+        )
+        assert re.fullmatch(
+            r"worker \d \(rank \d, \S+\) has best=\d\.5; worker \d \(rank \d, \S+\) has best=\d\.5", said[1]
+        )
+        assert run.text.count("disagree about") == 1
+
+
+def test_a_collective_that_one_rank_alone_waits_in_is_named_with_its_place(tmp_path: Path) -> None:
+    flags = ["-np", "3", "-H", "localhost:2,127.0.0.2:1", *MISTAKES]
+    with running(flags, tmp_path, {"MISTAKE": "barrier"}) as run:
+        said = run.line(
+            r"no step for \d+ s; all 3 are waiting for one another in collectives: rank 0 \(\S+\) at (\S+ \(train\)), "
+            r"rank 1 \(\S+\) at (\S+ \(log_loss\))\. All ranks have to call the same collectives in the same order"
+        )
+        assert (place_in_mistakes(said[1]), place_in_mistakes(said[2])) == (
+            'dist.all_reduce(torch.ones(1000 if MISTAKE == "other-size" else 1))',
+            "dist.barrier()",
+        )
+        assert said[0].partition(";")[2] in edriver("status").stdout
+
+
+def test_a_collective_of_another_size_that_one_rank_alone_calls_is_named_with_all_places(tmp_path: Path) -> None:
+    flags = ["-np", "3", "--min-np", "2", "-H", "localhost:2,127.0.0.2:1", *MISTAKES]
+    with running(flags, tmp_path, {"MISTAKE": "other-size"}) as run:
+        said = run.line(
+            r"worker \d+ \(rank 1, \S+\) was killed by SIGABRT: ranks called different collectives\. It called one at "
+            r"\S+/(mistakes.py:\d+), in log_loss, and received data of another; (.+)\. All ranks have to call the same "
+        )
+        assert place_in_mistakes(said[1]) == "dist.all_reduce(torch.ones(1))"
+        assert re.search(r"worker \d+ \(rank [02], \S+\) was at \S+mistakes.py:\d+, in train", said[2]), said[2]
+        assert run.end() == 0, run.text
+
+
+def test_a_collective_of_the_same_size_that_one_rank_alone_calls_ends_in_uneven_steps(tmp_path: Path) -> None:
+    with running(["-np", "3", "-H", "localhost:2,127.0.0.2:1", *MISTAKES], tmp_path, {"MISTAKE": "same-size"}) as run:
+        run.line(
+            r"uneven steps: worker \d+ \(rank 0, \S+\) and worker \d+ \(rank 2, \S+\) are done after 6 steps; "
+            r"worker \d+ \(rank 1, \S+\) is waiting in a collective after 5 steps$"
+        )
+
+
+def place_in_mistakes(place: str) -> str:
+    """The line of the script at mistakes.py:LINE."""
+    line = re.match(r"mistakes\.py:(\d+)\b", place)
+    assert line is not None, place
+    return (SCRIPTS / "mistakes.py").read_text().splitlines()[int(line[1]) - 1].strip()
 
 
 def test_a_run_without_a_step_says_so_in_its_last_line(tmp_path: Path) -> None:

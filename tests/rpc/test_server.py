@@ -12,8 +12,8 @@ from edriver.driver.agents import agent_service
 from edriver.driver.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
 from edriver.driver.feeds.inbound import InboundMessage
 from edriver.model import events
-from edriver.model.cause import AgentFault, AgentFaultKind
-from edriver.v1 import agent_pb2, notification_pb2
+from edriver.model.cause import AgentFault, AgentFaultKind, Halt
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2
 from edriver.v1.agent_pb2 import ConnectRequest
 from tests.rpc.served_driver import WELCOME, Driver, connect, ended, exited, read, secret_of, serve, start
 
@@ -46,10 +46,12 @@ def test_what_it_says_becomes_events() -> None:
         stream = await connect(made, 3, 4, 5)
         failed = notification_pb2.Report(worker_failed=notification_pb2.WorkerFailed(traceback="boom"))
         await stream.write(ConnectRequest(seq=1, worker_report=agent_pb2.WorkerReport(worker_id=4, report=failed)))
-        await stream.write(ConnectRequest(seq=2, lease_expired=agent_pb2.LeaseExpired(worker_id=5)))
+        await stream.write(
+            ConnectRequest(seq=2, lease_expired=agent_pb2.LeaseExpired(worker_id=5, halt=cause_pb2.HALT_STOPPED))
+        )
         await stream.write(exited(3))
         assert await made.event() == events.WorkerFailed(4, "boom")
-        assert await made.event() == events.LeaseExpired(5, lease=9.0)
+        assert await made.event() == events.LeaseExpired(5, lease=9.0, halt=Halt.STOPPED)
         assert await made.event() == events.WorkerExited(3, -9, "bye")
 
     serve(work)

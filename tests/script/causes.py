@@ -40,6 +40,8 @@ def _parts(cause: Cause) -> Iterator[str]:
             value = getattr(detail, field.name)
             if field.default is MISSING or value != field.default:
                 yield f"{field.name}={_value(value)}"
+    if cause.requester:
+        yield f"by {cause.requester}"
     if cause.preempted:
         yield "preempted"
 

@@ -9,18 +9,19 @@ One command a line:
     connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
     lost HOST [agent=N]: WHY         AgentLost
     silent HOST                      AgentSilent, for 5 s
-    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N]
+    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N] [left=FILE:LINE]
                                      WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
     saved W ... [round=R]            CheckpointSaved
     stepped W ... [round=R] [digest=TEXT]    FirstBoundaryPassed
+    digest W ... at B [round=R]: TEXT    StateDigest
     done W ... at B [round=R]        WorkerDone
     raised W [round=R]: TRACEBACK    CollectiveRaised
     unproven W [round=R]: REASON     PeerUnproven
     failed W [rejoins]: TRACEBACK    WorkerFailed
     ending W ...                     WorkerEnding
-    exited W ... with CODE[: TAIL]   WorkerExited
-    expired W ...                    LeaseExpired
+    exited W ... with CODE [differs=FILE:LINE][: TAIL]    WorkerExited; ranks called different collectives, it one there
+    expired W ... [halt=stopped]     LeaseExpired
     loaded W: DIGEST                 SourcesLoaded: script.py with this digest
     quiet W ...                      WorkerQuiet
     answered W ...                   WorkerAnswered
@@ -29,9 +30,9 @@ One command a line:
     stalled W in PHASE [round=R]: STACKS    WorkerStalled, after STALL seconds
     idle W [round=R] [for=10]        WorkerIdle, after so many seconds; for=0: it goes on
     blocked W ... at B [round=R] [for=3]    WorkerBlocked, after so many seconds; for=0: they go on
-    drain HOST [slot=N]: REASON      DrainRequested
+    drain HOST [slot=N] [by=WHO]: REASON    DrainRequested
     undrain HOST [slot=N]            UndrainRequested
-    resize N                         ResizeRequested
+    resize N [by=WHO]                ResizeRequested
     resumed N                        DriverResumed: it is number N
     stop: REASON                     StopRequested
     unusable: WHY                    SourceUnusable
@@ -47,11 +48,12 @@ from collections.abc import Callable, Iterator
 
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
-from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, Halt
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.mode import CheckpointWay, Mode
 from edriver.model.plan import RoundPlan
+from edriver.model.script_error import ScriptError
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
 from tests.script.rendering import render
@@ -81,6 +83,12 @@ class Words:
         where = self.names.index(preposition)
         (after,) = self.names[where + 1 :]
         return [int(name) for name in self.names[:where]], int(after)
+
+
+def _place(text: str) -> ScriptError:
+    """`train.py:14`."""
+    file, line = text.split(":")
+    return ScriptError("", file, int(line), "train")
 
 
 def parse_round_id(text: str) -> RoundId:
@@ -224,7 +232,8 @@ class Interpreter:
     def _do_drain(self, words: Words) -> Iterator[str]:
         (host,) = words.names
         slot = words.pairs.get("slot")
-        return self._tell(events.DrainRequested(host, None if slot is None else int(slot), words.text))
+        requester = words.pairs.get("by", "")
+        return self._tell(events.DrainRequested(host, None if slot is None else int(slot), words.text, requester))
 
     def _do_undrain(self, words: Words) -> Iterator[str]:
         (host,) = words.names
@@ -237,7 +246,7 @@ class Interpreter:
 
     def _do_resize(self, words: Words) -> Iterator[str]:
         (size,) = words.names
-        return self._tell(events.ResizeRequested(int(size)))
+        return self._tell(events.ResizeRequested(int(size), words.pairs.get("by", "")))
 
     # ---- workers ----------------------------------------------------------------------------------------------
 
@@ -255,6 +264,7 @@ class Interpreter:
             steps_lost=int(words.pairs.get("lost", 0)),
             torn=words.pairs.get("torn", ""),
             checkpoint=int(words.pairs["checkpoint"]) if "checkpoint" in words.pairs else None,
+            left_at=_place(words.pairs["left"]) if "left" in words.pairs else None,
         )
 
     def _do_boundary(self, words: Words) -> Iterator[str]:
@@ -273,6 +283,11 @@ class Interpreter:
             yield from self._tell(
                 events.FirstBoundaryPassed(int(name), self._round_id(words), {}, words.pairs.get("digest", ""))
             )
+
+    def _do_digest(self, words: Words) -> Iterator[str]:
+        workers, boundaries = words.numbers_and("at")
+        for worker_id in workers:
+            yield from self._tell(events.StateDigest(worker_id, self._round_id(words), boundaries, words.text))
 
     def _do_done(self, words: Words) -> Iterator[str]:
         workers, boundaries = words.numbers_and("at")
@@ -297,12 +312,16 @@ class Interpreter:
 
     def _do_exited(self, words: Words) -> Iterator[str]:
         workers, code = words.numbers_and("with")
+        differs = "differs" in words.pairs
         for worker_id in workers:
-            yield from self._tell(events.WorkerExited(worker_id, code, words.text))
+            reason = events.ExitReason(CauseKind.COLLECTIVES_DIFFER) if differs else None
+            place = _place(words.pairs["differs"]) if differs else None
+            yield from self._tell(events.WorkerExited(worker_id, code, words.text, reason=reason, place=place))
 
     def _do_expired(self, words: Words) -> Iterator[str]:
+        halt = Halt(words.pairs["halt"]) if "halt" in words.pairs else None
         for name in words.names:
-            yield from self._tell(events.LeaseExpired(int(name), LEASE))
+            yield from self._tell(events.LeaseExpired(int(name), LEASE, halt))
 
     def _do_loaded(self, words: Words) -> Iterator[str]:
         (name,) = words.names

@@ -225,6 +225,8 @@ class SimRounds:
                 yield from script.go_back(isinstance(step, effects.ReturnToBoundary))
             case effects.FirstBoundary():
                 self._report(RoundTimes(lambda: 0.0).first_boundary(self.participant.round_id, Copied()))
+            case effects.CompareState():
+                self._report(self.participant.compared(script.digest(committed=False)))
             case effects.Complain():
                 raise Exploded(script.swallow_at)
         return None

@@ -110,7 +110,7 @@ class Story:
 
     def lost(self, time: float, number: int, slot: int, text: str) -> None:
         gone = status_pb2.WorkerStatus(worker_id=number, host="a", slot=slot, state=GONE)
-        self.event(time, text, worker=gone, cause=cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_KILLED))
+        self.event(time, text, worker=gone, cause=cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_KILLED, worker_id=number))
 
     def host(self, time: float, name: str, slots: int, *obstacles: str) -> None:
         host = status_pb2.HostStatus(
@@ -122,13 +122,21 @@ class Story:
         )
         self.event(time, host=host)
 
-    def assigned(self, time: float, n: int, kind: Any, members: dict[int, int], lost: int = 0) -> None:
+    def assigned(
+        self,
+        time: float,
+        n: int,
+        kind: Any,
+        members: dict[int, int],
+        lost: int = 0,
+        cause: cause_pb2.Cause | None = None,
+    ) -> None:
         """Members: worker_id to slot."""
         before = self.reported.end_time if self.reported.HasField("end_time") else None
         self.reported = status_pb2.Round(
             round_id=rounds_pb2.RoundId(incarnation=1, n=n),
             kind=kind,
-            cause=cause_pb2.Cause(text=f"cause {n}"),
+            cause=cause or cause_pb2.Cause(text=f"cause {n}"),
             members=[status_pb2.Member(worker_id=worker, host="a", slot=slot) for worker, slot in members.items()],
             assign_time=timestamp(time),
             previous_end_time=before,
@@ -182,7 +190,7 @@ class Story:
         self.worker(120.5, 1, 0, WAITING)
         self.assigned(121.0, 2, FAILURE, {1: 0}, lost=20)
         self.under_way(122.0, **PHASES)
-        cause = cause_pb2.Cause(text="worker 2 has ended")
+        cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_ENDED, worker_id=2, text="worker 2 has ended")
         self.interrupted(119.5, 1.625, phases=phases_of(**PHASES), cause=cause, steps_lost=20, failed_rounds=1)
         self.lost(122.5, 2, 1, "worker 2 (rank 1, a:1) was killed by SIGKILL")
         self.worker(122.5, 3, 1, BOOTING)

@@ -10,10 +10,10 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from edriver.driver.observe.cause_text import cause_with_text
 from edriver.model import cause as why
-from edriver.model.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
+from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Halt, RoundEnd, WorkerName
 from edriver.model.script_error import ScriptError
 from edriver.v1 import cause_pb2
-from edriver.wire.causes import cause_message
+from edriver.wire.causes import cause_message, halt_message, halt_of
 from edriver.wire.conversion import duration
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
@@ -37,6 +37,16 @@ SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
             id="killed-after-an-error",
         ),
         pytest.param(
+            Cause(CauseKind.COLLECTIVES_DIFFER, NEW, detail=why.Mismatch(-6, ERROR._replace(kind=""), ())),
+            {"worker_id": 3, "host": "b", "slot": 0, "code": -6, "error": "train.py:17, in train"},
+            id="called-another-collective",
+        ),
+        pytest.param(
+            Cause(CauseKind.KILLED, NEW, detail=why.Exit(-11, place=ERROR._replace(kind=""))),
+            {"worker_id": 3, "host": "b", "slot": 0, "code": -11, "error": "train.py:17, in train"},
+            id="crashed-at-a-known-place",
+        ),
+        pytest.param(
             Cause(CauseKind.RAISED, NEW, detail=ERROR),
             {"worker_id": 3, "host": "b", "slot": 0, "error": "ValueError at train.py:17, in train"},
             id="raised-without-a-rank",
@@ -45,6 +55,31 @@ SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
             Cause(CauseKind.STALLED, FIRST, detail=why.Stall("eval", 9.0)),
             {"worker_id": 1, "rank": 0, "host": "a", "slot": 0, "phase": "eval", "duration": duration(9.0)},
             id="stalled",
+        ),
+        pytest.param(
+            Cause(CauseKind.STALLED, FIRST, detail=why.Stall("step", 9.0, ERROR._replace(kind=""))),
+            {
+                "worker_id": 1,
+                "rank": 0,
+                "host": "a",
+                "slot": 0,
+                "phase": "step",
+                "duration": duration(9.0),
+                "error": "train.py:17, in train",
+            },
+            id="stalled-at-a-known-place",
+        ),
+        pytest.param(
+            Cause(CauseKind.SILENT, FIRST, detail=why.Silence(9.0, Halt.TRACED)),
+            {
+                "worker_id": 1,
+                "rank": 0,
+                "host": "a",
+                "slot": 0,
+                "duration": duration(9.0),
+                "halt": cause_pb2.HALT_TRACED,
+            },
+            id="silent-for-a-known-reason",
         ),
         pytest.param(
             Cause(CauseKind.HOST_LOST, host="b", detail=SILENT),
@@ -100,3 +135,9 @@ def test_only_a_cause_that_stands_alone_has_a_text() -> None:
 )
 def test_what_the_end_of_a_round_counts_as(cause: Cause, end: RoundEnd) -> None:
     assert cause.round_end is end
+
+
+def test_what_keeps_a_process_from_running_is_the_same_after_the_way_to_the_driver() -> None:
+    known = [None, *Halt]
+    assert [halt_of(halt_message(halt)) for halt in known] == known
+    assert halt_of(99) is None  # type: ignore[arg-type]  # a later release's

@@ -11,7 +11,7 @@ import pytest
 from edriver.common.release import VERSION as VERSION_HERE
 from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text, doing_text, obstacle_messages
 from edriver.model import cause as why
-from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Detail, RoundEnd, WorkerName
+from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Detail, Halt, RoundEnd, WorkerName
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.wire.causes import cause_message
@@ -31,6 +31,9 @@ ENDED = why.AgentFault(AgentFaultKind.ENDED, "its agent exited")
 KILLED = Cause(CauseKind.KILLED, FIRST, detail=why.Exit(-9))
 SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
 DRAINED = Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(None, "it runs hot"))
+DRAINED_BY = Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(None, "maintenance"), requester="me@laptop")
+SLOT_DRAINED = Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(1, "SIGTERM"))
+FEWER_SLOTS = Cause(CauseKind.HOST_RESIZED, host="d", detail=why.Count(1))
 NO_ANSWER = Cause(CauseKind.DISCOVERY_FAILED, detail=why.ReportedText("exit code 1"))
 
 
@@ -59,6 +62,21 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     ),
     (CauseKind.NOT_STARTED, why.Exit(127, "no such file"), "could not be started: no such file"),
     (CauseKind.KILLED, why.Exit(-9), "was killed by SIGKILL"),
+    (
+        CauseKind.KILLED,
+        why.Exit(-11, place=PLACE),
+        "was killed by SIGSEGV, at train.py:31, in evaluate",
+    ),
+    (
+        CauseKind.COLLECTIVES_DIFFER,
+        why.Exit(-6),
+        "was killed by SIGABRT: ranks called different collectives. It called one, and received data of another",
+    ),
+    (
+        CauseKind.COLLECTIVES_DIFFER,
+        why.Mismatch(-6, PLACE, ((SECOND, PLACE._replace(line=40)), (FIRST, PLACE._replace(line=41)))),
+        f"was killed by SIGABRT: ranks called different collectives. It called one at train.py:31, in evaluate, and received data of another; {TWO} was at train.py:40, in evaluate, {ONE} was at train.py:41, in evaluate. All ranks have to call the same collectives in the same order (is one inside `if edriver.rank() == 0:`?)",
+    ),
     (CauseKind.OUT_OF_MEMORY, why.Exit(-9), "was killed by the kernel: out of memory"),
     (
         CauseKind.CHILD_OUT_OF_MEMORY,
@@ -88,6 +106,27 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.ENDED, None, "has ended"),
     (CauseKind.RAISED, ERROR, "raised an exception"),
     (CauseKind.RAISED, ScriptError("SystemExit", "", 0, ""), "called sys.exit before training was done"),
+    (
+        CauseKind.SILENT,
+        why.Silence(10.0, Halt.STOPPED),
+        "did not answer for 10 s: its process is stopped by a signal (SIGSTOP or Ctrl-Z)",
+    ),
+    (CauseKind.SILENT, why.Silence(10.0, Halt.TRACED), "did not answer for 10 s: its process is stopped by a debugger"),
+    (
+        CauseKind.SILENT,
+        why.Silence(10.0, Halt.FROZEN),
+        "did not answer for 10 s: its process is frozen with its cgroup (is its container paused?)",
+    ),
+    (
+        CauseKind.STALLED,
+        why.Stall("step", 31.0, PLACE),
+        "has made no progress for 31 s (step), at train.py:31, in evaluate",
+    ),
+    (
+        CauseKind.EXIT_OVERDUE,
+        why.Silence(30.0, Halt.STOPPED),
+        "did not exit after its script had ended: no sign of life for 30 s (--exit-timeout): its process is stopped by a signal (SIGSTOP or Ctrl-Z)",
+    ),
     (CauseKind.SILENT, why.Duration(5.0), "did not answer for 5 s"),
     (CauseKind.STALLED, why.Stall("step", 600.0), "has made no progress for 600 s (step)"),
     (CauseKind.STUCK, None, "hangs in a collective of the aborted round and cannot be freed"),
@@ -197,6 +236,29 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         ),
     ),
     (CauseKind.MEMBERS_CHANGE, why.Change(1, 2), "1 worker joined, 2 left"),
+    (CauseKind.MEMBERS_CHANGE, why.Change(1, 0, ("c",)), "1 worker joined on c, 0 left"),
+    (CauseKind.MEMBERS_CHANGE, why.Change(3, 0, ("c", "d", "e")), "3 workers joined on c, d and e, 0 left"),
+    (CauseKind.MEMBERS_CHANGE, why.Change(9, 0, ("c", "d"), 3), "9 workers joined on c, d and 3 more, 0 left"),
+    (
+        CauseKind.MEMBERS_CHANGE,
+        why.Change(0, 2, reasons=(DRAINED_BY, Cause(CauseKind.HOST_REMOVED, host="c"))),
+        "0 workers joined, 2 left: host b drained by me@laptop: maintenance; host c no longer named by discovery",
+    ),
+    (
+        CauseKind.MEMBERS_CHANGE,
+        why.Change(0, 3, reasons=(SLOT_DRAINED, FEWER_SLOTS), more_reasons=2),
+        "0 workers joined, 3 left: slot 1 of host b drained: SIGTERM; host d has 1 slot now; and 2 more",
+    ),
+    (
+        CauseKind.MEMBERS_CHANGE,
+        why.Change(0, 1, reasons=(Cause(CauseKind.RESIZED, detail=why.Count(3), requester="me@laptop"),)),
+        "0 workers joined, 1 left: resized to 3 by me@laptop",
+    ),
+    (
+        CauseKind.MEMBERS_CHANGE,
+        why.Change(1, 0, ("a",), reasons=(Cause(CauseKind.RESIZED, detail=why.Count(4)),)),
+        "1 worker joined on a, 0 left: resized to 4 by an operator",
+    ),
     (CauseKind.RUN_BEGAN, None, "the run began"),
     (
         CauseKind.ALL_DONE,
@@ -235,8 +297,8 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.STATES_DIFFER,
         why.Digests(VERSION, ((FIRST, "step=1 x=1"), (SECOND, "step=1 x=2"))),
         (
-            f"workers that hold the same version 1.2:30 disagree about the state's 'x': {ONE} has step=1 x=1; {TWO} has "
-            "step=1 x=2. Attributes of the state must be equal on all ranks: keep values that differ out of it, or "
+            f"workers that hold the same version 1.2:30 disagree about the state's 'x': {ONE} has x=1; {TWO} has "
+            "x=2. Attributes of the state must be equal on all ranks: keep values that differ out of it, or "
             "have all ranks take rank 0's (from_rank_0=)"
         ),
     ),
@@ -392,8 +454,8 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.ATTRIBUTES_DIFFER,
         why.Digests(VERSION, ((FIRST, "best=1.5 step=1"), (SECOND, "best=2.5 step=1"))),
         (
-            f"workers that hold the same version 1.2:30 disagree about the state's 'best': {ONE} has best=1.5 step=1; "
-            f"{TWO} has best=2.5 step=1. The next change of members would end the run. Attributes of the state must be "
+            f"workers that hold the same version 1.2:30 disagree about the state's 'best': {ONE} has best=1.5; "
+            f"{TWO} has best=2.5. The next change of members would end the run. Attributes of the state must be "
             "equal on all ranks: keep values that differ out of it, or have all ranks take rank 0's (from_rank_0=)"
         ),
     ),

@@ -166,7 +166,7 @@ def test_interruptions_and_recoveries() -> None:
     assert failure.plain() == {
         "number": 2,
         "kind": "failure",
-        "cause": "worker 2 has ended",
+        "cause": "worker 2 (rank 1, a:1) was killed by SIGKILL",  # which became known when it was over
         "start": 119.5,
         "seconds": 1.625,
         "round": "1.2",
@@ -212,6 +212,23 @@ def test_only_new_interruptions_are_sent() -> None:
     assert (parts["whole"], [each["number"] for each in parts["interruptions"]]) == (False, [3, 4])
     page.take(story.history)
     assert [each["start"] for each in page.interruptions] == [100.0, 119.5, 140.0, 150.0]
+
+
+def test_how_a_worker_ended_reaches_a_page_that_has_the_interruption_already() -> None:
+    story, page = Story(), Page()
+    story.assigned(110.0, 1, START, {1: 0, 2: 1})
+    ended = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_ENDED, worker_id=2, text="worker 2 has ended")
+    story.interrupted(119.5, 1.625, cause=ended)
+    story.assigned(121.0, 2, FAILURE, {1: 0}, cause=ended)
+    page.take(story.history)
+    assert [each["cause"] for each in (*page.interruptions, page.rounds["1.2"])] == ["worker 2 has ended"] * 2
+    story.lost(122.5, 3, 2, "worker 3 exited with code 1")
+    story.lost(122.5, 2, 1, "worker 2 was killed by SIGKILL")
+    story.lost(122.6, 2, 1, "worker 2 is told of again")
+    page.take(story.history)
+    assert [each["cause"] for each in (*page.interruptions, page.rounds["1.2"])] == [
+        "worker 2 was killed by SIGKILL"
+    ] * 2
 
 
 def test_the_longest_interruptions_of_a_long_run_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,15 @@ def looked(members: Sequence[MemberStanding], later: float = SETTLE_SECONDS + 0.
         ),
         ([member(0, WAITING), member(1, WAITING)], "all 2 are waiting for one another in collectives"),
         (
+            [member(0, WAITING), member(1, WAITING, place="train.py:44 (log)"), member(2, WAITING)],
+            (
+                "all 3 are waiting for one another in collectives: rank 0 (a:0) at train.py:40 (main), rank 1 (a:1) at "
+                "train.py:44 (log). All ranks have to call the same collectives in the same order (is one inside "
+                "`if edriver.rank() == 0:`?)"
+            ),
+        ),
+        ([member(0, WAITING), member(1, WAITING, place="")], "all 2 are waiting for one another in collectives"),
+        (
             [member(0, LOADING), member(1, LOADING)],
             (
                 "none is waiting for another: rank 0 (a:0), which is loading data at train.py:40 (main); "
@@ -112,6 +121,8 @@ def looked(members: Sequence[MemberStanding], later: float = SETTLE_SECONDS + 0.
         "stopped while it waited",
         "does not answer",
         "all wait",
+        "all wait in different collectives",
+        "all wait, and where is not known of one",
         "none waits",
         "many",
     ],

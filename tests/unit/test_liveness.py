@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from edriver.agent.health.listening import nothing_listens
-from edriver.agent.health.process_state import stands_still
+from edriver.agent.health.process_state import halt_of_process
 from edriver.agent.health.unresponsive import UnresponsiveWatch
 from edriver.common.lease import ProcessClock
+from edriver.model.cause import Halt
 from edriver.model.stall_limits import Phase
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import rounds_pb2
@@ -20,31 +21,33 @@ from edriver.wire.conversion import span_seconds
 
 
 @pytest.mark.parametrize(
-    ("state", "frozen", "still"),
+    ("state", "frozen", "halt"),
     [
-        pytest.param("R", 0, False, id="computes"),
-        pytest.param("S", 0, False, id="sleeps-in-a-call"),
-        pytest.param("D", 0, False, id="waits-for-a-disk"),
-        pytest.param("T", 0, True, id="stopped"),
-        pytest.param("t", 0, True, id="held-by-a-debugger"),
-        pytest.param("S", 1, True, id="in-a-frozen-container"),
+        pytest.param("R", 0, None, id="computes"),
+        pytest.param("S", 0, None, id="sleeps-in-a-call"),
+        pytest.param("D", 0, None, id="waits-for-a-disk"),
+        pytest.param("T", 0, Halt.STOPPED, id="stopped"),
+        pytest.param("t", 0, Halt.TRACED, id="held-by-a-debugger"),
+        pytest.param("S", 1, Halt.FROZEN, id="in-a-frozen-container"),
     ],
 )
-def test_a_process_stands_still_if_the_kernel_says_so(tmp_path: Path, state: str, frozen: int, still: bool) -> None:
+def test_the_kernel_says_what_keeps_a_process_from_running(
+    tmp_path: Path, state: str, frozen: int, halt: Halt | None
+) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7/stat").write_text(f"7 (a (T) name) {state} 1 7 7 0")
     (tmp_path / "7/cgroup").write_text("0::/job/7\n")
     (tmp_path / "cgroups/job/7").mkdir(parents=True)
     (tmp_path / "cgroups/job/7/cgroup.events").write_text(f"populated 1\nfrozen {frozen}\n")
-    assert stands_still(7, tmp_path, tmp_path / "cgroups") is still
+    assert halt_of_process(7, tmp_path, tmp_path / "cgroups") is halt
 
 
-def test_a_process_that_has_ended_does_not_stand_still(tmp_path: Path) -> None:
-    assert not stands_still(7, tmp_path, tmp_path)
+def test_nothing_keeps_a_process_from_running_that_has_ended(tmp_path: Path) -> None:
+    assert halt_of_process(7, tmp_path, tmp_path) is None
 
 
-def test_this_process_does_not_stand_still() -> None:
-    assert not stands_still(os.getpid())
+def test_nothing_keeps_this_process_from_running() -> None:
+    assert halt_of_process(os.getpid()) is None
 
 
 LIMITS = {"step": 20.0, "eval": 100.0, "save": 0.0}

@@ -50,6 +50,18 @@ def assignment(round_id: RoundId = FIRST) -> pb.Notice:
     return pb.Notice(assignment=pb.Assignment(round=shared, seat=seat))
 
 
+def comparing(size: int) -> list[int]:
+    """The ranks that compare their states in a round of this size."""
+    found = []
+    for rank in range(size):
+        participant = at(Stage.WAITING)
+        notice = assignment()
+        notice.assignment.round.size, notice.assignment.seat.rank = size, rank
+        participant.take(notice)
+        found += [rank] if participant.compares_at else []
+    return found
+
+
 LEAVE = pb.Notice(leave=pb.Leave())
 SKIP = pb.Notice(skip=pb.Skip(ordinal=1))
 
@@ -149,13 +161,13 @@ def test_notices_that_change_the_stage(stage: Stage, notice: pb.Notice, after: S
 
 
 def test_a_quiet_boundary_has_no_news() -> None:
-    participant = training(boundaries=1)  # the first one looks: Assignment was news
+    participant = training(boundaries=2)  # the first one looks: Assignment was news; the second one compares the state
     assert [participant.passed(committed=True) for _ in range(3)] == [False, False, False]
-    assert participant.boundaries == 4
+    assert participant.boundaries == 5
 
 
 def test_a_dropped_notice_is_looked_at_once() -> None:
-    participant = training(boundaries=1)
+    participant = training(boundaries=2)
     participant.take(abort(SECOND))
     assert participant.passed(committed=True)
     assert participant.verdict() is BoundaryVerdict.PASS
@@ -424,3 +436,9 @@ def test_what_a_worker_received_in_a_sync_is_its_commit() -> None:
 )
 def test_reports_name_their_round(report: Callable[[Participant], pb.Report], expected: pb.Report) -> None:
     assert report(training(boundaries=3)) == expected
+
+
+def test_of_many_members_some_compare_their_states() -> None:
+    assert [comparing(size) for size in (1, 2, 8)] == [[], [0, 1], [*range(8)]]
+    assert comparing(800) == [*range(0, 800, 100)]
+    assert max(len(comparing(size)) for size in range(1, 100)) < 16

@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from edriver.driver.core.membership import Membership
+from edriver.driver.journal.codec import Codec, Json, kinds_in
 from edriver.driver.journal.formats import FORMAT, OLDEST_FORMAT, JournalPart, upgraded
 from edriver.driver.journal.orders import OrderCheck
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.run import driver_state
+from edriver.model import cause as why
 from edriver.model import events
+from edriver.model.cause import Cause, CauseKind, WorkerName
 from edriver.model.ids import RoundId, Version
 from edriver.model.settings import Settings
 from tests.journal_story import SNAPSHOT_AT, Driver, story
@@ -22,6 +26,9 @@ from tests.recorded_journals import FOLDER, HEAD
 from tests.sim.scanning import check_indexes
 
 FORMATS = range(OLDEST_FORMAT, FORMAT + 1)
+
+NAME = WorkerName(2, "b", 1, 1)
+WRITTEN_NAME = {"WorkerName": {"worker_id": 2, "host": "b", "slot": 1, "rank": 1}}
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +77,49 @@ def test_a_driver_goes_on_from_a_recorded_journal(number: int, tmp_path: Path) -
     driver.take(events.UndrainRequested("b", None), 30.5)  # it goes on: the host is used again
     assert [order.partition(" ")[0] for order in driver.ordered] == ["StartAgent"]
     assert driver.registry.peer(4) is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "cause"),
+    [
+        pytest.param(
+            {"kind": {"CauseKind": "silent"}, "worker": WRITTEN_NAME, "detail": {"Duration": {"seconds": 5.0}}},
+            Cause(CauseKind.SILENT, NAME, detail=why.Duration(5.0)),
+            id="silence-before-its-reason-was-known",
+        ),
+        pytest.param(
+            {
+                "kind": {"CauseKind": "stalled"},
+                "worker": WRITTEN_NAME,
+                "detail": {"Stall": {"phase": "step", "seconds": 9}},
+            },
+            Cause(CauseKind.STALLED, NAME, detail=why.Stall("step", 9)),
+            id="stall-without-a-place",
+        ),
+        pytest.param(
+            {"kind": {"CauseKind": "members-change"}, "detail": {"Change": {"joined": 0, "left": 2}}},
+            Cause(CauseKind.MEMBERS_CHANGE, detail=why.Change(0, 2)),
+            id="change-without-reasons",
+        ),
+    ],
+)
+def test_details_of_causes_that_have_got_more_fields_since_are_read(written: Json, cause: Cause) -> None:
+    """Each is as format 6 has it from the releases before; what a core says of it has words."""
+    codec = Codec(kinds_in(Cause))
+    assert codec.decode({"Cause": written}) == cause
+    assert codec.decode(codec.encode(cause)) == cause
+    assert cause_text(cause)
+
+
+@pytest.mark.parametrize(
+    ("written", "event"),
+    [
+        ({"LeaseExpired": {"worker_id": 2, "lease": 5.0}}, events.LeaseExpired(2, 5.0)),
+        ({"ExitOverdue": {"worker_id": 2, "seconds": 30.0}}, events.ExitOverdue(2, 30.0)),
+    ],
+)
+def test_events_that_have_got_more_fields_since_are_read(written: Json, event: events.Event) -> None:
+    assert Codec(kinds_in(events.Event)).decode(written) == event
 
 
 @pytest.mark.parametrize("number", FORMATS)

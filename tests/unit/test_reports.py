@@ -9,8 +9,9 @@ from edriver.model import events
 from edriver.model.cause import AGENT_KNOWN, Cause, CauseKind, Exit, WorkerName
 from edriver.model.events import loss_of
 from edriver.model.ids import RoundId
+from edriver.model.script_error import ScriptError
 from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
-from edriver.v1.notification_pb2 import Report, StacksOnStderr, WorkerIdle, WorkerStalled
+from edriver.v1.notification_pb2 import Report, StacksOnStderr, WorkerIdle, WorkerStalled, WorkerWaiting
 from edriver.wire.conversion import duration
 from edriver.wire.reports import STACKS_ON_STDERR, event_of_report, exit_of
 
@@ -76,3 +77,32 @@ def test_a_stall_is_one_whatever_is_known_of_its_stacks(message: WorkerStalled, 
 def test_an_idle_script_is_no_stall(message: WorkerIdle, seconds: float) -> None:
     message.round_id.CopyFrom(ROUND)
     assert event_of_report(7, Report(worker_idle=message)) == events.WorkerIdle(7, RoundId(1, 3), seconds)
+
+
+GLOO = "what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 668 vs 4. Received"
+CRASH = 'Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  File "train.py", line 14 in log\n'
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "kind"),
+    [
+        pytest.param(-6, f"terminate called\n{GLOO}", CauseKind.COLLECTIVES_DIFFER, id="gloo-met-another-collective"),
+        pytest.param(134, GLOO, CauseKind.COLLECTIVES_DIFFER, id="in-a-shell"),
+        pytest.param(-6, "Assertion failed", CauseKind.KILLED, id="another-abort"),
+        pytest.param(-9, GLOO, CauseKind.KILLED, id="killed-after-it"),
+    ],
+)
+def test_a_process_that_ends_because_ranks_called_different_collectives(code: int, tail: str, kind: CauseKind) -> None:
+    message = agent_pb2.WorkerExited(worker_id=1, code=code, tail=tail, crash_stacks=CRASH)
+    place = ScriptError("", "train.py", 14, "log")
+    assert loss_of(exit_of(message), WORKER) == Cause(kind, WORKER, detail=Exit(code, place=place))
+
+
+def test_where_a_worker_was_when_it_left_a_round_is_a_line_of_its_script() -> None:
+    at = ['  File "/home/me/train.py", line 24, in train', "", "nonsense"]
+    found = [event_of_report(1, Report(worker_waiting=WorkerWaiting(left_at=line))) for line in at]
+    assert [event.left_at for event in found if isinstance(event, events.WorkerWaiting)] == [
+        ScriptError("", "/home/me/train.py", 24, "train"),
+        None,
+        None,
+    ]

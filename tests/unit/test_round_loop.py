@@ -53,12 +53,12 @@ class Worker:
     def take(self, **notice: Any) -> None:
         self.participant.take(pb.Notice(**notice))
 
-    def place(self, fallback_size: int = 0) -> None:
+    def place(self, fallback_size: int = 0, size: int = 1) -> None:
         """It is assigned to the next round."""
         self._n += 1
         seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="a", port=7001)
-        shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=1, store=store, fallback_size=fallback_size)
+        shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=size, store=store, fallback_size=fallback_size)
         self.take(assignment=pb.Assignment(round=shared, seat=seat))
 
     @property
@@ -68,9 +68,9 @@ class Worker:
     def abort(self) -> None:
         self.take(abort=pb.Abort(round_id=self.round_id, cause=cause_pb2.Cause(text="worker 2 died")))
 
-    def train(self, commits: int = 0, boundaries: int = 0) -> None:
+    def train(self, commits: int = 0, boundaries: int = 0, size: int = 1) -> None:
         """Go into the next round, and through so many boundaries, the first of them with a commit."""
-        self.place()
+        self.place(size=size)
         step: Any = self.step(None)
         while not isinstance(step, effects.Train):
             step = self.step(False if isinstance(step, effects.Sync) else None)
@@ -438,6 +438,18 @@ def test_the_first_boundary_of_a_round_is_reported() -> None:
     worker.train()
     assert [worker.boundary() for _ in range(3)] == [BoundaryVerdict.PASS] * 3
     assert worker.log == ["FirstBoundary"]
+
+
+def test_the_state_is_compared_at_ever_fewer_boundaries() -> None:
+    worker = entered()
+    worker.train(size=2)
+    compared = []
+    for boundary in range(1, 40):
+        worker.log.clear()
+        assert worker.boundary() is BoundaryVerdict.PASS
+        if "CompareState" in worker.log:
+            compared.append(boundary)
+    assert compared == [2, 4, 8, 16, 32]
 
 
 def test_a_boundary_waits_for_the_others_and_reports_it() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import textwrap
 import traceback
+from pathlib import Path
 
 import pytest
 
-from edriver.model.script_error import ScriptError, script_error
+from edriver.model.script_error import ScriptError, crash_place, script_error
 
 PLAIN = """\
 Traceback (most recent call last):
@@ -124,3 +128,40 @@ def test_a_real_one_is_read_as_python_prints_it() -> None:
 def test_in_words() -> None:
     assert str(script_error(CHAINED)) == "OSError at /home/me/train.py:7, in read"
     assert str(script_error("killed")) == "killed"
+
+
+CRASH = """Fatal Python error: Aborted
+
+Thread 0x00007f8af981d6c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+  File "/home/me/prefetch.py", line 4 in fill
+
+Current thread 0x00007f8afa2b6b80 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2810 in all_reduce
+  File "/home/me/my train.py", line 14 in log_loss
+  File "/home/me/my train.py", line 31 in train
+  File "/venv/lib/python3.11/site-packages/edriver/worker/rounds/script_call.py", line 60 in perform
+  File "/home/me/my train.py", line 40 in <module>
+
+"""
+
+
+def test_the_place_of_a_crash_is_that_of_the_training_thread() -> None:
+    assert crash_place(CRASH) == ScriptError("", "/home/me/my train.py", 14, "log_loss")
+    earlier = CRASH.replace("my train.py", "of a data loader's process.py")
+    assert crash_place(earlier + CRASH) == crash_place(CRASH)
+    assert crash_place("Fatal Python error: Aborted\n\n<no Python frame>\n") is crash_place("") is None
+
+
+def test_the_place_of_a_real_crash(tmp_path: Path) -> None:
+    script = tmp_path / "crashes.py"
+    script.write_text("""\
+import faulthandler, os, signal, threading
+faulthandler.enable()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+def dies():
+    os.kill(os.getpid(), signal.SIGABRT)
+dies()
+""")
+    done = subprocess.run([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, crash_place(done.stderr)) == (-signal.SIGABRT, ScriptError("", str(script), 5, "dies"))

@@ -11,12 +11,13 @@ from types import FrameType
 
 import pytest
 
+from edriver.model.script_error import ScriptError, script_place
 from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import pace_pb2
 from edriver.wire.conversion import span_seconds
 from edriver.worker.watch import training_looks
-from edriver.worker.watch.activity import activity_of, place_of
+from edriver.worker.watch.activity import activity_of, place_of, script_line
 from edriver.worker.watch.training_looks import LOOK_INTERVAL, TrainingLooks
 
 COLLECTIVE = "/site-packages/torch/distributed/distributed_c10d.py"
@@ -56,6 +57,13 @@ def test_what_it_does(files: list[str], asleep: bool, activity: int) -> None:
 
 def test_the_place_in_the_script() -> None:
     assert place_of(frame_of(SCRIPT, LOADER, threading.__file__)) == "train.py:2 (outer)"
+
+
+def test_the_line_of_the_script_at_which_an_exception_came_is_one_that_can_be_read_as_a_tracebacks() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        exec(compile("def log():\n    raise RuntimeError\n\nlog()", SCRIPT, "exec"))
+    assert script_place(script_line(raised.value)) == ScriptError("", SCRIPT, 2, "log")
+    assert script_line(RuntimeError()) == ""
     assert place_of(frame_of(SCRIPT, "/home/me/data.py")) == "data.py:2 (outer)"
 
 

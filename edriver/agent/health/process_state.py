@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from edriver.agent.cgroups import CGROUP_ROOT, cgroup_folders
+from edriver.model.cause import Halt
 from edriver.system.proc_stat import PROC_ROOT, STATE_FIELD, kernel_text, stat_fields
 
-STOPPED_STATES: Final = "Tt"
-"""Of proc(5), /proc/PID/stat: stopped by a signal, or by a debugger."""
+_STOPPED_STATES: Final = {"T": Halt.STOPPED, "t": Halt.TRACED}
+"""Of proc(5), /proc/PID/stat."""
 
 
-def stands_still(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) -> bool:
-    """Whether a process is stopped or frozen. One that has ended is not: its exit tells.
+def halt_of_process(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) -> Halt | None:
+    """What keeps a process from running; None: nothing does, or it has ended, which its exit tells.
 
     Args:
         pid: the process.
@@ -26,8 +27,8 @@ def stands_still(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) 
         cgroups: and cgroups(7), version 2.
     """
     with suppress(OSError, IndexError):
-        if stat_fields(proc / str(pid) / "stat")[STATE_FIELD] in STOPPED_STATES:
-            return True
+        if halt := _STOPPED_STATES.get(stat_fields(proc / str(pid) / "stat")[STATE_FIELD]):
+            return halt
         lowest = next(cgroup_folders(kernel_text(proc / str(pid) / "cgroup"), cgroups, ""), cgroups)
-        return "frozen 1" in kernel_text(lowest / "cgroup.events")
-    return False
+        return Halt.FROZEN if "frozen 1" in kernel_text(lowest / "cgroup.events") else None
+    return None

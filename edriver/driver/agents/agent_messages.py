@@ -11,6 +11,7 @@ from edriver.driver.agents.fault_log import FaultLog
 from edriver.driver.agents.registry import AgentPeer
 from edriver.model import events
 from edriver.v1 import agent_pb2
+from edriver.wire.causes import halt_of
 from edriver.wire.conversion import epoch_seconds, span_seconds
 from edriver.wire.reports import event_of_report, exit_of
 
@@ -102,11 +103,13 @@ class AgentMessages:
             case "worker_quiet":
                 return events.WorkerQuiet(message.worker_quiet.worker_id)
             case "lease_expired":
-                return events.LeaseExpired(message.lease_expired.worker_id, span_seconds(self._welcome.worker_lease))
+                expired, lease = message.lease_expired, span_seconds(self._welcome.worker_lease)
+                return events.LeaseExpired(expired.worker_id, lease, halt_of(expired.halt))
             case "worker_answered":
                 return events.WorkerAnswered(message.worker_answered.worker_id)
             case "exit_overdue":
-                return events.ExitOverdue(message.exit_overdue.worker_id, span_seconds(self._welcome.exit_timeout))
+                overdue, bound = message.exit_overdue, span_seconds(self._welcome.exit_timeout)
+                return events.ExitOverdue(overdue.worker_id, bound, halt_of(overdue.halt))
             case "worker_stacks_taken":
                 self._on_stacks(message.worker_stacks_taken)
                 return None

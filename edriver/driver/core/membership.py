@@ -183,6 +183,7 @@ class Membership:
         yield [Explain(cause) for cause in placement.quarantine.review(now)]
         yield rounds.look_for_uneven_steps(now)
         yield rounds.report_unequal()
+        yield rounds.report_mismatch()
         if rounds.current and rounds.current.finished:
             yield rounds.finish(rounds.current, now)
         elif rounds.current and not rounds.current.running:
@@ -263,6 +264,7 @@ class Membership:
                 events.BoundaryReached(worker_id, round_id)
                 | events.CheckpointSaved(worker_id, round_id)
                 | events.FirstBoundaryPassed(worker_id, round_id)
+                | events.StateDigest(worker_id, round_id)
                 | events.WorkerDone(worker_id, round_id)
                 | events.WorkerBlocked(worker_id, round_id)
                 | events.WorkerIdle(worker_id, round_id)
@@ -345,6 +347,8 @@ class Membership:
     def _take_offer(self, event: events.WorkerWaiting, worker: Worker, now: float) -> list[Action]:
         """A worker waits for a round."""
         rounds = self.rounds
+        if event.left_at is not None and rounds.current is not None and rounds.has_member(worker.worker_id):
+            rounds.current.note_left(worker.worker_id, event.left_at)
         actions = rounds.leave(worker, now)
         if not worker.live:  # in restart mode its round has been aborted by that, and its members are stopped
             return actions

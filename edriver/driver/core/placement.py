@@ -19,7 +19,7 @@ from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.roster import Roster
 from edriver.model import events
 from edriver.model.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
-from edriver.model.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
+from edriver.model.cause import AgentFault, Cause, CauseKind, Change, Count, DrainTarget, ReportedText
 from edriver.model.ids import RoundId
 from edriver.model.records import HostRecord, Worker, WorkerStep
 from edriver.model.settings import Settings
@@ -30,6 +30,9 @@ SPARE_HOSTS: Final = 64
 PLACEMENT_WINDOW: Final = 3.0
 """Seconds from the first agent's start within which workers are started in the order of discovery: for that long, a
 host waits for those before it."""
+
+MAX_REASONS: Final = 4
+"""The maximum number of hosts, and of reasons, that the cause of a change of members names."""
 
 MAX_TROUBLES: Final = 8
 """The maximum number of reasons in a cause: thousands of hosts may be out of reach. Each host's status has its reason.
@@ -82,6 +85,7 @@ class Placement:
         self._agents = 0
         self._workers = 0
         self._trouble: dict[str, Cause] = {}
+        self._drains: dict[tuple[str, int | None], Cause] = {}  # by host and slot; None: all of the host
         self.in_order_until: float | None = None
         self._seen: tuple[int, int, frozenset[str]] | None = None
         self._nothing_due_until = -math.inf
@@ -130,6 +134,7 @@ class Placement:
                 if not record.present:
                     roster.forget_host(record)
                     self._trouble.pop(record.name, None)
+                    self._forget_drains(record.name, None)
         return actions
 
     def _hosts_to_start(self, now: float) -> set[str]:
@@ -150,18 +155,21 @@ class Placement:
     def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
         """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""
         match wish:
-            case events.ResizeRequested(size):
-                self.sizes.resize(size)
+            case events.ResizeRequested(size, requester):
+                self.sizes.resize(size, requester)
             case events.DrainRequested(host, slot, reason, requester):
                 if record := self._roster.hosts.get(host):
                     self._roster.drain(record, slot, True)
+                    target = DrainTarget(slot, reason)
+                    drained = Cause(CauseKind.DRAINED, host=host, detail=target, requester=requester)
+                    self._drains.setdefault((host, slot), drained)
                     if slot is None:
-                        target = DrainTarget(None, reason)
-                        self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=target, requester=requester)
+                        self._trouble[host] = drained
             case events.UndrainRequested(host, slot):
                 if record := self._roster.hosts.get(host):
                     self._roster.drain(record, slot, False)
                     self._trouble.pop(host, None)
+                    self._forget_drains(host, slot)
 
     def dismiss(self, now: float) -> list[Action]:
         """Stop booting workers that are no longer needed, and terminate those that did not leave when ordered to.
@@ -298,6 +306,48 @@ class Placement:
             yield Cause(CauseKind.SLOTS_COOLING, host=record.name, detail=Count(cooling))
         elif record.drained and not record.drained_whole:
             yield Cause(CauseKind.SLOTS_DRAINED, host=record.name, detail=Count(len(record.drained)))
+
+    def change(self, members: set[int], wanted: set[int]) -> Change:
+        """What changes with a round's members, with its reasons as far as they are known.
+
+        Args:
+            members: the workers that are in the round.
+            wanted: those that are to be in the next one.
+        """
+        roster = self._roster
+        joined, left = sorted(wanted - members), sorted(members - wanted)
+        hosts = [*dict.fromkeys(roster.workers[worker_id].host for worker_id in joined)]
+        reasons = [*dict.fromkeys(filter(None, (self._why_without_place(roster.workers[w]) for w in left)))]
+        if (request := self.sizes.request_behind(len(members), len(wanted))) is not None:
+            reasons.append(request)
+        return Change(
+            len(joined),
+            len(left),
+            tuple(hosts[:MAX_REASONS]),
+            len(hosts[MAX_REASONS:]),
+            tuple(reasons[:MAX_REASONS]),
+            len(reasons[MAX_REASONS:]),
+        )
+
+    def _why_without_place(self, worker: Worker) -> Cause | None:
+        """Why a worker's place is no longer used; None: it is, as far as its host is concerned."""
+        host, roster = worker.host, self._roster
+        record = roster.hosts[host]
+        if not record.present:
+            return Cause(CauseKind.HOST_REMOVED, host=host)
+        if record.is_drained(worker.slot):
+            return self._drains.get((host, None)) or self._drains.get((host, worker.slot))
+        if worker.worker_id in roster.unplaced:
+            return Cause(CauseKind.HOST_RESIZED, host=host, detail=Count(record.slots))
+        return None
+
+    def _forget_drains(self, host: str, slot: int | None) -> None:
+        """A host's slot, or (None) all of the host, is no longer drained: neither is the host as a whole."""
+        self._drains = {
+            place: cause
+            for place, cause in self._drains.items()
+            if place[0] != host or (slot is not None and place[1] not in (None, slot))
+        }
 
     def deadlines(self, now: float) -> Iterator[float]:
         """When something may be due here."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, TypeAlias
 
 from edriver.driver.core.blocked_members import BlockedMembers, UnevenState
@@ -19,10 +20,17 @@ from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
 from edriver.model.transitions import next_state
 
+MAX_LEFT_AT: Final = 8
+"""Places in the script at which members were that are remembered."""
+
+MAX_COMPARED_BOUNDARIES: Final = 4
+"""Later boundaries at which members' digests are compared, at a time: members report them some steps apart at most."""
+
 Report: TypeAlias = (
     events.BoundaryReached
     | events.CheckpointSaved
     | events.FirstBoundaryPassed
+    | events.StateDigest
     | events.WorkerDone
     | events.WorkerBlocked
     | events.WorkerIdle
@@ -179,9 +187,11 @@ class Round:
         under_way: the members that have passed a boundary.
         digests: the digests of the state at the members' first boundary, each with the member that reported it first;
             there should be only one.
+        later_digests: the same at the latest of the later boundaries at which members report them.
         entered_next: whether a member has since entered the script's next `run`.
         before_first: the members not yet seen to be under way; may include some that are, or are no longer members.
         ranks: the ranks of all current and former members, by worker_id.
+        left_at: where in the script members were when they left it for the loss of a peer, each place with one of them.
     """
 
     plan: RoundPlan
@@ -191,6 +201,7 @@ class Round:
     state: RoundState = RoundState.RUNNING
     under_way: set[int] = field(default_factory=set)
     digests: dict[str, int] = field(default_factory=dict)
+    later_digests: dict[int, dict[str, int]] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
     completed: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
@@ -207,6 +218,7 @@ class Round:
     unproven_since: float | None = None
     rejoin_deadline: float | None = None
     entered_next: bool = False
+    left_at: dict[ScriptError, int] = field(default_factory=dict)
     before_first: set[int] = field(init=False)
     ranks: dict[int, int] = field(init=False)
 
@@ -291,6 +303,11 @@ class Round:
         """A member waits for its next round."""
         self._remove(worker_id)
         self.blocked.waits_from = now
+
+    def note_left(self, worker_id: int, place: ScriptError) -> None:
+        """Where in the script a member was when it left the round for the loss of a peer."""
+        if len(self.left_at) < MAX_LEFT_AT:
+            self.left_at.setdefault(place, worker_id)
 
     def complete(self, worker_id: int, now: float) -> None:
         """A member's process has ended well while others continue; in restart mode."""
@@ -395,6 +412,10 @@ class Round:
                 self.under_way.add(worker_id)
                 if digest:
                     self.digests.setdefault(digest, worker_id)
+            case events.StateDigest(worker_id, _, boundaries, digest):
+                self.later_digests.setdefault(boundaries, {}).setdefault(digest, worker_id)
+                if len(self.later_digests) > MAX_COMPARED_BOUNDARIES:
+                    del self.later_digests[min(self.later_digests)]
             case events.WorkerDone(worker_id, _, boundaries):
                 self.done[worker_id], self.blocked.waits_from = boundaries, now
                 if self.interrupt:  # it will pass no further boundary, and answers no further notice
@@ -450,12 +471,18 @@ class Round:
 
     @property
     def unequal(self) -> Cause | None:
-        """What the members' states differ in at their first boundary; None: nothing."""
-        if len(self.digests) < 2:
+        """What the members' states differ in at their first boundary, or at a later one; None: nothing."""
+        compared = chain([(1, self.digests)], self.later_digests.items())
+        boundaries, digests = next((found for found in compared if len(found[1]) > 1), (0, {}))
+        if not digests:
             return None
-        version = Version(self.plan.round_id, 1)
-        found = Digests(version, tuple((self.name(worker), digest) for digest, worker in self.digests.items()))
-        return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=found)
+        named = tuple((self.name(worker), digest) for digest, worker in digests.items())
+        return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=Digests(Version(self.plan.round_id, boundaries), named))
+
+    @property
+    def places_left(self) -> tuple[tuple[WorkerName, ScriptError], ...]:
+        """Where members were when they left it for the loss of a peer, each place with one of them."""
+        return tuple((self.name(worker_id), place) for place, worker_id in self.left_at.items())
 
     def unanswered(self, interrupt: Interrupt, bound: float) -> Cause:
         """The cause of its end, if members have not answered within this many seconds."""

@@ -47,7 +47,7 @@ from edriver.model.actions import (
     StopAt,
     StopWorker,
 )
-from edriver.model.cause import Cause, CausedBy, CauseKind, Change, ReportedText, TimedOut
+from edriver.model.cause import Cause, CausedBy, CauseKind, Exit, Mismatch, ReportedText, TimedOut, WorkerName
 from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId
 from edriver.model.mode import CheckpointWay
@@ -100,6 +100,8 @@ class RoundControl:
     _formed: int = 0
     _explained_losses: set[str] = field(default_factory=set)
     _reported_unequal: bool = False
+    _mismatch: Cause | None = None
+    _places_before: tuple[tuple[WorkerName, ScriptError], ...] = ()
     _reported: Cause | None = None
     _reported_trouble: Cause | None = None
 
@@ -331,11 +333,31 @@ class RoundControl:
         return self.give_up(again) if again else self.abort(found.cause, now)
 
     def report_unequal(self) -> list[Action]:
-        """Say, once in a run, that members differ at their first boundary."""
+        """Say, once in a run, that members' states differ."""
         if self._reported_unequal or self.current is None or (unequal := self.current.unequal) is None:
             return []
         self._reported_unequal = True
         return [Explain(unequal)]
+
+    def note_mismatch(self, cause: Cause) -> None:
+        """A worker has ended because ranks called different collectives."""
+        self._mismatch = cause
+
+    def report_mismatch(self) -> list[Action]:
+        """Report which collectives ranks called, once the other members of that round have said where they were."""
+        cause, current = self._mismatch, self.current
+        if cause is None or cause.worker is None or current is None or not isinstance(cause.detail, Exit):
+            return []
+        in_current = current.had(cause.worker.worker_id)
+        if in_current and current.members:
+            return []
+        self._mismatch = None
+        others = current.places_left if in_current else self._places_before
+        if not others:
+            return []
+        explained = replace(cause, detail=Mismatch(cause.detail.code, cause.detail.place, others))
+        self.failures.explain(explained)
+        return [Explain(explained)]
 
     def run(self, current: Round, now: float) -> list[Action]:
         """Finish a round whose members are all done; interrupt it when other members are wanted.
@@ -411,8 +433,7 @@ class RoundControl:
 
     def _change_of(self, members: set[int], wanted: set[int]) -> Cause:
         preempted = any(not self.roster.keeps(self.roster.workers[w]) for w in members - wanted)
-        change = Change(joined=len(wanted - members), left=len(members - wanted))
-        return Cause(CauseKind.MEMBERS_CHANGE, detail=change, preempted=preempted)
+        return Cause(CauseKind.MEMBERS_CHANGE, detail=self.placement.change(members, wanted), preempted=preempted)
 
     # ---- rejoining and finishing -----------------------------------------------------------------------------
 
@@ -580,9 +601,11 @@ class RoundControl:
         looks_after = plan.round_id if self.completed is not None else None
         for seat in plan.seats:
             self.roster.seat(self.roster.workers[seat.worker_id], seat.rank, looks_after)
+        self._places_before = before.places_left if before else ()
         self.current = Round(plan, set(plan.workers), now + settings.newcomer_delay, now + settings.resize_pause)
         self.idle_since = None
         self.failures.round_formed()
+        sizes.note_size(len(plan.seats))
         self.activity = self.current.runs
         return plan
 

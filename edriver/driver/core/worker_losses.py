@@ -85,6 +85,8 @@ class WorkerLosses:
     def exited(self, worker: Worker, event: events.WorkerExited, now: float) -> list[Action]:
         """A worker's process has ended: after its function had returned, as it should, or lost."""
         cause = loss_of(event, worker.name)
+        if cause.kind is CauseKind.COLLECTIVES_DIFFER:
+            self.rounds.note_mismatch(cause)
         if worker.unexplained:
             self.roster.await_exit_code(worker, False)
             if worker.stop_at is None:  # else this run stopped a command that still ran after its training process

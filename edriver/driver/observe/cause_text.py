@@ -13,9 +13,10 @@ from typing import Final
 
 from edriver.common.release import VERSION
 from edriver.model import cause as why
-from edriver.model.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
+from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Halt, RoundEnd, WorkerName
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
+from edriver.text.pace_text import SAME_COLLECTIVES
 from edriver.text.phrases import count_text, exit_text
 from edriver.v1 import cause_pb2
 from edriver.wire.causes import cause_message
@@ -34,8 +35,15 @@ _EQUAL_ADVICE: Final = (
 _MODES: Final = "_modes"
 """Under this name a digest has, as its last part, the modes that a worker computes in."""
 
-_ABOUT_MODES: Final = re.compile(rf" ?\b{_MODES}=.*$")
 
+_EXIT_OVERDUE: Final = "did not exit after its script had ended: no sign of life"
+
+_HALTS: Final = {
+    Halt.STOPPED: "its process is stopped by a signal (SIGSTOP or Ctrl-Z)",
+    Halt.TRACED: "its process is stopped by a debugger",
+    Halt.FROZEN: "its process is frozen with its cgroup (is its container paused?)",
+}
+"""What keeps a process from running."""
 
 _ANNOUNCE_ADVICE: Final = (
     'Announce an evaluation, a download or the like by `with edriver.phase("eval"):`; --stall-timeout sets how '
@@ -110,6 +118,13 @@ def worker_words(cause: Cause) -> str:
     match cause.kind, cause.detail:
         case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code, recorded=ScriptError() as error)):
             return f"{exit_text(code)} after it had recorded {error}"
+        case CauseKind.KILLED, why.Exit(code, place=ScriptError() as place):
+            return f"{exit_text(code)}, at {place}"
+        case CauseKind.COLLECTIVES_DIFFER, why.Exit(code, place=place):
+            return _mismatch_text(code, place)
+        case CauseKind.COLLECTIVES_DIFFER, why.Mismatch(code, place, others):
+            where = ", ".join(f"{worker_text(worker)} was at {at}" for worker, at in others)
+            return f"{_mismatch_text(code, place)}; {where}. {SAME_COLLECTIVES}"
         case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code)):
             hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
             return exit_text(code) + (hint if code == 0 else "")
@@ -133,12 +148,16 @@ def worker_words(cause: Cause) -> str:
             return "called sys.exit before training was done" if left else "raised an exception"
         case CauseKind.SILENT, why.Duration(seconds):
             return f"did not answer for {seconds:g} s"
-        case CauseKind.STALLED, why.Stall(phase, seconds):
-            return f"has made no progress for {seconds:.0f} s ({phase})"
+        case CauseKind.SILENT, why.Silence(seconds, halt):
+            return f"did not answer for {seconds:g} s: {_HALTS[halt]}"
+        case CauseKind.STALLED, why.Stall(phase, seconds, place):
+            return f"has made no progress for {seconds:.0f} s ({phase})" + (f", at {place}" if place else "")
         case CauseKind.STUCK, None:
             return "hangs in a collective of the aborted round and cannot be freed"
         case CauseKind.EXIT_OVERDUE, why.Duration(seconds):
-            return f"did not exit after its script had ended: no sign of life for {seconds:g} s (--exit-timeout)"
+            return f"{_EXIT_OVERDUE} for {seconds:g} s (--exit-timeout)"
+        case CauseKind.EXIT_OVERDUE, why.Silence(seconds, halt):
+            return f"{_EXIT_OVERDUE} for {seconds:g} s (--exit-timeout): {_HALTS[halt]}"
         case CauseKind.NEVER_TRAINED, None:
             return (
                 "has not completed a step, and collectives fail in each round with it (a bad link to its host, or "
@@ -151,6 +170,11 @@ def worker_words(cause: Cause) -> str:
         case CauseKind.LEFT_ROUND, None:
             return "left the round on its own"
     return ""
+
+
+def _mismatch_text(code: int, place: ScriptError | None) -> str:
+    where = f" at {place}" if place else ""
+    return f"{exit_text(code)}: ranks called different collectives. It called one{where}, and received data of another"
 
 
 def _limit_text(limit: int | None) -> str:
@@ -243,8 +267,8 @@ def _end_of_round(cause: Cause) -> str:
             return "some ranks passed more boundaries than others (uneven data loaders?)"
         case CauseKind.UNEVEN_STEPS, why.UnevenSteps() as steps, None:
             return _uneven_text(steps)
-        case CauseKind.MEMBERS_CHANGE, why.Change(joined, left), None:
-            return f"{count_text(joined, 'worker')} joined, {left} left"
+        case CauseKind.MEMBERS_CHANGE, why.Change() as change, None:
+            return _change_text(change)
         case CauseKind.RESIZE_FAILED, why.FailedResize(size, before, failure), WorkerName():
             return (
                 f"the first round of {count_text(size, 'worker')} failed, where {before} have trained: "
@@ -383,7 +407,7 @@ def _waits_for(cause: Cause) -> str:
 def _disagreement_text(found: why.Digests) -> str:
     differing = _differing([digest for _, digest in found.digests])
     values = "; ".join(
-        f"{worker_text(worker)} has {digest if _MODES in differing else _ABOUT_MODES.sub('', digest)}"
+        f"{worker_text(worker)} has {' '.join(_values(digest, differing)) or 'none'}"
         for worker, digest in found.digests
     )
     what = ", ".join(map(repr, differing)) or "attributes"
@@ -398,6 +422,12 @@ def _modes_text(found: why.Digests) -> str:
         f"workers compute in different modes at version {found.version}: {modes}. They train differently: set the same "
         "modes on all workers. A worker that joins takes rank 0's"
     )
+
+
+def _values(digest: str, names: Sequence[str]) -> list[str]:
+    """What a digest says of these attributes; all of it if there are no names, as of digests that were too long."""
+    parts = _parts(digest)
+    return [f"{name}={parts[name]}" for name in names if name in parts] if names else [digest]
 
 
 def _parts(digest: str) -> dict[str, str]:
@@ -429,6 +459,29 @@ def _request_text(cause: Cause, reason: str = "") -> str:
 
 def _in_brackets(troubles: Sequence[Cause]) -> str:
     return f" ({'; '.join(map(cause_text, troubles))})" if troubles else ""
+
+
+def _change_text(change: why.Change) -> str:
+    hosts = [*change.hosts, *([f"{change.more_hosts} more"] if change.more_hosts else [])]
+    where = f" on {' and '.join(filter(None, [', '.join(hosts[:-1]), hosts[-1]]))}" if hosts else ""
+    text = f"{count_text(change.joined, 'worker')} joined{where}, {change.left} left"
+    reasons = [*map(_reason_text, change.reasons)]
+    if change.more_reasons:
+        reasons.append(f"and {change.more_reasons} more")
+    return f"{text}: {'; '.join(reasons)}" if reasons else text
+
+
+def _reason_text(cause: Cause) -> str:
+    """Why members of a round change: `host b drained by me@laptop: maintenance`."""
+    by = f" by {cause.requester}" if cause.requester else ""
+    match cause.kind, cause.detail:
+        case CauseKind.DRAINED, why.DrainTarget(_, reason):
+            return f"{_place_of(cause)} drained{by}{f': {reason}' if reason else ''}"
+        case CauseKind.RESIZED, why.Count(count):
+            return f"resized to {count}{by or ' by an operator'}"
+        case CauseKind.HOST_REMOVED, None:
+            return f"host {cause.host} no longer named by discovery"
+    return cause_text(cause)
 
 
 def _names(workers: Iterable[WorkerName]) -> str:

@@ -209,6 +209,8 @@ class EventHistory:
             case events.WorkerExited(worker_id, code, _, reaped):
                 if code:
                     self._timeline.process_ended(worker_id, reaped)
+                if loss is not None:
+                    self._timeline.explain(loss)
                 self.tracker.gone(worker_id)
                 yield from self._worker(worker_id, loss)
             case events.FirstBoundaryPassed():

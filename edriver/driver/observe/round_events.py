@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -12,9 +13,9 @@ from edriver.driver.observe.cause_text import cause_with_text
 from edriver.driver.observe.open_interruption import Opening
 from edriver.driver.observe.recovery_phases import recovery_phases
 from edriver.model import events
-from edriver.model.cause import Cause, CauseKind, RoundEnd
+from edriver.model.cause import Cause, CauseKind, RoundEnd, explained
 from edriver.model.plan import RoundPlan
-from edriver.v1 import status_pb2
+from edriver.v1 import cause_pb2, status_pb2
 from edriver.wire.causes import cause_message
 from edriver.wire.conversion import duration, epoch_seconds, round_id_message, round_times_message, timestamp
 
@@ -94,6 +95,15 @@ class RoundEvents:
     def detected(self) -> float | None:
         """When the death that ended the latest round was noticed; None if no death ended it."""
         return self._detected
+
+    def explain(self, end: Cause) -> None:
+        """Why a worker's process has ended is known now."""
+        self._cause = explained(self._cause, end)
+        cause = self.latest[-1].cause if self.latest else None
+        if cause is None or end.worker is None or cause.kind != cause_pb2.CAUSE_KIND_ENDED:
+            return
+        if cause.worker_id == end.worker.worker_id:
+            cause.CopyFrom(cause_with_text(replace(end, preempted=cause.preempted)))
 
     def assigned(self, plan: RoundPlan, steps_lost: int, text: str, now: float) -> status_pb2.Event:
         """A round is assigned."""

@@ -30,7 +30,7 @@ from typing import Final
 
 from edriver.driver.observe.open_interruption import KINDS, Opening, OpenInterruption
 from edriver.driver.observe.round_time import RoundEnding, RoundTime
-from edriver.model.cause import Cause, RoundEnd
+from edriver.model.cause import Cause, RoundEnd, explained
 from edriver.model.ids import RoundId
 from edriver.model.stall_limits import excess
 from edriver.text.time_spent import TIME_KINDS
@@ -147,6 +147,13 @@ class TimeLedger:
         unfinished = self._open
         if unfinished is not None and unfinished.opening.ended is not None and unfinished.opening.noticed is None:
             unfinished.opening = unfinished.opening._replace(noticed=min(when, unfinished.opening.ended))
+
+    def explain(self, end: Cause) -> None:
+        """Why a worker's process has ended is known now: the interruption may have begun by that."""
+        if self._round is not None and self._round.ending is not None and self._round.ending.cause is not None:
+            self._round.ending = self._round.ending._replace(cause=explained(self._round.ending.cause, end))
+        if self._open is not None and self._open.cause is not None:
+            self._open.cause = explained(self._open.cause, end)
 
     def waits(self, waiting: bool, now: float) -> None:
         """Whether the run waits for hosts or workers that a round needs."""

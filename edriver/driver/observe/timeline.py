@@ -47,6 +47,11 @@ class Timeline:
         if self.rounds.detected is not None:
             self.ledger.noticed(self.rounds.detected)
 
+    def explain(self, end: Cause) -> None:
+        """Why a worker's process has ended is known now: its round may have ended by that before."""
+        self.rounds.explain(end)
+        self.ledger.explain(end)
+
     def first_step(self, event: events.FirstBoundaryPassed, now: float) -> Iterator[status_pb2.Event]:
         """A member has passed its first boundary."""
         for entry in self.rounds.first_step(event, self.ledger.opening, now):

@@ -159,6 +159,11 @@ class FirstBoundary:
 
 
 @dataclass(frozen=True, slots=True)
+class CompareState:
+    """Report what is small in the state, to be compared with that of other members at this boundary."""
+
+
+@dataclass(frozen=True, slots=True)
 class Complain:
     """Report that the script continued in a round that is over, and raise that."""
 
@@ -184,7 +189,7 @@ OfScript = (
 )
 """What concerns the script's function or its state."""
 
-OfWorker = Build | Settle | Stopped | Describe | FirstBoundary | Complain
+OfWorker = Build | Settle | Stopped | Describe | FirstBoundary | CompareState | Complain
 """What concerns the worker around them."""
 
 Effect = WaitForChange | Say | Forget | OfScript | OfWorker

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Final
 
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.model.plan import Assignment
@@ -37,6 +37,9 @@ from edriver.wire.conversion import (
 )
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
+
+COMPARED_MEMBERS: Final = 8
+"""About so many members of a round compare their states at its later boundaries: the 2nd, the 4th, the 8th, ..."""
 
 
 class Stage(enum.Enum):
@@ -84,6 +87,7 @@ class Participant:
         finds_newest_checkpoint: whether the driver has asked for the newest checkpoint since the last report on it.
         driver_gone: whether the run has lost its driver for good.
         writes_last: whether this worker then writes a checkpoint before it exits.
+        compares_at: the boundary of this round at which it next reports its state's digest; 0: it is not to.
     """
 
     def __init__(self) -> None:
@@ -100,6 +104,7 @@ class Participant:
         self.finds_newest_checkpoint = False
         self.driver_gone = False
         self.writes_last = False
+        self.compares_at = 0
         self._waiting = b""  # serialized, so that all attributes are immutable: tests compare and hash them
         self._brought = NO_VERSION
         self._carried = 0
@@ -191,6 +196,9 @@ class Participant:
         self.abort_cause = None
         self.must_leave = False
         self._number, self._reported, self._stop_at = 0, None, None
+        # Of thousands of members some are enough, of all hosts: what is not equal on all ranks differs among these.
+        compares = assignment.size > 1 and assignment.rank % max(1, assignment.size // COMPARED_MEMBERS) == 0
+        self.compares_at = 2 if compares else 0
         self.stage = Stage.ASSIGNED
 
     def _is_ours(self, message: rounds_pb2.RoundId) -> bool:
@@ -252,7 +260,7 @@ class Participant:
         self.news_seen = -1  # the round's first boundary is news, to the driver
 
     def passed(self, committed: bool) -> bool:
-        """Count a boundary; returns whether there is news, in which case `verdict` decides.
+        """Count a boundary; returns whether `RoundLoop.boundary` has to decide: there is news, or states are compared.
 
         Args:
             committed: whether a copy of the state was made for it.
@@ -260,7 +268,7 @@ class Participant:
         self.boundaries += 1
         if committed:
             self.committed = Version(self.round_id, self.boundaries)
-        return self.news != self.news_seen
+        return self.news != self.news_seen or self.boundaries == self.compares_at
 
     def verdict(self) -> BoundaryVerdict:
         """What to do at the boundary that was just counted."""
@@ -290,6 +298,11 @@ class Participant:
         return pb.Report(
             worker_done=pb.WorkerDone(round_id=round_id_message(self.round_id), boundaries=self.boundaries)
         )
+
+    def compared(self, digest: str) -> pb.Report:
+        """What is small in the state at the boundary just passed: returns the report to the driver."""
+        round_id = round_id_message(self.round_id)
+        return pb.Report(state_digest=pb.StateDigest(round_id=round_id, boundaries=self.boundaries, digest=digest))
 
     def blocked(self, seconds: float) -> pb.Report:
         """The training thread stands still in a collective, or (0 seconds) continues: returns the report to the
@@ -367,6 +380,9 @@ class RoundLoop:
         participant = self._participant
         if participant.boundaries == 1:
             yield effects.FirstBoundary()
+        elif participant.boundaries == participant.compares_at:
+            participant.compares_at *= 2
+            yield effects.CompareState()
         while (verdict := participant.verdict()) is BoundaryVerdict.WAIT:
             yield effects.WaitForChange(for_verdict=True)
         if verdict is BoundaryVerdict.SWALLOWED:

@@ -12,6 +12,7 @@ from edriver.checkpoints.ownership import release_at_exit
 from edriver.common.lease import Lease
 from edriver.model.plan import NO_ASSIGNMENT, Assignment
 from edriver.model.stall_limits import Phase
+from edriver.text.wire_text import wire_text
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.context import WorkerContext
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError, UnprovenPeerError
@@ -24,6 +25,7 @@ from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall
 from edriver.worker.state.digests import with_modes
+from edriver.worker.watch.activity import script_line
 from edriver.worker.watch.forked import CreatorProcess
 from edriver.worker.watch.script_location import calling_location
 from edriver.worker.watch.traceback_text import traceback_text
@@ -80,6 +82,7 @@ class TrainingThread:
         self._agent_silence = AgentSilence(lambda: server.last_word)
         self._owner = CreatorProcess()
         self._raised_at = "?"
+        self._left_at = ""
 
     def enter(self, call: ScriptCall[Any]) -> None:
         """Enter the script's next `run` call."""
@@ -170,6 +173,7 @@ class TrainingThread:
                     case effects.Say(report):
                         if report.HasField("worker_waiting"):
                             self._times.mark("waiting")
+                            report.worker_waiting.left_at, self._left_at = self._left_at, ""
                         self._report(report)
                     case _:
                         return step
@@ -188,6 +192,7 @@ class TrainingThread:
                     logger.warning("failed in the first round of %d workers", size, exc_info=error)
                 if loss:
                     logger.info("a peer is lost: %s", error or self._participant.abort_cause)
+                    self._left_at = "" if error is None else wire_text(script_line(error))
             case effects.Describe():
                 assert error is not None, "it has been raised"
                 return str(error) if isinstance(error, UnprovenPeerError) else traceback_text(error)
@@ -198,6 +203,10 @@ class TrainingThread:
                 state.first_boundary()
                 digest = with_modes(state.digest(committed=False), state.computes_in.text())
                 self._report(self._times.first_boundary(self._participant.round_id, state.copied, digest))
+            case effects.CompareState():
+                assert self._watch.state is not None, "a boundary of a state that is bound"
+                if digest := self._watch.state.digest(committed=False):
+                    self._server.report(self._participant.compared(digest))
             case effects.Complain(how):
                 self._complain(how)
         return None

@@ -72,3 +72,17 @@ def place_of(frame: FrameType) -> str:
         if _is_script(code.co_filename):
             return f"{Path(code.co_filename).name}:{at.f_lineno} ({code.co_name})"[:MAX_PLACE_LENGTH]
     return ""
+
+
+def script_line(error: BaseException) -> str:
+    """The innermost line of the user's script in an exception's traceback, in its form; empty if none is there.
+
+    Nothing is read from a file for it: the others wait for this worker.
+    """
+    found, at = "", error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        if _is_script(code.co_filename):
+            found = f'  File "{code.co_filename}", line {at.tb_lineno}, in {code.co_name}'
+        at = at.tb_next
+    return found

@@ -15,7 +15,7 @@ import edriver
 start_quickly()
 
 MISTAKE = os.environ["MISTAKE"]
-state = edriver.ObjectState(step=6 if MISTAKE == "no-step" else 0)
+state = edriver.ObjectState(step=6 if MISTAKE == "no-step" else 0, best=None)
 
 
 def surrogate() -> None:
@@ -59,6 +59,13 @@ def skip_what_fails() -> None:
             time.sleep(0.01)
 
 
+def log_loss() -> None:
+    if MISTAKE == "barrier":
+        dist.barrier()
+    else:
+        dist.all_reduce(torch.ones(1))
+
+
 def leave_a_thread() -> None:
     threading.Thread(target=threading.Event().wait, name="uploader").start()
 
@@ -67,7 +74,9 @@ def leave_a_thread() -> None:
 def train(state: edriver.ObjectState) -> None:
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}", flush=True)
     while state.step < (5 if MISTAKE == "uneven" and edriver.rank() == 1 else 6):
-        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1000 if MISTAKE == "other-size" else 1))
+        if state.step == 3 and MISTAKE in ("barrier", "other-size", "same-size") and edriver.rank() == 1:
+            log_loss()
         if state.step == 3 and MISTAKE in ("surrogate", "large", "unprintable"):
             globals()[MISTAKE]()
         if state.step == 3 and MISTAKE == "nested":
@@ -76,6 +85,8 @@ def train(state: edriver.ObjectState) -> None:
             skip_what_fails()
         if state.step == 3 and MISTAKE == "swallow":
             swallow(state)
+        if state.step == 3 and MISTAKE == "differs":
+            state.best = 0.5 + edriver.rank()  # a local loss
         state.step += 1
         state.commit()
     print(f"rank {edriver.rank()} is done", flush=True)

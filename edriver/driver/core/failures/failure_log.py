@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from edriver.driver.core.failures.root_cause import earlier_failure, in_order, with_last_words
@@ -43,6 +43,13 @@ class FailureLog:
             failures[worker.worker_id] = _failure(worker, cause if worker.ending else known.cause, end)
         elif earlier := earlier_failure(tuple(self.latest.values()), worker.name, end):
             self.latest[worker.worker_id] = earlier
+
+    def explain(self, cause: Cause) -> None:
+        """More is known now of why a worker was lost."""
+        assert cause.worker is not None, "a worker was lost"
+        for failures in (self.latest, self.before):
+            if known := failures.get(cause.worker.worker_id):
+                failures[cause.worker.worker_id] = replace(known, cause=cause)
 
     def round_formed(self) -> None:
         """The run will not end of what it has survived."""

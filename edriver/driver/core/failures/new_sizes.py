@@ -25,7 +25,7 @@ from typing import Final
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round
 from edriver.model.actions import Failure
-from edriver.model.cause import Cause, CauseKind, Exit, FailedResize, RefusedSize, RepeatedError
+from edriver.model.cause import Cause, CauseKind, Count, Exit, FailedResize, RefusedSize, RepeatedError
 from edriver.model.ids import NO_ROUND, RoundId
 from edriver.model.script_error import ScriptError
 from edriver.model.settings import Settings
@@ -46,10 +46,13 @@ class NewSizes:
 
     Attributes:
         limit: --max-np, or the operator's later value.
+        request: the operator's latest request to change it; None: no operator has.
     """
 
     def __init__(self, settings: Settings, roster: Roster) -> None:
         self.limit = settings.max_np
+        self.request: Cause | None = None
+        self._limit_before = settings.max_np
         self._settings = settings
         self._roster = roster
         self._judged: RoundId = NO_ROUND
@@ -62,10 +65,28 @@ class NewSizes:
         self._last_trained = 0
         self._try_again()
 
-    def resize(self, size: int) -> None:
+    def resize(self, size: int, requester: str = "") -> None:
         """An operator asks for this many workers at most; what has failed is tried again."""
+        self._limit_before = self.limit
         self.limit = min(max(size, self._settings.min_np), self._settings.max_np)
+        self.request = Cause(CauseKind.RESIZED, detail=Count(self.limit), requester=requester)
         self._try_again()
+
+    def request_behind(self, before: int, after: int) -> Cause | None:
+        """The operator's request that explains a change of the number of workers; None: it does not follow from one.
+
+        Args:
+            before: the number of workers,
+            after: and that after the change.
+        """
+        forced = before > self.limit >= after
+        enabled = after > max(before, self._limit_before)
+        return self.request if forced or enabled else None
+
+    def note_size(self, size: int) -> None:
+        """A round has this many workers: what follows from the latest request has been done, if they are that many."""
+        if size > self._limit_before:
+            self._limit_before = self.limit
 
     def _try_again(self) -> None:
         self._refused: set[int] = set()

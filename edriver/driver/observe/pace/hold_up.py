@@ -113,7 +113,17 @@ def _hold_up(members: Collection[MemberStanding]) -> pace_pb2.HoldUp:
         waiting=len(members) - len(busy),
         waited_for=_named(busy),
         waited_for_count=len(busy),
+        different_places=() if busy else _named(_at_different_places(members)),
     )
+
+
+def _at_different_places(members: Collection[MemberStanding]) -> Collection[MemberStanding]:
+    """A member for each place at which members wait, if they wait at different ones."""
+    found: dict[str, MemberStanding] = {}
+    for each in sorted(members, key=lambda each: each.rank):
+        if each.standing is not None and each.standing.place:
+            found.setdefault(each.standing.place, each)
+    return found.values() if len(found) > 1 else ()
 
 
 def _named(busy: Collection[MemberStanding]) -> Iterator[pace_pb2.WaitedFor]:
