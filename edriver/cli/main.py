@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             top.error(missing)
         return _print_completion(flags.print_completion)
     if unknown:
-        top.error(refusal_of(unknown[0]))
+        top.error(refusal_of(unknown[0], run_flags.known_flags()))
 
     if flags.supervise:
         from edriver.cli.resuming.supervise import driver_arguments, supervise

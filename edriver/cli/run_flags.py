@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -432,6 +433,11 @@ FLAGS: Final[Mapping[str, Sequence[Flag]]] = {
 """The others, by the titles of their groups; driver/config/options.py says which are needed, and which go together."""
 
 
+def known_flags() -> list[str]:
+    """The names of all flags."""
+    return [name for flag in (*_OPTIONS, *itertools.chain(*FLAGS.values())) for name in flag.names]
+
+
 def flags_parser(description: str = "") -> argparse.ArgumentParser:
     """The flags alone.
 
@@ -468,6 +474,7 @@ def parser(environ: Mapping[str, str] | None = None, description: str = "") -> a
         "command",
         nargs=argparse.REMAINDER,
         metavar="command",
-        help="the program that each worker runs, and its arguments",
+        help="the program that each worker runs, and its arguments; a script (*.py) that is not executable, or "
+        "does not begin with #!, is run by this Python",
     )
     return top

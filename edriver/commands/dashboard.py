@@ -23,6 +23,7 @@ from edriver.common.extras import missing_extra
 from edriver.dashboard.assets import plotly_script
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.history.records import RecordError
+from edriver.text.command_parser import CommandParser
 
 if TYPE_CHECKING:
     from edriver.dashboard.feed import Feed
@@ -30,12 +31,11 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver dashboard",
         description="Serves a web page that follows a run, lists your runs on this machine, opens those that have "
         "ended, and compares several. It serves until you press Ctrl-C. The complete URL grants read access to these "
         "runs only; with --control, a second URL lets its holder steer the run.",
-        allow_abbrev=False,
     )
     made.add_argument("--address", default="127.0.0.1", help="the address to listen at (default: %(default)s)")
     made.add_argument("--port", type=int, default=0, help="the port (default: any free port)")

@@ -12,15 +12,15 @@ from edriver.dashboard.report import html_report, recorded_run, text_summary
 from edriver.history.records import RecordError, records_of
 from edriver.model.limits import is_host_name
 from edriver.system.private_files import open_private
+from edriver.text.command_parser import CommandParser
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver report",
         description="Writes a report of a run, from its records, as one HTML file: size, goodput, every recovery, "
         "lost steps.",
-        allow_abbrev=False,
     )
     made.add_argument("run", metavar="RUN", help="a run's ID, the folder with its records, or an event log")
     made.add_argument("--output", metavar="FILE", type=Path, help="the file to write (default: edriver-RUN.html)")

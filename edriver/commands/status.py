@@ -12,6 +12,7 @@ from typing import Final
 from edriver.client import Client, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.cause_names import UNPROVEN_CONNECTION
+from edriver.text.command_parser import CommandParser
 from edriver.text.event_lines import plain
 from edriver.text.host_text import host_text
 from edriver.text.pace_text import hold_up_text, step_text, straggler_text
@@ -29,10 +30,9 @@ LISTING_TIMEOUT: Final = 3.0
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver status",
         description="Shows the state of a run in progress. If you have several on this machine, lists them.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "--json",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from edriver.driver.journal.journal import Journal, JournalError
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.system.record_folder import JOURNAL_FILE, default_root, is_run_id
+from edriver.text.command_parser import CommandParser
 from edriver.wire.grpc_log import silence_grpc
 
 if TYPE_CHECKING:
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver resume",
         description="Takes over a run whose driver was killed, or whose machine was restarted. Its workers keep "
         "running; the "
         "command line, the folder and the environment are those of the first driver.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "run",
