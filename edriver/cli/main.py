@@ -83,7 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from edriver.driver.config.usage_error import UsageError
     from edriver.driver.journal.journal import JournalError
 
-    flags.name = flags.name or flags.run
     try:
         options = options_of(flags)
     except UsageError as error:

@@ -343,11 +343,11 @@ _FAILURES: Final = (
 
 _OUTPUT: Final = (
     Flag("--output-filename", metavar="DIR", help="also write the output of each worker to files below DIR"),
-    Flag("--name", metavar="NAME", help="a name for the run, shown by edriver runs"),
+    Flag("--name", metavar="NAME", help="a name for the run: all commands take it, as in edriver top --run NAME"),
     Flag(
         "--run",
         metavar="NAME",
-        help="start the run with this name or, if there is one whose driver was killed, resume that: for command lines "
+        help="like --name; but if the latest run of this name has lost its driver, resume that run: for command lines "
         "that are started again, by systemd for instance",
     ),
     Flag("--supervise", action="store_true", help="start the driver again, and resume the run, if it is killed"),

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from edriver.client import Address, AsyncClient, RunError, here, living_runs
+from edriver.client import Address, AsyncClient, RunError, here, living_names, living_runs
 from edriver.client.requester import own_name
 from edriver.commands.which_run import add_run_flags, address_of
 from edriver.common.extras import missing_extra
 from edriver.dashboard.assets import plotly_script
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.history.records import RecordError
+from edriver.system.record_folder import called
 from edriver.text.command_parser import CommandParser
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def dashboard(arguments: Sequence[str]) -> str:
         )
     run, runs = _shown(flags)
     if flags.control and not isinstance(run, Address):
-        raise RunError("--control steers one run in progress: give its ID with --run")
+        raise RunError("--control steers one run in progress: name it with --run")
     return asyncio.run(_serve(run, runs, flags.address, flags.port, flags.control))
 
 
@@ -95,13 +96,14 @@ def _shown(flags: argparse.Namespace) -> tuple[Address | str | None, KnownRuns |
     living = living_runs()
     if flags.run is None:
         return (here(next(iter(living))) if len(living) == 1 else None), runs
-    if flags.run in living:
+    if called(flags.run, living_names(living)):
         return here(flags.run), runs
+    run_id = runs.id_of(flags.run)
     try:
-        runs.records(flags.run)
+        runs.records(run_id)
     except RecordError as error:
         raise RunError(f"no run {flags.run} is in progress, and {error}") from None
-    return str(flags.run), runs
+    return run_id, runs
 
 
 async def _serve(run: Address | str | None, runs: KnownRuns | None, address: str, port: int, control: bool) -> str:

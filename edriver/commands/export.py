@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from edriver.client import RunError
+from edriver.commands.which_run import add_recorded_run
 from edriver.dashboard.report import facts, recorded_run
 from edriver.history.records import RecordError, Records, UnreadableLine, read, records_of
 from edriver.model.limits import is_host_name
@@ -40,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "kind", choices=("tensorboard", "csv"), help="the format: event files for TensorBoard, or a table"
     )
-    made.add_argument("run", metavar="RUN", help="a run's ID, the folder with its records, or an event log")
+    add_recorded_run(made)
     made.add_argument(
         "--out",
         metavar="PATH",

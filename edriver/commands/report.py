@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edriver.client import RunError, living_runs
+from edriver.commands.which_run import add_recorded_run
 from edriver.dashboard.report import html_report, recorded_run, text_summary
 from edriver.history.records import RecordError, records_of
 from edriver.model.limits import is_host_name
@@ -22,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         description="Writes a report of a run, from its records, as one HTML file: size, goodput, every recovery, "
         "lost steps.",
     )
-    made.add_argument("run", metavar="RUN", help="a run's ID, the folder with its records, or an event log")
+    add_recorded_run(made)
     made.add_argument("--output", metavar="FILE", type=Path, help="the file to write (default: edriver-RUN.html)")
     return made
 

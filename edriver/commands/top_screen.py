@@ -16,7 +16,7 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, ProgressBar, RichLog, Static
 
 from edriver.client import Client, Event, HostUsage, Run, RunError, WorkerUsage
-from edriver.commands.status import counts, state_text
+from edriver.commands.status import counts, name_text, state_text
 from edriver.text.host_text import TROUBLED, host_text
 from edriver.text.pace_text import hold_up_text, straggler_text
 from edriver.text.phrases import count_text, limits_text
@@ -192,7 +192,7 @@ def _widths(rows: Iterable[Row]) -> list[int]:
 
 def head(run: Run) -> Text:
     """What is shown of the run itself: what it does, its interruption, and its progress."""
-    lines = _text(f"run {run.run_id}", style="bold")
+    lines = _text(f"run {run.run_id}{name_text(run)}", style="bold")
     limits = limits_text(run.min_np, run.max_np, run.size_limit)
     mode = f"{mode_text(run.mode)}  " if run.mode == status_pb2.RUN_MODE_RESTART else ""
     size = f"{count_text(run.size, 'worker')} ({limits})"

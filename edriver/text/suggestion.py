@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 MIN_LIKENESS: Final = 0.7
@@ -19,3 +19,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a sentence that refuses a word: `: did you mean --min-np?`; empty if no known word is like it."""
     near = nearest(word, known)
     return f": did you mean {near}?" if near else ""
+
+
+def did_you_mean_run(named: str, names: Mapping[str, str]) -> str:
+    """The same, of what is neither the ID nor the name of a run.
+
+    Args:
+        named: the word.
+        names: the names of all runs, by run_id; empty: it has none.
+    """
+    return did_you_mean(named, [*names, *filter(None, names.values())])

@@ -170,6 +170,20 @@ def test_this_python_runs_a_script_that_cannot_be_executed(
     assert options.mode.mode is Mode.RESTART
 
 
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        pytest.param("", "", id="none"),
+        pytest.param("--name 'warm up'", "warm up", id="name"),
+        pytest.param("--run nightly", "nightly", id="run"),
+        pytest.param("--run nightly --name nightly", "nightly", id="twice the same"),
+        pytest.param("--run supervised-1f2e3d4c --name warm-up", "warm-up", id="supervised"),
+    ],
+)
+def test_a_run_has_one_name(flags: str, name: str) -> None:
+    assert read(f"-np 1 {flags} sh").name == name
+
+
 def test_a_variable_of_torchrun_is_named_where_it_cannot_be_used() -> None:
     flags, _ = parser({"PET_TEE": "3"}).parse_known_args(["-np", "1", "sh"])
     with pytest.raises(UsageError, match=r"^PET_TEE is for restart mode"):
@@ -287,6 +301,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 2 --", "the command is missing", id="no-command-after-dashes"),
         pytest.param("-np 2 no-such-program-here", "there is no command 'no-such-program-here' on PATH", id="program"),
         pytest.param("-np 2 python0 train.py", f"its path, for example {shlex.quote(sys.executable)}", id="python"),
+        pytest.param("-np 2 --run a --name b sh", "--run a and --name b give the run two names", id="names"),
         pytest.param("-np 2 nosuch.py", "there is no file 'nosuch.py' to run", id="script"),
         pytest.param("-np 2 ./no/such", "there is no file './no/such' to run", id="program-file"),
         pytest.param("-np 2 /etc/passwd", "'/etc/passwd' is not an executable file: chmod +x it", id="not-executable"),

@@ -227,13 +227,14 @@ def test_several_in_few_words() -> None:
         size=1,
         min_np=1,
         max_np=2,
+        name="warm-up",
     )
     assert list(listed([younger, older])) == [
-        "run a, 1 min 40 s, restart mode, 1 worker (1 to 2): round 1.1",
+        "run a (warm-up), 1 min 40 s, restart mode, 1 worker (1 to 2): round 1.1",
         "    ",
         "run b, 1 min 0 s, elastic mode, 0 workers (1 to 2): starting",
         "    'a b'",
-        "for more about one of them: edriver status --run ID",
+        "for more about one of them: edriver status --run RUN",
     ]
 
 
@@ -272,4 +273,4 @@ def test_the_duration_of_a_run_is_measured_by_a_monotonic_clock() -> None:
     server = StatusServer("abcd", story.membership, story.event_history, lambda: -86400.0, steady=lambda: next(times))
     run = server.answer().run
     assert span_seconds(run.uptime) == 75.0
-    assert next(lines(run)).startswith("run abcd, 75 s, elastic mode: ")
+    assert next(lines(run)).startswith("run abcd, 1 min 15 s, elastic mode: ")

@@ -231,7 +231,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         records_asked=flags.records is not None,
         resumable=not flags.no_journal and flags.launcher not in ENDING_LAUNCHERS,
         logs_kept=not flags.no_logs,
-        name=name_of(flags.name),
+        name=name_of(flags.name, flags.run),
         tags=dict(map(tag_of, flags.tag)),
         hosts=hosts_text(flags) or THIS_MACHINE,
         verbose=flags.verbose,
