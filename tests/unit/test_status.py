@@ -14,7 +14,8 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.services.status import MAX_ANSWER_AGE, StatusServer
 from edriver.model import events
-from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.actions import FinishRun, RunEnd
+from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.mode import Mode
@@ -274,3 +275,16 @@ def test_the_duration_of_a_run_is_measured_by_a_monotonic_clock() -> None:
     run = server.answer().run
     assert span_seconds(run.uptime) == 75.0
     assert next(lines(run)).startswith("run abcd, 1 min 15 s, elastic mode: ")
+
+
+def test_the_duration_of_a_run_stops_with_its_end() -> None:
+    """Its driver may still wait for a last scrape of its metrics."""
+    now = 1000.0
+    story = Story()
+    history = EventHistory(story.membership, ProgressTracker(lambda: now), lambda: now)
+    server = StatusServer("abcd", story.membership, history, lambda: now, steady=lambda: now)
+    now = 1560.0
+    history.end(FinishRun(RunEnd.DONE, Cause(CauseKind.SUCCESS)))
+    now = 1590.0
+    assert history.lasted() == 560.0
+    assert next(lines(server.answer().run)).startswith("run abcd, 9 min 20 s, elastic mode")

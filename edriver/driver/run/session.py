@@ -221,7 +221,6 @@ class Session:
         self.resumes = False
         self.over = False
         self._agents_gone = ""
-        self._began = clock()
         self._real_clock = clock
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
         self._run_clock = run_clock or RunClock()
@@ -416,7 +415,7 @@ class Session:
                 resizes=view.count("resizes"),
                 unproven=view.count("unproven"),
                 steps_lost=view.steps_lost,
-                seconds=self._real_clock() - self._began,
+                seconds=self._parts.event_history.lasted() or 0.0,
                 goodput=spent_time.goodput if spent_time.HasField("goodput") else None,
                 # A function that edriver.launch calls need not be elastic.
                 counts_steps=self._options.mode.mode.members_survive and PROGRAM not in self._options.command,
