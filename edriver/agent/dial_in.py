@@ -14,6 +14,7 @@ from typing import Final
 from edriver.agent.workers.worker_environment import cuda_devices
 from edriver.common.join_config import ENDED_KEY, JoinConfig
 from edriver.model import limits
+from edriver.text.command_parser import CommandParser
 
 NO_AGENT_ID: Final = 0
 """The agent_id of an agent that has not been assigned one yet."""
@@ -24,10 +25,9 @@ LISTEN_TIMEOUT: Final = 5.0
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver agent",
         description="Joins this host to a run that was started with --hosts-dial-in, until the run ends.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "--driver",

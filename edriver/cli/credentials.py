@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from edriver.system.private_files import make_private
+from edriver.text.command_parser import CommandParser
 
 DRIVER_FILE, AGENT_FILE = "driver.json", "agent.json"
 """The driver's file, with all secrets of the run; and the agents'."""
@@ -23,11 +24,10 @@ _AFTER: Final = (
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver credentials",
         description="Makes the credentials of one run before it starts, for hosts that may dial in earlier than the "
         f"driver listens. Writes {DRIVER_FILE} and {AGENT_FILE}, readable by you alone.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "folder", metavar="DIR", type=Path, help="the folder for both files; created if it does not exist"

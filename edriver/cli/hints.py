@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from edriver.cli import horovodrun_flags, torchrun_flags
 from edriver.cli.subcommands import SUBCOMMANDS
+from edriver.text.suggestion import did_you_mean, nearest
 
 _NP_FLAGS = ("-np", "--num-proc")
 
@@ -27,8 +27,8 @@ def hint_of(command: Sequence[str]) -> str | None:
         return None
     word = command[0]
     if os.sep not in word and shutil.which(word) is None:
-        near = difflib.get_close_matches(word, [*SUBCOMMANDS, "run", "help"], 1)
-        return f"unknown command {word!r}: did you mean `edriver {near[0]}`?" if near else None
+        near = nearest(word, [*SUBCOMMANDS, "run", "help"])
+        return f"unknown command {word!r}: did you mean `edriver {near}`?" if near else None
     at = next((at for at, each in enumerate(command) if each in _NP_FLAGS), None)
     if at is None:
         return None
@@ -39,8 +39,13 @@ def hint_of(command: Sequence[str]) -> str | None:
     )
 
 
-def refusal_of(word: str) -> str:
-    """Why a word of the command line is not a flag, and what to use instead."""
+def refusal_of(word: str, flags: Iterable[str] = ()) -> str:
+    """Why a word of the command line is not a flag, and what to use instead.
+
+    Args:
+        word: the word.
+        flags: the flags that there are.
+    """
     flag = word.partition("=")[0]
     with_dashes = flag[:2] + flag[2:].replace("_", "-")
     if instead := torchrun_flags.INSTEAD.get(with_dashes):
@@ -49,4 +54,4 @@ def refusal_of(word: str) -> str:
     family = next((instead for beginning, instead in families if flag.startswith(beginning)), "")
     if instead := horovodrun_flags.INSTEAD.get(flag, family):
         return f"{flag} is a flag of horovodrun that edriver does not have: {instead}"
-    return f"{word} is not a flag of edriver"
+    return f"{word} is not a flag of edriver{did_you_mean(with_dashes, flags)}"

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             top.error(missing)
         return _print_completion(flags.print_completion)
     if unknown:
-        top.error(refusal_of(unknown[0]))
+        top.error(refusal_of(unknown[0], run_flags.known_flags()))
 
     if flags.supervise:
         from edriver.cli.resuming.supervise import driver_arguments, supervise
@@ -83,7 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from edriver.driver.config.usage_error import UsageError
     from edriver.driver.journal.journal import JournalError
 
-    flags.name = flags.name or flags.run
     try:
         options = options_of(flags)
     except UsageError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -342,11 +343,11 @@ _FAILURES: Final = (
 
 _OUTPUT: Final = (
     Flag("--output-filename", metavar="DIR", help="also write the output of each worker to files below DIR"),
-    Flag("--name", metavar="NAME", help="a name for the run, shown by edriver runs"),
+    Flag("--name", metavar="NAME", help="a name for the run: all commands take it, as in edriver top --run NAME"),
     Flag(
         "--run",
         metavar="NAME",
-        help="start the run with this name or, if there is one whose driver was killed, resume that: for command lines "
+        help="like --name; but if the latest run of this name has lost its driver, resume that run: for command lines "
         "that are started again, by systemd for instance",
     ),
     Flag("--supervise", action="store_true", help="start the driver again, and resume the run, if it is killed"),
@@ -432,6 +433,11 @@ FLAGS: Final[Mapping[str, Sequence[Flag]]] = {
 """The others, by the titles of their groups; driver/config/options.py says which are needed, and which go together."""
 
 
+def known_flags() -> list[str]:
+    """The names of all flags."""
+    return [name for flag in (*_OPTIONS, *itertools.chain(*FLAGS.values())) for name in flag.names]
+
+
 def flags_parser(description: str = "") -> argparse.ArgumentParser:
     """The flags alone.
 
@@ -468,6 +474,7 @@ def parser(environ: Mapping[str, str] | None = None, description: str = "") -> a
         "command",
         nargs=argparse.REMAINDER,
         metavar="command",
-        help="the program that each worker runs, and its arguments",
+        help="the program that each worker runs, and its arguments; a script (*.py) that is not executable, or "
+        "does not begin with #!, is run by this Python",
     )
     return top

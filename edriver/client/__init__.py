@@ -13,7 +13,7 @@ resources.proto, where each field is described.
 
 from __future__ import annotations
 
-from edriver.client.addresses import Address, elsewhere, here, living_runs
+from edriver.client.addresses import Address, elsewhere, here, living_names, living_runs
 from edriver.client.async_client import AsyncClient
 from edriver.client.client import Client, find
 from edriver.client.errors import RunError
@@ -53,5 +53,6 @@ __all__ = [
     "elsewhere",
     "find",
     "here",
+    "living_names",
     "living_runs",
 ]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from edriver.client.errors import RunError
 from edriver.common.join_config import JoinConfig
-from edriver.system.record_folder import RUN_FILE, default_root, is_run_id
-from edriver.system.runs import living_runs
+from edriver.system.record_folder import called, default_root, recorded_names
+from edriver.system.runs import living_names, living_runs
+from edriver.text.phrases import runs_text
+from edriver.text.suggestion import did_you_mean_run
 
-__all__ = ["Address", "elsewhere", "here", "living_runs"]
+__all__ = ["Address", "elsewhere", "here", "living_names", "living_runs"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,21 +36,21 @@ class Address:
     token: str = ""
 
 
-def here(run_id: str | None = None) -> Address:
+def here(run: str | None = None) -> Address:
     """Return the address of a run of this user on this machine.
 
     Args:
-        run_id: the run's ID; None: the only run on this machine.
+        run: the run's ID, or its name; None: the only run on this machine.
 
     Raises:
         RunError: the run does not exist, or there are several.
     """
-    runs = living_runs()
-    if run_id is None and len(runs) == 1:
-        run_id = next(iter(runs))
-    if run_id is None or run_id not in runs:
-        raise RunError(_which(run_id, list(runs)))
-    return Address(run_id, f"unix:{runs[run_id]}")
+    sockets = living_runs()
+    names = living_names(sockets)
+    meant = list(sockets) if run is None else called(run, names)
+    if len(meant) != 1:
+        raise RunError(_which(run, meant, names))
+    return Address(meant[0], f"unix:{sockets[meant[0]]}")
 
 
 def elsewhere(credentials: Path, driver: str | None = None) -> Address:
@@ -75,19 +79,28 @@ def elsewhere(credentials: Path, driver: str | None = None) -> Address:
     return Address(shown.run_id, target, shown.authority, shown.token)
 
 
-def _which(wanted: str | None, runs: list[str]) -> str:
-    if wanted is not None and _has_records(wanted):
-        return f"run {wanted} has ended: edriver report {wanted} shows how"
-    if not runs:
+def _which(wanted: str | None, meant: list[str], names: Mapping[str, str]) -> str:
+    """Why it is not one run that is meant.
+
+    Args:
+        wanted: its ID or name, if one was given.
+        meant: the runs that it could be.
+        names: the names of all runs in progress, by run_id.
+    """
+    if meant:
+        several = "there are several runs" if wanted is None else f"several runs have the name {wanted!r}"
+        return f"{several}: choose one with --run: {runs_text(meant, names)}"
+    recorded = _recorded()
+    if wanted is not None and called(wanted, recorded):
+        return f"run {wanted} has ended: edriver report {shlex.quote(wanted)} shows how"
+    if not names:
         return "you have no run on this machine: run this where its driver runs, or give --credentials"
-    names = ", ".join(runs)
-    if wanted is None:
-        return f"there are several runs: choose one with --run: {names}"
-    return f"you have no run {wanted!r} here, only {names}"
+    suggestion = did_you_mean_run(str(wanted), names) or f", only {runs_text(names, names)}"
+    return f"you have no run {wanted!r} here{suggestion}"
 
 
-def _has_records(run_id: str) -> bool:
-    """Whether a run of this user has written records in the default folder."""
-    with contextlib.suppress(RuntimeError, OSError, ValueError):
-        return is_run_id(run_id) and (default_root(os.environ) / run_id / RUN_FILE).exists()
-    return False
+def _recorded() -> Mapping[str, str]:
+    """The names of this user's runs with records in the default folder."""
+    with contextlib.suppress(RuntimeError):
+        return recorded_names(default_root(os.environ))
+    return {}

@@ -180,15 +180,15 @@ class Client:
                 answer = self._core.begin(call)
 
 
-def find(run_id: str | None = None, credentials: Path | None = None, driver: str | None = None) -> Client:
+def find(run: str | None = None, credentials: Path | None = None, driver: str | None = None) -> Client:
     """Return a client of the run that has written `credentials`, or without them of a run on this machine.
 
     Args:
-        run_id: the ID of a run of this user on this machine; None: the only one.
+        run: the ID or the name of a run of this user on this machine; None: the only one.
         credentials: the file that --status-credentials or --control-credentials named.
         driver: with credentials, HOST:PORT of the driver; None: as in the file.
 
     Raises:
         RunError: the run does not exist, or the file cannot be used.
     """
-    return Client(here(run_id) if credentials is None else elsewhere(credentials, driver))
+    return Client(here(run) if credentials is None else elsewhere(credentials, driver))

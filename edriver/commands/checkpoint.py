@@ -10,6 +10,7 @@ from typing import Any
 
 from edriver.checkpoints.folder import CheckpointFolder, Found
 from edriver.checkpoints.ownership import owner_of
+from edriver.text.command_parser import CommandParser
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable_line
 
@@ -20,11 +21,10 @@ class CheckpointsUnreadableError(Exception):
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver checkpoint",
         description="Lists the checkpoints in a folder, the one with the most steps first, and what is in the newest "
         "whole one. Torn ones are listed with what is wrong with them.",
-        allow_abbrev=False,
     )
     made.add_argument("verb", choices=("inspect",), help="list them")
     made.add_argument("location", metavar="DIR", help="what the script gives as checkpoint=: a folder, or a URL")

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from edriver.client import Address, AsyncClient, RunError, here, living_runs
+from edriver.client import Address, AsyncClient, RunError, here, living_names, living_runs
 from edriver.client.requester import own_name
 from edriver.commands.which_run import add_run_flags, address_of
 from edriver.common.extras import missing_extra
 from edriver.dashboard.assets import plotly_script
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.history.records import RecordError
+from edriver.system.record_folder import called
+from edriver.text.command_parser import CommandParser
 
 if TYPE_CHECKING:
     from edriver.dashboard.feed import Feed
@@ -30,12 +32,11 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver dashboard",
         description="Serves a web page that follows a run, lists your runs on this machine, opens those that have "
         "ended, and compares several. It serves until you press Ctrl-C. The complete URL grants read access to these "
         "runs only; with --control, a second URL lets its holder steer the run.",
-        allow_abbrev=False,
     )
     made.add_argument("--address", default="127.0.0.1", help="the address to listen at (default: %(default)s)")
     made.add_argument("--port", type=int, default=0, help="the port (default: any free port)")
@@ -71,7 +72,7 @@ def dashboard(arguments: Sequence[str]) -> str:
         )
     run, runs = _shown(flags)
     if flags.control and not isinstance(run, Address):
-        raise RunError("--control steers one run in progress: give its ID with --run")
+        raise RunError("--control steers one run in progress: name it with --run")
     return asyncio.run(_serve(run, runs, flags.address, flags.port, flags.control))
 
 
@@ -95,13 +96,14 @@ def _shown(flags: argparse.Namespace) -> tuple[Address | str | None, KnownRuns |
     living = living_runs()
     if flags.run is None:
         return (here(next(iter(living))) if len(living) == 1 else None), runs
-    if flags.run in living:
+    if called(flags.run, living_names(living)):
         return here(flags.run), runs
+    run_id = runs.id_of(flags.run)
     try:
-        runs.records(flags.run)
+        runs.records(run_id)
     except RecordError as error:
         raise RunError(f"no run {flags.run} is in progress, and {error}") from None
-    return str(flags.run), runs
+    return run_id, runs
 
 
 async def _serve(run: Address | str | None, runs: KnownRuns | None, address: str, port: int, control: bool) -> str:

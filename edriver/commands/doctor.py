@@ -23,6 +23,7 @@ from edriver.commands.checkup import HostFindings, exit_code, host_items, local_
 from edriver.common.release import VERSION
 from edriver.system.own_addresses import is_own, own_addresses
 from edriver.system.ssh_client import CONNECT_TIMEOUT, SSH_FAILURE_CODE, SshOptions, identity_error, own_failure
+from edriver.text.command_parser import CommandParser
 from edriver.text.phrases import exit_text
 
 CHECKS_MODULE: Final = "edriver.worker.backend.checks"
@@ -43,11 +44,10 @@ CLOCK_READINGS: Final = 5
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver doctor",
         description="Checks what a run needs, on this machine and on other hosts. Exits with 0 if all required "
         "checks pass, else 1.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "--hosts", metavar="HOST,...", default="", help="other hosts to check, reached by ssh as a run reaches them"

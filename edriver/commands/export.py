@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from edriver.client import RunError
+from edriver.commands.which_run import add_recorded_run
 from edriver.dashboard.report import facts, recorded_run
 from edriver.history.records import RecordError, Records, UnreadableLine, read, records_of
 from edriver.model.limits import is_host_name
 from edriver.runview.progress_rows import ProgressRow, progress_rows
 from edriver.system.private_files import make_private, open_private
+from edriver.text.command_parser import CommandParser
 from edriver.text.phrases import count_text
 from edriver.wire.conversion import timestamp
 
@@ -30,17 +32,16 @@ COLUMNS: Final = (
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver export",
         description="Writes the values that a run has reported, its speed and its size to files for other programs: "
         "all "
         "samples in its records.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "kind", choices=("tensorboard", "csv"), help="the format: event files for TensorBoard, or a table"
     )
-    made.add_argument("run", metavar="RUN", help="a run's ID, the folder with its records, or an event log")
+    add_recorded_run(made)
     made.add_argument(
         "--out",
         metavar="PATH",

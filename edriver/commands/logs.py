@@ -10,18 +10,18 @@ from typing import Final
 
 from edriver.client import RunError, WorkerLine
 from edriver.commands.which_run import add_run_flags, client_of
+from edriver.text.command_parser import CommandParser
 
 EXIT_INTERRUPTED: Final = 130
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver logs",
         description="Prints the latest output of the workers, including those that have ended. The driver keeps some "
         "hundred KB "
         "per worker; --output-filename writes all of it to files.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "worker",

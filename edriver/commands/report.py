@@ -8,21 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edriver.client import RunError, living_runs
+from edriver.commands.which_run import add_recorded_run
 from edriver.dashboard.report import html_report, recorded_run, text_summary
 from edriver.history.records import RecordError, records_of
 from edriver.model.limits import is_host_name
 from edriver.system.private_files import open_private
+from edriver.text.command_parser import CommandParser
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver report",
         description="Writes a report of a run, from its records, as one HTML file: size, goodput, every recovery, "
         "lost steps.",
-        allow_abbrev=False,
     )
-    made.add_argument("run", metavar="RUN", help="a run's ID, the folder with its records, or an event log")
+    add_recorded_run(made)
     made.add_argument("--output", metavar="FILE", type=Path, help="the file to write (default: edriver-RUN.html)")
     return made
 

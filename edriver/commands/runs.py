@@ -15,6 +15,7 @@ from typing import Final
 
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.history.run_list import RunSummary
+from edriver.text.command_parser import CommandParser
 from edriver.text.printable import printable_line
 from edriver.text.progress_text import time_text
 
@@ -26,10 +27,9 @@ _COLUMNS: Final = ("RUN", "NAME", "STATE", "STARTED", "TOOK", "WORKERS", "STEPS"
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver runs",
         description="Lists your runs on this machine, latest first: those in progress, and those with records.",
-        allow_abbrev=False,
     )
     made.add_argument("--all", action="store_true", help=f"list all runs, not only the latest {SHOWN_RUNS}")
     made.add_argument(

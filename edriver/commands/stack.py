@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 from edriver.commands.logs import chosen
 from edriver.commands.which_run import add_run_flags, client_of
+from edriver.text.command_parser import CommandParser
 from edriver.text.event_lines import plain
 from edriver.text.stacks_text import stacks_text
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver stack",
         description="Prints the current stack trace of each thread of each worker, the training thread first, without "
         "stopping the workers.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "worker",

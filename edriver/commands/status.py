@@ -12,6 +12,7 @@ from typing import Final
 from edriver.client import Client, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.cause_names import UNPROVEN_CONNECTION
+from edriver.text.command_parser import CommandParser
 from edriver.text.event_lines import plain
 from edriver.text.host_text import host_text
 from edriver.text.pace_text import hold_up_text, step_text, straggler_text
@@ -29,10 +30,9 @@ LISTING_TIMEOUT: Final = 3.0
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver status",
         description="Shows the state of a run in progress. If you have several on this machine, lists them.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "--json",
@@ -81,15 +81,15 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
     """Several runs as text, two lines each, the oldest first."""
     for run in sorted(runs, key=lambda run: epoch_seconds(run.start_time)):
         size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np, run.size_limit)})"
-        yield f"run {run.run_id}, {time_text(lasted(run))}, {mode_text(run.mode)}, {size}: {run.activity.text}"
+        head = f"run {run.run_id}{name_text(run)}, {time_text(lasted(run))}"
+        yield f"{head}, {mode_text(run.mode)}, {size}: {run.activity.text}"
         yield f"    {printable_line(shlex.join(run.command))}"
-    yield "for more about one of them: edriver status --run ID"
+    yield "for more about one of them: edriver status --run RUN"
 
 
 def lines(run: Run) -> Iterator[str]:
     """A run as text: the run, its hosts, its workers."""
-    name = f" ({printable_line(run.name)})" if run.name else ""
-    yield f"run {run.run_id}{name}, {lasted(run):.0f} s, {mode_text(run.mode)}: {run.activity.text}"
+    yield f"run {run.run_id}{name_text(run)}, {time_text(lasted(run))}, {mode_text(run.mode)}: {run.activity.text}"
     if progress := progress_text(run.progress) if run.HasField("progress") else "":
         yield progress
     if run.HasField("hold_up"):
@@ -112,6 +112,11 @@ def lines(run: Run) -> Iterator[str]:
         used = f"; {host_usage_text(host.usage)}" if host.HasField("usage") else ""
         yield f"host {host.name} ({count_text(host.slots, 'slot')}) {host_text(host)}{used}"
     yield from map(worker_text, run.workers)
+
+
+def name_text(run: Run) -> str:
+    """What a run's name adds behind its ID: ` (warm-up)`; empty if it has none."""
+    return f" ({printable_line(run.name)})" if run.name else ""
 
 
 def failure_text(failure: status_pb2.WorkerFailure) -> str:

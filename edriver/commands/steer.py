@@ -8,6 +8,7 @@ from typing import Final
 
 from edriver.client import RunError
 from edriver.commands.which_run import add_run_flags, client_of
+from edriver.text.command_parser import CommandParser
 from edriver.text.steering_text import STOPPED_TEXT, drained_text, resized_text, undrained_text
 
 COMMAND_DESCRIPTIONS: Final = {
@@ -21,7 +22,7 @@ COMMAND_DESCRIPTIONS: Final = {
 
 def parser(verb: str) -> argparse.ArgumentParser:
     """The flags of one verb."""
-    made = argparse.ArgumentParser(prog=f"edriver {verb}", description=COMMAND_DESCRIPTIONS[verb], allow_abbrev=False)
+    made = CommandParser(prog=f"edriver {verb}", description=COMMAND_DESCRIPTIONS[verb])
     if verb in ("drain", "undrain"):
         made.add_argument(
             "place",

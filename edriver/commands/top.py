@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from edriver.client import RunError
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.common.extras import missing_extra
+from edriver.text.command_parser import CommandParser
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver top",
         description="Shows a run live until it ends or you press q. Tab switches between parts, arrow keys scroll.",
-        allow_abbrev=False,
     )
     add_run_flags(made, "--status-credentials")
     return made

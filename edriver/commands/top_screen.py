@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, Final
 
 from rich.text import Text
@@ -16,7 +16,7 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, ProgressBar, RichLog, Static
 
 from edriver.client import Client, Event, HostUsage, Run, RunError, WorkerUsage
-from edriver.commands.status import counts, state_text
+from edriver.commands.status import counts, name_text, state_text
 from edriver.text.host_text import TROUBLED, host_text
 from edriver.text.pace_text import hold_up_text, straggler_text
 from edriver.text.phrases import count_text, limits_text
@@ -38,9 +38,13 @@ MAX_SHOWN_WORKERS: Final = 1000
 
 HOST_COLUMNS: Final = ("host", "slots", "workers", "for", "state", "cpu", "memory")
 WORKER_COLUMNS: Final = (
-    *("rank", "worker", "place", "state", "steps/s", "cpu", "memory", "gpu"),
-    *("own", "loading", "for", "version", "process"),
+    *("rank", "place", "state", "steps/s", "own", "loading", "cpu", "memory", "process"),
+    *("gpu", "for", "worker", "version"),
 )
+"""The first nine fit into 80 columns."""
+
+OPTIONAL_COLUMNS: Final = frozenset({"own", "loading", "gpu"})
+"""Those that are shown only if they have something to say."""
 
 _STATE_STYLES: Final = {"training": "green", "waiting": "cyan", "booting": "yellow", "stopping": "red", "gone": "red"}
 
@@ -120,16 +124,14 @@ class Top(App[None]):
         self.happened = happened
         self._ask = ask
         self._shown_count = 0
-        self._shown: dict[str, list[Row]] = {}
+        self._shown: dict[str, tuple[Sequence[str], list[Row]]] = {}
 
     def compose(self) -> ComposeResult:
         """The parts, from top to bottom."""
         yield Static(id="head", markup=False)
         yield ProgressBar(id="done", show_eta=False)
-        for name, columns in (("hosts", HOST_COLUMNS), ("workers", WORKER_COLUMNS)):
-            table = Rows(id=name, cursor_type="none")
-            table.add_columns(*columns)
-            yield table
+        yield Rows(id="hosts", cursor_type="none")
+        yield Rows(id="workers", cursor_type="none")
         yield RichLog(id="events", max_lines=MAX_KEPT_EVENTS, markup=False, wrap=False)
         yield Footer()
 
@@ -162,20 +164,22 @@ class Top(App[None]):
         bar = self.query_one("#done", ProgressBar)
         bar.display = bool(run.progress.samples)
         bar.update(total=run.progress.samples or None, progress=run.progress.samples_done)
-        self._fill("hosts", host_rows(run))
-        self._fill("workers", worker_rows(run))
+        self._fill("hosts", HOST_COLUMNS, list(host_rows(run)))
+        self._fill("workers", *without_empty(WORKER_COLUMNS, list(worker_rows(run))))
         log = self.query_one("#events", RichLog)
         for event in self.happened.newer(self._shown_count):
             log.write(event_line(event))
         self._shown_count = self.happened.count
 
-    def _fill(self, name: str, rows: Iterable[Row]) -> None:
+    def _fill(self, name: str, columns: Sequence[str], new: list[Row]) -> None:
         """Show a table's rows; where it is scrolled to stays in sight."""
-        table, new, old = self.query_one(f"#{name}", Rows), list(rows), self._shown.get(name, [])
-        self._shown[name] = new
-        if len(new) != len(old) or _widths(new) != _widths(old):
+        table, (before_columns, old) = self.query_one(f"#{name}", Rows), self._shown.get(name, ((), []))
+        self._shown[name] = (columns, new)
+        if columns != before_columns or len(new) != len(old) or _widths(new) != _widths(old):
             where = table.scroll_offset
-            table.clear()
+            table.clear(columns=columns != before_columns)
+            if columns != before_columns:
+                table.add_columns(*columns)
             table.add_rows(new)
             self.call_after_refresh(table.scroll_to, where.x, where.y, animate=False)
             return
@@ -185,6 +189,12 @@ class Top(App[None]):
                     table.update_cell_at(Coordinate(place, column), text)
 
 
+def without_empty(columns: Sequence[str], rows: Sequence[Row]) -> tuple[tuple[str, ...], list[Row]]:
+    """A table without those of OPTIONAL_COLUMNS in which no row has anything."""
+    kept = [at for at, name in enumerate(columns) if name not in OPTIONAL_COLUMNS or any(len(row[at]) for row in rows)]
+    return tuple(columns[at] for at in kept), [tuple(row[at] for at in kept) for row in rows]
+
+
 def _widths(rows: Iterable[Row]) -> list[int]:
     """Of each column."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -192,7 +202,7 @@ def _widths(rows: Iterable[Row]) -> list[int]:
 
 def head(run: Run) -> Text:
     """What is shown of the run itself: what it does, its interruption, and its progress."""
-    lines = _text(f"run {run.run_id}", style="bold")
+    lines = _text(f"run {run.run_id}{name_text(run)}", style="bold")
     limits = limits_text(run.min_np, run.max_np, run.size_limit)
     mode = f"{mode_text(run.mode)}  " if run.mode == status_pb2.RUN_MODE_RESTART else ""
     size = f"{count_text(run.size, 'worker')} ({limits})"
@@ -239,24 +249,24 @@ def worker_rows(run: Run) -> Iterator[Row]:
     for worker in ranked[:MAX_SHOWN_WORKERS]:
         yield _worker_row(run, worker)
     if len(ranked) > MAX_SHOWN_WORKERS:
-        yield ("", "", f"and {len(ranked) - MAX_SHOWN_WORKERS:,} more", *[""] * (len(WORKER_COLUMNS) - 3))
+        yield ("", f"and {len(ranked) - MAX_SHOWN_WORKERS:,} more", *[""] * (len(WORKER_COLUMNS) - 2))
 
 
 def _worker_row(run: Run, worker: status_pb2.WorkerStatus) -> Row:
     state = state_text(worker.state)
     return (
         Text(str(worker.rank) if worker.HasField("rank") else "", justify="right"),
-        Text(str(worker.worker_id), justify="right"),
         _text(f"{worker.host}:{worker.slot}"),
         Text(state, style=_STATE_STYLES.get(state, "")),
         Text(f"{worker.step_rate:.1f}" if worker.step_rate else "", justify="right"),
+        *_own_and_loading(worker),
         _cores(worker.usage),
         Text(bytes_text(worker.usage.resident_bytes) if worker.HasField("usage") else "", justify="right"),
-        Text(gpu_text(worker.usage), justify="right"),
-        *_own_and_loading(worker),
-        Text(time_text(age(run, worker.start_time)), justify="right"),
-        str(version_of(worker.version)) if worker.HasField("version") else "",
         Text(str(worker.pid or ""), justify="right"),
+        Text(gpu_text(worker.usage), justify="right"),
+        Text(time_text(age(run, worker.start_time)), justify="right"),
+        Text(str(worker.worker_id), justify="right"),
+        str(version_of(worker.version)) if worker.HasField("version") else "",
     )
 
 

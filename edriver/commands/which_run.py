@@ -15,7 +15,7 @@ def add_run_flags(parser: argparse.ArgumentParser, file: str) -> None:
         parser: the command's.
         file: the flag of `edriver` that names the credentials' file.
     """
-    parser.add_argument("--run", metavar="ID", help="the ID of the run, if you have several on this machine")
+    parser.add_argument("--run", metavar="RUN", help="the name or ID of the run, if you have several on this machine")
     parser.add_argument(
         "--credentials",
         metavar="FILE",
@@ -25,6 +25,19 @@ def add_run_flags(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument(
         "--driver", metavar="HOST:PORT", help="with --credentials: the address of the driver (default: as in FILE)"
     )
+
+
+def add_recorded_run(parser: argparse.ArgumentParser) -> None:
+    """Add the run of a command that reads records, as an argument or, as for all other commands, as --run."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        default=argparse.SUPPRESS,
+        help="a run's name (the latest of that name) or ID, the folder with its records, or an event log",
+    )
+    which.add_argument("--run", metavar="RUN", help="the same")
 
 
 def client_of(flags: argparse.Namespace) -> Client:

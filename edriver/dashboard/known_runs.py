@@ -12,7 +12,15 @@ from typing import Final
 from edriver.client import Client, RunError, here, living_runs
 from edriver.history.records import RecordError, Records, records_of
 from edriver.history.run_list import RunSummary, living_summary, recorded_runs
-from edriver.system.record_folder import EVENTS_FILE, FAILURE_FILE, RUN_FILE, default_root, is_run_id
+from edriver.system.record_folder import (
+    EVENTS_FILE,
+    FAILURE_FILE,
+    RUN_FILE,
+    called,
+    default_root,
+    is_run_id,
+    recorded_names,
+)
 
 ANSWER_TIMEOUT: Final = 3.0
 """Seconds that a run's driver may take to answer."""
@@ -62,6 +70,14 @@ class KnownRuns:
         except (OSError, RuntimeError, RunError):  # a link that leads in a circle, no folder at all
             pass
         raise RecordError(f"there are no records of a run {run_id}")
+
+    def id_of(self, named: str) -> str:
+        """The ID of the latest run with records of this name; what is no run's name is returned as it is.
+
+        Raises:
+            RunError: there is no folder of the records.
+        """
+        return next(iter(called(named, recorded_names(self._folder()))), named)
 
     def _folder(self) -> Path:
         if self._root is not None:

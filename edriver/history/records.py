@@ -16,8 +16,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from edriver.model.ids import RoundId
-from edriver.system.record_folder import EVENTS_FILE, FAILURE_FILE, RUN_FILE, USAGE_FILE, default_root
+from edriver.system.record_folder import (
+    EVENTS_FILE,
+    FAILURE_FILE,
+    RUN_FILE,
+    USAGE_FILE,
+    called,
+    default_root,
+    recorded_names,
+)
 from edriver.text.message_reader import message_of
+from edriver.text.suggestion import did_you_mean_run
 from edriver.v1 import resources_pb2, status_pb2
 from edriver.wire.conversion import round_id_of
 
@@ -67,7 +76,7 @@ def records_of(named: str, environ: Mapping[str, str] = os.environ) -> Records:
     """A run's records.
 
     Args:
-        named: a run's id, the folder, or an event log.
+        named: a run's ID or name, which means the latest run of that name, the folder, or an event log.
         environ: the environment.
 
     Raises:
@@ -76,15 +85,21 @@ def records_of(named: str, environ: Mapping[str, str] = os.environ) -> Records:
     path = Path(named)
     if path.is_file():
         return Records(path)
-    if path.is_dir():
+    if (path / EVENTS_FILE).is_file():
         return _records_in(path)
     try:
         root = default_root(environ)
     except RuntimeError as error:
         raise RecordError(f"{named!r} is neither a file nor a folder, and {error}") from None
-    if path.name != named or not (root / named).is_dir():
-        raise RecordError(f"there are no records of a run {named!r}: neither a file nor a folder, nor in {root}")
-    return _records_in(root / named)
+    if path.name == named and (root / named).is_dir():
+        return _records_in(root / named)
+    names = recorded_names(root)
+    if found := called(named, names):
+        return _records_in(root / found[0])
+    if path.is_dir():
+        return _records_in(path)
+    suggestion = did_you_mean_run(named, names) or f": neither a file nor a folder, nor in {root}"
+    raise RecordError(f"there are no records of a run {named!r}{suggestion}")
 
 
 def _records_in(folder: Path) -> Records:

@@ -21,6 +21,7 @@ from edriver.rendezvous.address import (
     credentials_of,
     default_folder,
 )
+from edriver.text.command_parser import CommandParser
 from edriver.text.event_lines import plain
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable_line
@@ -34,12 +35,11 @@ ANSWER_TIMEOUT: Final = 10.0
 
 def parser() -> argparse.ArgumentParser:
     """The flags of the server."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver rendezvous",
         description="Serves torchrun --rdzv-backend=edriver: keeps the state of the rendezvous on disk, outside the "
         "training "
         "nodes. `edriver rendezvous status` shows it.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "--port",
@@ -66,10 +66,9 @@ def parser() -> argparse.ArgumentParser:
 
 def status_parser() -> argparse.ArgumentParser:
     """The flags of the status command."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver rendezvous status",
         description="Shows the runs of a rendezvous server: round, participants, wait list, deadline.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "--json", action="store_true", help="print JSON as of protobuf: ListRendezvousResponse in rendezvous.proto"

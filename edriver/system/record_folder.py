@@ -68,6 +68,31 @@ def make(root: Path, run_id: str) -> Path:
     return folder
 
 
+def recorded_names(root: Path) -> dict[str, str]:
+    """The names of the runs with records in a folder, by run_id, the latest run first; empty: it has none.
+
+    Records that cannot be read are passed over.
+    """
+    found: list[tuple[str, str, str]] = []
+    with contextlib.suppress(OSError):
+        for folder in root.iterdir():
+            if is_run_id(folder.name):
+                with contextlib.suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
+                    run = json.loads((folder / RUN_FILE).read_bytes())
+                    found.append((str(run["start_time"]), folder.name, str(run.get("name") or "")))
+    return {run_id: name for _, run_id, name in sorted(found, reverse=True)}
+
+
+def called(named: str, names: Mapping[str, str]) -> list[str]:
+    """The runs that are meant: the one with this ID or, if there is none, those with this name, in their order.
+
+    Args:
+        named: an ID or a name.
+        names: the names of all runs, by run_id.
+    """
+    return [named] if named in names else [run_id for run_id, name in names.items() if name == named]
+
+
 def remove_old(root: Path, now: float, kept: int = MAX_KEPT_RUNS) -> list[Path]:
     """Remove the folders of all but the latest runs; returns those that were.
 

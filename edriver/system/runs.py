@@ -1,4 +1,6 @@
-"""Where this machine's runs are found: each has a folder that only its user can enter, with its driver's socket."""
+"""Where this machine's runs are found: each has a folder that only its user can enter, with its driver's socket and, if
+its user has named it, its name.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import socket
 import stat
 import struct
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +18,8 @@ from edriver.system.leftovers import FOLDER_PREFIX, own_folders
 from edriver.system.leftovers import SHORT_TEMP_FOLDER as _SHORT
 
 SOCKET_NAME: Final = "driver.sock"
+
+NAME_FILE: Final = "name"
 
 RUN_FOLDER_VARIABLE: Final = "EDRIVER_RUN_FOLDER"
 """The variable by which a driver's guard knows what the driver has started, ssh and discovery's script, and what these
@@ -48,6 +53,31 @@ def living_runs() -> dict[str, Path]:
             if run_id and _is_private(folder) and _answers(folder / SOCKET_NAME):
                 found[run_id] = folder / SOCKET_NAME
     return found
+
+
+def keep_name(folder: Path, name: str) -> None:
+    """Write a run's name into its folder, from which `living_names` reads it.
+
+    Args:
+        folder: the run's folder.
+        name: its name.
+
+    Raises:
+        OSError: that cannot be done.
+    """
+    (folder / NAME_FILE).write_text(name, encoding="utf-8", errors="surrogateescape")
+
+
+def living_names(runs: Mapping[str, Path]) -> dict[str, str]:
+    """The names of the runs that `living_runs` has found, by run_id; empty: it has none."""
+    return {run_id: _name_in(driver_socket.parent) for run_id, driver_socket in runs.items()}
+
+
+def _name_in(folder: Path) -> str:
+    try:
+        return (folder / NAME_FILE).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
 
 
 def _is_private(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable, Mapping
 
 from edriver.model.limits import MAX_TOTAL_SLOTS
 
@@ -22,6 +23,16 @@ def limits_text(least: int, most: int, limit: int = 0) -> str:
     """
     text = f"{least} or more" if most == MAX_TOTAL_SLOTS else f"{least} to {most}"
     return f"{text}, resized to {limit}" if 0 < limit < most else text
+
+
+def runs_text(run_ids: Iterable[str], names: Mapping[str, str]) -> str:
+    """Runs from which to choose: 1f2e3d4c (warm-up), 5b6a7988.
+
+    Args:
+        run_ids: their IDs.
+        names: names of runs, by run_id; empty: it has none.
+    """
+    return ", ".join(f"{run_id} ({names[run_id]})" if names.get(run_id) else run_id for run_id in run_ids)
 
 
 def exit_text(code: int) -> str:

@@ -44,7 +44,7 @@ def page() -> str:
 def sample_registry() -> CollectorRegistry:
     """The metrics of a run in which all there is to be seen has happened."""
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0, draw=lambda: 0.5)
-    ticks = itertools.count(1.0)
+    ticks = itertools.count(1.0, 10.0)  # seconds: what is counted is certain at the next look
     event_history = EventHistory(membership, ProgressTracker(lambda: 1.0), lambda: next(ticks))
     polls = Polls()
     polls.add(1.0, 2.0, believed=True)
@@ -58,6 +58,7 @@ def sample_registry() -> CollectorRegistry:
     standing = notification_pb2.WorkerProgress(
         round_id=rounds_pb2.RoundId(incarnation=1, n=1), boundaries=1, epoch=0, samples_done=1, samples=2
     )
+    standing.boundary_time.FromSeconds(1000)  # not before this round began, so it has trained
     standing.reported["loss"] = 1.0
     event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=1, progress=standing))
     registry = CollectorRegistry()

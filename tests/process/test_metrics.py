@@ -71,6 +71,10 @@ def test_the_dashboard_has_data_from_a_real_run(tmp_path: Path) -> None:
                 'edriver_time_seconds_total{kind="recovering"} > 0',
                 'edriver_time_seconds_total{kind="booting"} > 0',
                 "0 < edriver_goodput_ratio < 1",
+                (
+                    "abs(edriver_goodput_ratio - on (job, instance) edriver_time_seconds_total{kind='training'}"
+                    " / on (job, instance) sum by (job, instance) (edriver_time_seconds_total)) < 1e-9"
+                ),
                 "time() - edriver_last_step_timestamp_seconds < 60",
                 'edriver_interruption_seconds_count{kind="failure"} >= 1',
                 'edriver_interruption_seconds_sum{kind="boot"} > 0',

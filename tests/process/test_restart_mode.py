@@ -50,6 +50,13 @@ def test_a_kill_restarts_all_from_the_scripts_checkpoint_in_processes_that_waite
         assert run.gone()
 
 
+def test_a_script_without_an_interpreter_is_run_by_this_python(tmp_path: Path) -> None:
+    with running(["-np", "2", "plain.py", "--lr", "3"], _folder(tmp_path), {"STEPS": "3", **QUICK_WORKERS}) as run:
+        run.line(rf"edriver: run \w+: 2 workers of {re.escape(sys.executable)} plain.py --lr 3; restart mode")
+        run.line(r"rank 1 is done with plain.py --lr 3")
+        assert run.end() == 0, run.text
+
+
 def _workers(processes: list[str]) -> list[int]:
     return [int(text.partition(":")[0]) for text in processes if "edriver.worker.restart plain.py" in text]
 

@@ -32,17 +32,25 @@ def listed(folder: Path) -> list[list[str]]:
 
 def test_those_that_go_on_and_those_that_have_ended(tmp_path: Path) -> None:
     assert edriver(tmp_path, "runs", "--tag", "lr=1").stdout == "there are no runs with such tags\n"
+    name = f"second-{os.getpid()}"  # no other run has it, also not one of a test beside this one
     failed = edriver(tmp_path, "-np", "1", "--tag", "lr=1", "false")
     first = failed.stderr.split(":")[1].split()[1]
     state = {"XDG_STATE_HOME": str(tmp_path / "state"), "EPOCHS": "40000"}
-    with running(["--no-journal", "-np", "2", "--name", "second", *TRAIN], tmp_path, state) as run:
+    with running(["--no-journal", "-np", "2", "--name", name, *TRAIN], tmp_path, state) as run:
         run.line("rank 1 passed step 5")
         second = run.id
-        assert listed(tmp_path) == [[second, "second", "running"], [first, "-", "failed"]]
-        assert edriver(tmp_path, "status", "--run", second).stdout.startswith(f"run {second} (second), ")
+        assert listed(tmp_path) == [[second, name, "running"], [first, "-", "failed"]]
+        for named in (second, name):
+            assert edriver(tmp_path, "status", "--run", named).stdout.startswith(f"run {second} ({name}), ")
+        assert "passed step" in edriver(tmp_path, "logs", "--run", name).stdout
+        assert edriver(tmp_path, "resize", "2", "--run", name).stdout.startswith(f"run {second}: ")
+        mistyped = edriver(tmp_path, "stop", "--run", name.replace("second", "secnod"))
+        assert f": did you mean {name}?" in mistyped.stderr
         run.process.send_signal(signal.SIGKILL)
         run.end()
-    assert listed(tmp_path) == [[second, "second", "lost"], [first, "-", "failed"]]
+    assert f"\nedriver-{second}.html\n" in edriver(tmp_path, "report", name).stdout
+    assert f"run {name} has ended: edriver report {name} shows how" in edriver(tmp_path, "stack", "--run", name).stderr
+    assert listed(tmp_path) == [[second, name, "lost"], [first, "-", "failed"]]
     (known,) = strict(edriver(tmp_path, "runs", "--json", "--tag", "lr=1").stdout)
     assert (known["run_id"], known["tags"], known["goodput"]) == (first, {"lr": "1"}, None)
 

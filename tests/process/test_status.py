@@ -54,7 +54,7 @@ def test_several_runs_are_listed(tmp_path: Path) -> None:
         assert len(ours) == 2
         assert all(line.endswith("0 workers (1 to 1): waiting: 0 of 1 workers are ready") for line in ours)
         assert {words[line] for line in ours} == {"    sh -c 'echo started; sleep 1000'"}
-        assert last == "for more about one of them: edriver status --run ID"
+        assert last == "for more about one of them: edriver status --run RUN"
         assert ids <= {run["run_id"] for run in strict(edriver("status", "--json").stdout)}
         assert strict(edriver("status", "--json", "--run", one.id).stdout)["run_id"] == one.id
         refused = edriver("stop")

@@ -74,7 +74,7 @@ def test_four_workers_and_the_newest_events_fit_and_q_ends(tmp_path: Path, top_o
         assert len(lines) <= 24
         ranks = [line.split()[:4] for line in lines if "localhost:" in line]
         assert [rank[0] for rank in ranks] == ["0", "1", "2", "3"]
-        assert {rank[3] for rank in ranks} == {"training"}
+        assert {rank[2] for rank in ranks} == {"training"}
         terminal.press("q")
         terminal.until("top ended by 0")
         assert run.process.poll() is None

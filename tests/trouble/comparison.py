@@ -178,7 +178,15 @@ class Comparison:
             self._count(f"live: seconds of {reported.where} between two of status")
             if not low - ROUNDING <= seconds <= high + ROUNDING:
                 self.faults.append(f"live: {kind} {seconds} in {reported.where}, and {low} to {high} in status")
-        if None not in (reported.goodput, before.goodput, after.goodput):
+        if reported.where == "metrics":
+            if reported.seconds is not None and (training := reported.seconds["training"]):
+                self._same(
+                    "live: goodput of its own counters",
+                    "in metrics",
+                    reported.goodput,
+                    training / sum(reported.seconds.values()),
+                )
+        elif None not in (reported.goodput, before.goodput, after.goodput):
             low, high = sorted((before.goodput or 0.0, after.goodput or 0.0))
             self._count(f"live: goodput of {reported.where} between two of status")
             if not low - 1e-5 <= (reported.goodput or 0.0) <= high + 1e-5:

@@ -298,7 +298,7 @@ def test_a_failure_without_a_time_is_not_overruled_by_a_file() -> None:
         pytest.param(Tally(5, 1, 0, 0, 0, 9, 6.0), "done: 5 rounds, 1 failure survived, 9 steps lost, 6.0 s", id="a"),
         pytest.param(
             Tally(12, 2, 1, 5, 3, 0, 60.0),
-            "done: 12 rounds, 2 failures survived, 1 preemption, 5 resizes, 3 unproven connections, 60.0 s",
+            "done: 12 rounds, 2 failures survived, 1 preemption, 5 resizes, 3 unproven connections, 1 min 0 s",
             id="some-of-each",
         ),
         pytest.param(Tally(1, 0, 0, 0, 0, 0, 4.26, 0.5, True), "done: 1 round, 4.3 s, goodput 50.0 %", id="steps"),

@@ -148,11 +148,40 @@ def test_what_a_worker_runs(
     assert " ".join(options.worker_command) == worker.format(python=sys.executable)
 
 
-def test_a_script_without_its_interpreter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train.py").touch()
+@pytest.mark.parametrize(
+    ("text", "mode", "line", "command"),
+    [
+        pytest.param("", 0o644, "train.py --lr 1", (sys.executable, "train.py", "--lr", "1"), id="a script"),
+        pytest.param("", 0o644, "./train.py", (sys.executable, "./train.py"), id="with a folder"),
+        pytest.param("", 0o755, "./train.py", (sys.executable, "./train.py"), id="executable, without an interpreter"),
+        pytest.param("#!/usr/bin/python3", 0o644, "./train.py", (sys.executable, "./train.py"), id="not executable"),
+        pytest.param("#!/usr/bin/python3", 0o755, "./train.py", ("./train.py",), id="executable"),
+        pytest.param("", 0o755, "--no-python ./train.py", ("./train.py",), id="said not to be Python"),
+    ],
+)
+def test_this_python_runs_a_script_that_cannot_be_executed(
+    text: str, mode: int, line: str, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "train.py").chmod(mode)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"^'train.py' is a script: put .* before it, as in python train.py$"):
-        read("-np 1 train.py")
+    options = read(f"-np 1 {line}")
+    assert options.command == command
+    assert options.mode.mode is Mode.RESTART
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        pytest.param("", "", id="none"),
+        pytest.param("--name 'warm up'", "warm up", id="name"),
+        pytest.param("--run nightly", "nightly", id="run"),
+        pytest.param("--run nightly --name nightly", "nightly", id="twice the same"),
+        pytest.param("--run supervised-1f2e3d4c --name warm-up", "warm-up", id="supervised"),
+    ],
+)
+def test_a_run_has_one_name(flags: str, name: str) -> None:
+    assert read(f"-np 1 {flags} sh").name == name
 
 
 def test_a_variable_of_torchrun_is_named_where_it_cannot_be_used() -> None:
@@ -272,6 +301,8 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 2 --", "the command is missing", id="no-command-after-dashes"),
         pytest.param("-np 2 no-such-program-here", "there is no command 'no-such-program-here' on PATH", id="program"),
         pytest.param("-np 2 python0 train.py", f"its path, for example {shlex.quote(sys.executable)}", id="python"),
+        pytest.param("-np 2 --run a --name b sh", "--run a and --name b give the run two names", id="names"),
+        pytest.param("-np 2 nosuch.py", "there is no file 'nosuch.py' to run", id="script"),
         pytest.param("-np 2 ./no/such", "there is no file './no/such' to run", id="program-file"),
         pytest.param("-np 2 /etc/passwd", "'/etc/passwd' is not an executable file: chmod +x it", id="not-executable"),
         pytest.param("-np 2 sh x\udcff", "'x\\udcff' in the command is not valid UTF-8: rename", id="command-in-bytes"),

@@ -181,6 +181,34 @@ def test_where_records_are(tmp_path: Path) -> None:
     assert records_of(str(made / "events.jsonl"), environ).run == {}
 
 
+def named_run(root: Path, run_id: str, name: str, day: int) -> None:
+    run = {"run_id": run_id, "name": name, "start_time": f"2026-01-{day:02}T00:00:00Z"}
+    folder(root / run_id, run=json.dumps(run))
+
+
+def test_a_name_stands_for_the_latest_run_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "edriver"
+    for run_id, name, day in (("0000000a", "trial", 2), ("0000000b", "trial", 3), ("0000000c", "trial", 1)):
+        named_run(root, run_id, name, day)
+    named_run(root, "0000000d", "0000000a", 4)
+    (root / "0000000e").mkdir()
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    assert records_of("trial", environ).run["run_id"] == "0000000b"
+    assert records_of("0000000a", environ).run["run_id"] == "0000000a"  # an ID goes before a name
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trial").mkdir()  # a folder with other things in it
+    assert records_of("trial", environ).run["run_id"] == "0000000b"
+    with pytest.raises(RecordError, match=r"'trail': did you mean trial\?$"):
+        records_of("trail", environ)
+
+
+def test_a_folder_of_records_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named_run(tmp_path / "edriver", "0000000a", "trial", 1)
+    folder(tmp_path / "trial", run='{"run_id": "0000000b"}')
+    monkeypatch.chdir(tmp_path)
+    assert records_of("trial", {"XDG_STATE_HOME": str(tmp_path)}).run["run_id"] == "0000000b"
+
+
 @pytest.mark.parametrize(
     ("named", "sentence"),
     [

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from edriver.cli import horovodrun_flags, main, torchrun_flags
+from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.model.hosts import Devices
 
 INSTEAD = horovodrun_flags.INSTEAD | torchrun_flags.INSTEAD
@@ -40,12 +41,47 @@ def test_most_flags_of_other_launchers_have_one_in_their_place() -> None:
         pytest.param("--autotune-log-file", "nothing to tune", id="of a family"),
         pytest.param("--rdzv-backend=c10d", "--rdzv-backend is a flag of torchrun", id="of torchrun"),
         pytest.param("--rdzv_backend=c10d", "--rdzv_backend is a flag of torchrun", id="underscores"),
-        pytest.param("--nonsense", "--nonsense is not a flag of edriver", id="of no program"),
+        pytest.param("--nonsense", "--nonsense is not a flag of edriver (see", id="of no program"),
+        pytest.param("--min-mp", "--min-mp is not a flag of edriver: did you mean --min-np?", id="mistyped"),
+        pytest.param("--min_mp=1", "did you mean --min-np?", id="mistyped, with underscores and a value"),
+        pytest.param("--slurm-partion", "did you mean --slurm-partition?", id="mistyped, of a cluster"),
     ],
 )
 def test_a_flag_is_refused_with_what_to_use(word: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.main(["-np", "1", word, "true"])
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", sorted(SUBCOMMANDS))
+def test_a_mistyped_flag_of_a_subcommand_is_answered_with_the_flag(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = SUBCOMMANDS[word].parser()
+    for action in made._actions:  # what it needs beside flags is not what is tested here
+        action.required = False
+    for group in made._mutually_exclusive_groups:
+        group.required = False
+    flag = max(made._option_string_actions, key=len)
+    with pytest.raises(SystemExit) as ended:
+        made.parse_args([f"{flag}x"])
+    assert ended.value.code == 2
+    assert f"{flag}x is not a flag of {made.prog}: did you mean {flag}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        pytest.param(
+            "status trial-a", "edriver status does not expect 'trial-a': did you mean --run trial-a?", id="run"
+        ),
+        pytest.param("runs trial-a", "edriver runs does not expect 'trial-a'\n", id="without --run"),
+        pytest.param("top --zzz", "edriver top: error: --zzz is not a flag of edriver top\n", id="nothing alike"),
+    ],
+)
+def test_a_word_that_a_subcommand_does_not_take(line: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(line.split())
     assert text in capsys.readouterr().err
 
 

@@ -14,7 +14,8 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.services.status import MAX_ANSWER_AGE, StatusServer
 from edriver.model import events
-from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.actions import FinishRun, RunEnd
+from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.mode import Mode
@@ -227,13 +228,14 @@ def test_several_in_few_words() -> None:
         size=1,
         min_np=1,
         max_np=2,
+        name="warm-up",
     )
     assert list(listed([younger, older])) == [
-        "run a, 1 min 40 s, restart mode, 1 worker (1 to 2): round 1.1",
+        "run a (warm-up), 1 min 40 s, restart mode, 1 worker (1 to 2): round 1.1",
         "    ",
         "run b, 1 min 0 s, elastic mode, 0 workers (1 to 2): starting",
         "    'a b'",
-        "for more about one of them: edriver status --run ID",
+        "for more about one of them: edriver status --run RUN",
     ]
 
 
@@ -272,4 +274,17 @@ def test_the_duration_of_a_run_is_measured_by_a_monotonic_clock() -> None:
     server = StatusServer("abcd", story.membership, story.event_history, lambda: -86400.0, steady=lambda: next(times))
     run = server.answer().run
     assert span_seconds(run.uptime) == 75.0
-    assert next(lines(run)).startswith("run abcd, 75 s, elastic mode: ")
+    assert next(lines(run)).startswith("run abcd, 1 min 15 s, elastic mode: ")
+
+
+def test_the_duration_of_a_run_stops_with_its_end() -> None:
+    """Its driver may still wait for a last scrape of its metrics."""
+    now = 1000.0
+    story = Story()
+    history = EventHistory(story.membership, ProgressTracker(lambda: now), lambda: now)
+    server = StatusServer("abcd", story.membership, history, lambda: now, steady=lambda: now)
+    now = 1560.0
+    history.end(FinishRun(RunEnd.DONE, Cause(CauseKind.SUCCESS)))
+    now = 1590.0
+    assert history.lasted() == 560.0
+    assert next(lines(server.answer().run)).startswith("run abcd, 9 min 20 s, elastic mode")

@@ -126,9 +126,9 @@ def test_everything_is_on_the_screen() -> None:
     assert "step 30, 5.0 steps/s; epoch 1 50 % done" in text
     assert any(line.split()[:9] == [HOST.format(1), "3", "3", "3", "min", "20", "s", "is", "used"] for line in lines)
     assert any(line.startswith(" b ") and "has 1 slot idle; has 1 slot drained"[:18] in line for line in lines)
-    ranked = [line.split()[:3] for line in lines if ".org:" in line]
+    ranked = [line.split()[:2] for line in lines if ".org:" in line]
     whole = [HOST.format(number) + f":{number}" for number in range(5)]
-    assert ranked == [["0", "1", whole[1]], ["1", "2", whole[2]], ["2", "3", whole[3]], ["4", whole[4], "booting"]]
+    assert ranked == [["0", whole[1]], ["1", whole[2]], ["2", whole[3]], [whole[4], "booting"]]
     assert any(line.endswith("round 1.1 ended: worker 9 was killed by SIGKILL") for line in lines)
     assert "q Quit" in lines[-1]
 
@@ -144,7 +144,38 @@ def test_what_is_used_is_on_the_screen() -> None:
     lines = shown(Top(lambda: run, Events()))
     assert any(line.split()[-3:] == ["7.5", "9.0", "GiB"] for line in lines if line.startswith(" b ")), lines
     used = ["1.2", "3.0", "GiB", "50", "%,", "1.0", "GiB"]
-    assert any(line.split()[4:11] == used for line in lines if "b:1" in line), lines
+    assert any(line.split()[3:10] == used for line in lines if "b:1" in line), lines
+
+
+def test_80_columns_show_where_a_worker_spends_its_steps_and_its_process() -> None:
+    run = run_of(*(worker(number, number) for number in range(1, 30)))  # with a scrollbar
+    for each in run.workers:
+        each.host, each.step_rate, each.pid = "localhost", 12.5, 4194304
+        each.usage.MergeFrom(resources_pb2.WorkerUsage(cpu_cores=1.25, resident_bytes=300 << 20))
+        each.step_times.step.FromMilliseconds(120)
+        each.step_times.waiting.FromMilliseconds(10)
+        each.step_times.loading.FromMilliseconds(20)
+    lines = shown(Top(lambda: run, Events()))
+    words = ["rank", "place", "state", "steps/s", "own", "loading", "cpu", "memory", "process"]
+    assert any(line.split()[:9] == words for line in lines), lines
+    row = ["1", "localhost:1", "training", "12.5", "110", "ms", "20", "ms", "1.2", "300", "MiB", "4194304"]
+    assert any(line.split()[:12] == row for line in lines), lines
+
+
+def test_a_column_appears_with_its_first_value() -> None:
+    run = run_of(worker(1, 0))
+    run.workers[0].host = "b"
+    top = Top(lambda: run, Events())
+
+    async def on_a_gpu(pilot: Pilot[None]) -> None:
+        assert not any(" gpu " in line for line in screen_of(top))
+        run.workers[0].usage.MergeFrom(resources_pb2.WorkerUsage(gpu_utilization=0.5, gpu_memory_bytes=1 << 30))
+        top.show(run)
+        await pilot.pause()
+
+    lines = shown(top, on_a_gpu)
+    assert any(" gpu " in line for line in lines)
+    assert any("50 %, 1.0 GiB" in line for line in lines)
 
 
 def test_an_interruption_stands_at_the_top() -> None:
@@ -188,7 +219,7 @@ def test_workers_are_scrolled_to_and_a_new_look_stays_there() -> None:
 def test_of_thousands_the_first_ranks_are_shown() -> None:
     rows = list(worker_rows(run_of(*(worker(number, number) for number in range(5000)))))
     assert len(rows) == MAX_SHOWN_WORKERS + 1
-    assert rows[-1][2] == f"and {5000 - MAX_SHOWN_WORKERS:,} more"
+    assert rows[-1][1] == f"and {5000 - MAX_SHOWN_WORKERS:,} more"
 
 
 def test_q_ends_it() -> None:

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 
 from edriver.driver.journal.journal import Journal, JournalError
 from edriver.driver.journal.sqlite_journal import SqliteJournal
-from edriver.system.record_folder import JOURNAL_FILE, default_root, is_run_id
+from edriver.system.record_folder import JOURNAL_FILE, called, default_root, is_run_id, recorded_names
+from edriver.text.command_parser import CommandParser
+from edriver.text.phrases import runs_text
+from edriver.text.suggestion import did_you_mean_run
 from edriver.wire.grpc_log import silence_grpc
 
 if TYPE_CHECKING:
@@ -22,18 +25,17 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver resume",
         description="Takes over a run whose driver was killed, or whose machine was restarted. Its workers keep "
         "running; the "
         "command line, the folder and the environment are those of the first driver.",
-        allow_abbrev=False,
     )
     made.add_argument(
         "run",
         metavar="RUN",
         nargs="?",
-        help="the run's ID, or the folder with its records (default: the one run of yours that can be resumed)",
+        help="the run's name or ID, or the folder with its records (default: the one run of yours that can be resumed)",
     )
     made.add_argument("--verbose", action="store_true", help="log every event and every action of the driver")
     return made
@@ -43,31 +45,31 @@ def journal_of(named: str | None, environ: Mapping[str, str]) -> Path:
     """Return the path of a run's journal.
 
     Args:
-        named: its ID, or the folder with its records; None: the only run that has one.
+        named: its ID or its name, or the folder with its records; None: the only run that has one.
         environ: the environment.
 
     Raises:
         JournalError: the run does not exist, or there are several.
     """
-    if named is not None and Path(named).is_dir():
+    if named is not None and (Path(named) / JOURNAL_FILE).is_file():
         return Path(named) / JOURNAL_FILE
     try:
         root = default_root(environ)
     except RuntimeError as error:
         raise JournalError(f"{error}: give the folder with the run's records") from None
-    found = sorted(root.glob(f"*/{JOURNAL_FILE}"))
-    if named is not None:
-        if (chosen := root / named / JOURNAL_FILE) not in found:
-            raise JournalError(
-                f"no run {named!r} can be resumed: it has ended, or its records are elsewhere (give their folder)"
-            )
-        return chosen
+    names = {path.parent.name: "" for path in sorted(root.glob(f"*/{JOURNAL_FILE}"))}
+    names |= {run_id: name for run_id, name in recorded_names(root).items() if run_id in names}
+    found = list(names) if named is None else called(named, names)
+    if not found and named is not None:
+        why = did_you_mean_run(named, names) or ": it has ended, or its records are elsewhere (give their folder)"
+        raise JournalError(f"no run {named!r} can be resumed{why}")
     if not found:
         raise JournalError(f"no run in {root} can be resumed: those that were there have ended")
     if len(found) > 1:
-        names = ", ".join(path.parent.name for path in found)
-        raise JournalError(f"several runs could be resumed, or still have their driver: say which of {names}")
-    return found[0]
+        raise JournalError(
+            f"several runs could be resumed, or still have their driver: say which of {runs_text(found, names)}"
+        )
+    return root / found[0] / JOURNAL_FILE
 
 
 def resume_run(arguments: Sequence[str]) -> int:

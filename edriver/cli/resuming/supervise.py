@@ -15,6 +15,7 @@ from typing import Final
 import tenacity
 
 from edriver.cli.complaint import complain
+from edriver.driver.config.output_options import SUPERVISED_PREFIX
 from edriver.driver.journal.journal import EXIT_REPLACED
 from edriver.driver.run.stop_requests import STOP_SIGNALS
 from edriver.system.child import Child
@@ -37,7 +38,7 @@ def driver_arguments(arguments: Sequence[str], named: bool) -> list[str]:
         named: whether it has --run.
     """
     at = arguments.index(SUPERVISE)
-    name = [] if named else ["--run", f"supervised-{secrets.token_hex(4)}"]
+    name = [] if named else ["--run", f"{SUPERVISED_PREFIX}{secrets.token_hex(4)}"]
     return [*name, *arguments[:at], *arguments[at + 1 :]]
 
 

@@ -37,6 +37,7 @@ from edriver.driver.config.plugins import PluginError, plugin
 from edriver.driver.config.training_script import (
     ModeChoice,
     PythonCommand,
+    is_bare_script,
     mode_of,
     other_launcher,
     program_in_restart_mode,
@@ -230,7 +231,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         records_asked=flags.records is not None,
         resumable=not flags.no_journal and flags.launcher not in ENDING_LAUNCHERS,
         logs_kept=not flags.no_logs,
-        name=name_of(flags.name),
+        name=name_of(flags.name, flags.run),
         tags=dict(map(tag_of, flags.tag)),
         hosts=hosts_text(flags) or THIS_MACHINE,
         verbose=flags.verbose,
@@ -314,10 +315,12 @@ def _command_of(flags: argparse.Namespace) -> tuple[str, ...]:
         if wire_text(word, len(word) + 100) != word:
             raise UsageError(f"{word!r} in the command is not valid UTF-8: rename the file, or wrap it in a script")
     program = command[0]
+    if not flags.no_python and is_bare_script(program):  # as torchrun takes it
+        return (sys.executable, *command)
     if shutil.which(program) is None:
         if os.sep not in program:
-            if program.endswith(".py") and Path(program).is_file():  # as torchrun takes it
-                raise UsageError(f"{program!r} is a script: put its interpreter before it, as in python {program}")
+            if program.endswith(".py"):
+                raise UsageError(f"there is no file {program!r} to run")
             # Debian has no `python` outside of a virtual environment.
             way_out = (
                 f": give its path, for example {shlex.quote(sys.executable)}" if program.startswith("python") else ""

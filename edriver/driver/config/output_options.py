@@ -19,6 +19,9 @@ from edriver.system.record_folder import default_root
 MAX_NAME_LENGTH: Final = 200
 """Characters of a run's name, and of a tag."""
 
+SUPERVISED_PREFIX: Final = "supervised-"
+"""How the names begin that --supervise gives to --run where its user does not."""
+
 DEFAULT_METRICS_ADDRESS = "127.0.0.1"
 """Where metrics are by default."""
 
@@ -112,15 +115,23 @@ def event_log_of(name: str | None) -> Path | None:
     return path
 
 
-def name_of(name: str | None) -> str:
-    """The run's name.
+def name_of(name: str | None, run: str | None) -> str:
+    """The run's name, by which all commands know it.
+
+    Args:
+        name: what --name gives.
+        run: what --run gives.
 
     Raises:
-        UsageError: it cannot be.
+        UsageError: it cannot be, or there are two.
     """
     if name is not None and not 0 < len(name) <= MAX_NAME_LENGTH:
         raise UsageError(f"--name is {len(name)} characters long: give 1 to {MAX_NAME_LENGTH}")
-    return name or ""
+    if name is None or run is None or run.startswith(SUPERVISED_PREFIX):
+        return name or run or ""
+    if name != run:
+        raise UsageError(f"--run {run} and --name {name} give the run two names: leave out --name")
+    return name
 
 
 def tag_of(text: str) -> tuple[str, str]:

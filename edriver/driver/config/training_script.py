@@ -137,6 +137,22 @@ def program_in_restart_mode(command: Sequence[str]) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", "edriver.worker.restart", "--", *command)
 
 
+def is_bare_script(program: str) -> bool:
+    """Whether a program is a Python script that needs an interpreter before it: it is not executable, or its first line
+    names none.
+    """
+    if not program.endswith(".py") or not Path(program).is_file():
+        return False
+    found = shutil.which(program)
+    if found is None:
+        return True
+    try:
+        with Path(found).open("rb") as file:
+            return file.read(2) != b"#!"
+    except OSError:
+        return False
+
+
 def other_launcher(command: Sequence[str]) -> str:
     """The program in a command that starts a script's processes itself; empty if there is none."""
     return next((name for word in command if (name := Path(word).name) in _OTHER_LAUNCHERS), "")

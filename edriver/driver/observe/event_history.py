@@ -25,7 +25,7 @@ from edriver.model.plan import RoundPlan
 from edriver.runview.run_view import RunView
 from edriver.v1 import agent_pb2, status_pb2
 from edriver.wire.causes import cause_message
-from edriver.wire.conversion import timestamp
+from edriver.wire.conversion import epoch_seconds, timestamp
 
 _WAITS: Final = (
     CauseKind.WORKERS_AWAITED,
@@ -110,6 +110,11 @@ class EventHistory:
     def now(self) -> float:
         """The time, in seconds since the epoch."""
         return self._clock()
+
+    def lasted(self) -> float | None:
+        """Seconds that the run took, from its beginning to its last event; None: it goes on."""
+        ended = self.view.ended
+        return None if ended is None else max(0.0, epoch_seconds(ended.time) - self.began)
 
     def discovered(self, host: str) -> float:
         """When discovery first named a host, in seconds since the epoch; 0: it does not."""

@@ -43,7 +43,7 @@ from edriver.system.guard import Guard
 from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
 from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.system.record_folder import RUN_FILE, remove_old
-from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of
+from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of, keep_name
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 from edriver.wire.call_faults import CallFaults
 from edriver.wire.conversion import timestamp
@@ -155,6 +155,8 @@ def _run(session: Session, folder: Path, journal: Journal | None) -> int:
         with OwnFolder(folder, follow=False):  # where it was gone another account may have made one of this name
             _clear(folder)
             hold(folder)
+            if session.name:
+                keep_name(folder, session.name)
         return uvloop.run(session.run())
     except NotOwnError as error:
         _log.error("failed: the run's folder cannot be used: %s", error)
@@ -199,6 +201,7 @@ class Session:
         run_clock: seconds since the epoch, for all that is written of the run; None: as the machine's clock says now.
 
     Attributes:
+        name: what its user calls it; may be empty.
         resumes: whether another driver had it before.
         over: whether it has ended.
     """
@@ -214,10 +217,10 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         run_clock: RunClock | None = None,
     ) -> None:
+        self.name = options.name
         self.resumes = False
         self.over = False
         self._agents_gone = ""
-        self._began = clock()
         self._real_clock = clock
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
         self._run_clock = run_clock or RunClock()
@@ -412,7 +415,7 @@ class Session:
                 resizes=view.count("resizes"),
                 unproven=view.count("unproven"),
                 steps_lost=view.steps_lost,
-                seconds=self._real_clock() - self._began,
+                seconds=self._parts.event_history.lasted() or 0.0,
                 goodput=spent_time.goodput if spent_time.HasField("goodput") else None,
                 # A function that edriver.launch calls need not be elastic.
                 counts_steps=self._options.mode.mode.members_survive and PROGRAM not in self._options.command,

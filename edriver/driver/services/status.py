@@ -247,6 +247,9 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     def _run(self, now: float) -> status_pb2.Run:
         membership, event_history = self._membership, self._event_history
+        lasted = event_history.lasted()
+        if lasted is None and self._steady is not None:
+            lasted = self._steady() - self._started
         roster, current, view = membership.roster, membership.round, event_history.view
         standings, ahead = host_standings(membership), now - membership.now
         run = status_pb2.Run(
@@ -273,7 +276,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             steps_lost=view.steps_lost,
             command=self._command,
             mode=_MODES[membership.settings.mode],
-            uptime=None if self._steady is None else duration(self._steady() - self._started),
+            uptime=None if lasted is None else duration(lasted),
             time_spent=event_history.ledger.time_spent(now),
             interruption=event_history.ledger.interruption(now),
             recoveries=view.recoveries,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from edriver.driver.engines.kubernetes.plan import Kind, RunSpec, RunSpecError
+from edriver.text.command_parser import CommandParser
 
 MANIFEST: Final = "manifest"
 
@@ -20,13 +21,12 @@ MISSING_EXTRA: Final = "it needs a package that is not installed: pip install 'e
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="edriver kubernetes manifest",
-        usage="edriver kubernetes manifest --image IMAGE -np N [options] command [argument ...]",
         description="Prints the objects of a run for `kubectl apply -f -`: the driver, its agents, their Secrets and "
         "rights. The output holds the run's secrets: pipe it, or write it to a file that you alone can read.",
-        allow_abbrev=False,
     )
+    made.usage = f"{made.prog} --image IMAGE -np N [options] command [argument ...]"
     made.add_argument("--image", required=True, help="the image of all pods, with edriver and the script in it")
     made.add_argument(
         "-np", "--num-proc", dest="np", type=int, required=True, metavar="N", help="workers to start with"

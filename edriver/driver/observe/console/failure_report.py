@@ -15,6 +15,7 @@ from edriver.model.script_error import ScriptError, script_error
 from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.last_output import own_last_lines
 from edriver.text.phrases import count_text
+from edriver.text.progress_text import length_text
 
 NO_STEP = ", but no step was recorded: nothing called state.commit() or state.check_host_updates() in a round"
 
@@ -33,7 +34,7 @@ class Tally:
         resizes: rounds that ended for another change of the members.
         unproven: rounds that ended because a connection did not prove to lead to a member.
         steps_lost: steps that had to be made again.
-        seconds: how long the run took.
+        seconds: how long the run took, as status, page and records have it.
         goodput: the share of that which went into steps that count; None: no step was made.
         counts_steps: whether a script that trains would have made steps that are seen here.
     """
@@ -62,7 +63,7 @@ def success_report(tally: Tally) -> str:
     good = NO_STEP if tally.counts_steps else ""
     if tally.goodput is not None:
         good = f", goodput {100 * tally.goodput:.1f} %"
-    return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s{good}"
+    return f"done: {count_text(tally.rounds, 'round')}{spent}, {length_text(tally.seconds)}{good}"
 
 
 def failure_report(finish: FinishRun, hints: Hints) -> str:

@@ -15,7 +15,9 @@ from edriver.text.time_spent import seconds_by_kind
 
 
 class TimeMetrics:
-    """The ledger's numbers. Its seconds by kind are counted once they are certain: a counter does not fall."""
+    """The ledger's numbers. Its seconds by kind are counted once they are certain: a counter does not fall. Goodput is
+    that of the counters of the same scrape, a few seconds behind what status and page show until the run ends.
+    """
 
     def __init__(self) -> None:
         """Nothing has been shown."""
@@ -36,13 +38,12 @@ class TimeMetrics:
             "kind",
             self._seconds,
         )
-        spent = ledger.time_spent(now)
-        if spent.HasField("goodput"):
+        if training := self._seconds["training"]:
             yield gauge(
                 "goodput_ratio",
-                "The share of the wall time so far that went into steps that count; absent before the first, and in "
-                "restart mode.",
-                spent.goodput,
+                "The share of the wall time so far that went into steps that count: edriver_time_seconds_total of kind "
+                "training, divided by that of all kinds; absent before the first step is counted, and in restart mode.",
+                training / sum(self._seconds.values()),
             )
         if ledger.last_step is not None:
             yield gauge(
