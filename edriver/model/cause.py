@@ -98,6 +98,7 @@ class CauseKind(enum.Enum):
     DISCOVERY_FAILED = "discovery-failed"  # ReportedText
     RESIZED = "resized"  # Count: most workers from now on
     DRIVER_RESUMED = "driver-resumed"  # Count: which driver of the run it is
+    NOT_FINITE = "not-finite"  # NotFinite: a value that the worker's script reports
     SOURCE_DIFFERS = "source-differs"  # ReportedText: which files of the worker's script, and when they were changed
     HOST_UNSTEADY = "host-unsteady"  # Count: changes of it in discovery's latest answers
     OUTPUT_OMITTED = "output-omitted"  # Count: lines of the host's workers that are left out
@@ -525,6 +526,23 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class NotFinite:
+    """A value that a script has reported and that is NaN or infinite.
+
+    Attributes:
+        name: the name that it is reported under.
+        value: nan, inf or -inf. Text, because NaN does not equal itself.
+        place: the line of the script, as FILE:LINE (FUNCTION); empty: unknown.
+        step: the step of the run in which it was reported, from 1; 0: before the first round.
+    """
+
+    name: str
+    value: str
+    place: str
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SpareSlots:
     """Slots that are idle only because the run has its maximum number of workers.
 
@@ -573,6 +591,7 @@ Detail: TypeAlias = (
     | SlotQuarantine
     | HostQuarantine
     | Count
+    | NotFinite
     | SpareSlots
     | ScriptError
     | Version

@@ -88,5 +88,9 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.duration.CopyFrom(duration(seconds))
         case why.HostQuarantine(seconds):
             message.duration.CopyFrom(duration(seconds))
+        case why.NotFinite(name, value, place, step):
+            message.detail, message.value, message.place = name, float(value), place
+            if step:
+                message.step = step
         case why.Count(count) | why.SpareSlots(count):
             message.count = count

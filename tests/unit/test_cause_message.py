@@ -52,6 +52,20 @@ SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
             id="raised-without-a-rank",
         ),
         pytest.param(
+            Cause(CauseKind.NOT_FINITE, FIRST, detail=why.NotFinite("loss", "inf", "train.py:40 (train)", 120)),
+            {
+                "worker_id": 1,
+                "rank": 0,
+                "host": "a",
+                "slot": 0,
+                "detail": "loss",
+                "value": float("inf"),
+                "place": "train.py:40 (train)",
+                "step": 120,
+            },
+            id="not-finite",
+        ),
+        pytest.param(
             Cause(CauseKind.STALLED, FIRST, detail=why.Stall("eval", 9.0)),
             {"worker_id": 1, "rank": 0, "host": "a", "slot": 0, "phase": "eval", "duration": duration(9.0)},
             id="stalled",

@@ -60,6 +60,12 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
         why.ReportedText("loss.py (changed at 2026-11-26 14:05:31)"),
         "runs a script that differs from the one that the run began with: loss.py (changed at 2026-11-26 14:05:31)",
     ),
+    (
+        CauseKind.NOT_FINITE,
+        why.NotFinite("loss", "nan", "train.py:40 (train)", 120),
+        "reported loss = nan (step 120, train.py:40 (train))",
+    ),
+    (CauseKind.NOT_FINITE, why.NotFinite("loss", "-inf", ""), "reported loss = -inf"),
     (CauseKind.NOT_STARTED, why.Exit(127, "no such file"), "could not be started: no such file"),
     (CauseKind.KILLED, why.Exit(-9), "was killed by SIGKILL"),
     (

@@ -139,6 +139,9 @@ def worker_words(cause: Cause) -> str:
             if uncertain:
                 return f"{lost}, while the kernel killed a process on its host because memory ran out"
             return f"{lost}: out of memory, so the kernel killed {'it' if pid else 'one'}{_limit_text(limit)}"
+        case CauseKind.NOT_FINITE, why.NotFinite(name, value, place, step):
+            where = ", ".join(filter(None, [f"step {step}" if step else "", place]))
+            return f"reported {name} = {value}{f' ({where})' if where else ''}"
         case CauseKind.SOURCE_DIFFERS, why.ReportedText(text):
             return f"runs a script that differs from the one that the run began with: {text}"
         case CauseKind.ENDED, None:

@@ -15,6 +15,7 @@ from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
 from edriver.driver.observe.hosts.host_history import HostHistory
 from edriver.driver.observe.pace.members import PaceMonitor
 from edriver.driver.observe.progress import ProgressHistory, ProgressTracker
+from edriver.driver.observe.script_warnings import ScriptWarnings
 from edriver.driver.observe.snapshots import run_ended, worker_status
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
@@ -54,6 +55,7 @@ class EventHistory:
         pace: who holds it up.
         events: the latest events.
         warnings: what has impaired the run although training continued.
+        script_warnings: what looks like a mistake of the script.
         view: how the run stands after its events.
     """
 
@@ -72,6 +74,7 @@ class EventHistory:
         self.pace = PaceMonitor(clock)
         self._timeline = Timeline(self.began, membership.settings.mode.members_survive, self.pace)
         self.warnings = Warnings()
+        self.script_warnings = ScriptWarnings(tracker.step_after)
         self.view = RunView()
         self.over = False
 

@@ -31,6 +31,7 @@ from edriver.worker.rounds.step_times import StepTimes
 from edriver.worker.rounds.training_thread import TrainingThread
 from edriver.worker.state.state import State
 from edriver.worker.watch.script_location import nested_run
+from edriver.worker.watch.script_reports import ScriptReports
 from edriver.worker.watch.source_files import SourceFiles
 
 R = TypeVar("R")
@@ -91,6 +92,8 @@ class WorkerRounds:
         self._sources = SourceFiles()
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         context.phase.show = self._show_phase
+        participant = self._participant
+        context.part(ScriptReports).connect(self._server.report, lambda: (participant.round_id, participant.boundaries))
         if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
             self._life.hold()
         self._server.start(environ["EDRIVER_READY"])

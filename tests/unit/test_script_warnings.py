@@ -1,0 +1,126 @@
+"""What workers report of their script that looks like a mistake: each once, with its line."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edriver.driver.agents.agent_messages import AgentMessages
+from edriver.driver.agents.fault_log import FaultLog
+from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
+from edriver.driver.observe.cause_text import Line
+from edriver.driver.observe.script_warnings import ScriptWarnings
+from edriver.model import events
+from edriver.model.cause import Cause, CauseKind, NotFinite, WorkerName
+from edriver.model.ids import RoundId
+from edriver.model.limits import MAX_REPORTED_NAMES
+from edriver.v1 import agent_pb2, notification_pb2
+from edriver.wire.conversion import round_id_message
+from edriver.worker import context
+from edriver.worker.state.object_state import ObjectState
+from edriver.worker.watch.script_reports import ScriptReports
+from tests.unit.event_story import Story
+
+ROUND = RoundId(1, 2)
+FIRST, SECOND = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[notification_pb2.ScriptWarning]:
+    """What this process has reported; it is in round 1.2, and has passed 7 boundaries."""
+    monkeypatch.setattr(context, "current", context.WorkerContext())
+    found: list[notification_pb2.ScriptWarning] = []
+    reports = context.current.part(ScriptReports)
+    reports.connect(lambda report: found.append(report.script_warning), lambda: (ROUND, 7))
+    return found
+
+
+def test_a_value_that_is_not_finite_is_reported_once_with_its_line(
+    sent: list[notification_pb2.ScriptWarning],
+) -> None:
+    state = ObjectState()
+    state.report(loss=1.0, accuracy=0.5)
+    for loss in (math.nan, math.nan, 2.0, math.inf):
+        state.report(loss=loss)
+    state.report(gradient=-math.inf, loss=math.nan)
+    assert [(warning.not_finite.name, str(warning.not_finite.value)) for warning in sent] == [
+        ("loss", "nan"),
+        ("gradient", "-inf"),
+    ]
+    assert sent[0].round_id == round_id_message(ROUND)
+    assert sent[0].boundaries == 7
+    here = test_a_value_that_is_not_finite_is_reported_once_with_its_line.__code__
+    assert sent[0].place == f"test_script_warnings.py:{here.co_firstlineno + 6} ({here.co_name})"
+
+
+def test_what_is_reported_in_a_rehearsal_is_not_the_runs(sent: list[notification_pb2.ScriptWarning]) -> None:
+    state = ObjectState()
+    with state.rehearsal():
+        state.report(loss=math.nan)
+    assert sent == []
+
+
+def test_without_a_driver_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "current", context.WorkerContext())
+    ObjectState().report(loss=math.nan)
+
+
+def not_finite(worker_id: int, name: str, value: str = "nan", boundaries: int = 7) -> events.ScriptWarned:
+    return events.ScriptWarned(worker_id, ROUND, boundaries, NotFinite(name, value, "train.py:40 (train)"))
+
+
+def event_of(messages: AgentMessages, worker_id: int, name: str) -> events.Event | None:
+    warning = notification_pb2.ScriptWarning(
+        round_id=round_id_message(ROUND),
+        boundaries=7,
+        place="train.py:40 (train)",
+        not_finite=notification_pb2.NotFinite(name=name, value=math.nan),
+    )
+    sent = agent_pb2.WorkerReport(worker_id=worker_id, report=notification_pb2.Report(script_warning=warning))
+    peer: Any = SimpleNamespace(identity=SimpleNamespace(workers={1, 2}))
+    return messages.event_of(peer, agent_pb2.ConnectRequest(worker_report=sent))
+
+
+def test_the_first_report_of_a_name_is_an_event_and_those_of_other_workers_are_not() -> None:
+    messages = AgentMessages(agent_pb2.Welcome(), lambda _: None, lambda _: None, FaultLog())
+    assert event_of(messages, 2, "loss") == not_finite(2, "loss")
+    assert event_of(messages, 1, "loss") is None
+    assert event_of(messages, 1, "gradient") == not_finite(1, "gradient")
+    for number in range(MAX_REPORTED_NAMES):
+        event_of(messages, 1, f"name {number}")
+    assert event_of(messages, 1, "one more") is None, "a worker could fill the driver's memory"
+
+
+def test_a_warning_that_only_later_releases_know_is_no_event() -> None:
+    messages = AgentMessages(agent_pb2.Welcome(), lambda _: None, lambda _: None, FaultLog())
+    report = notification_pb2.Report(script_warning=notification_pb2.ScriptWarning())
+    sent = agent_pb2.ConnectRequest(worker_report=agent_pb2.WorkerReport(worker_id=1, report=report))
+    peer: Any = SimpleNamespace(identity=SimpleNamespace(workers={1}))
+    assert messages.event_of(peer, sent) is None
+
+
+def test_the_cause_has_the_worker_and_the_step_and_comes_once() -> None:
+    warnings = ScriptWarnings(lambda round_id, boundaries: 100 * round_id.n + boundaries)
+    expected = NotFinite("loss", "nan", "train.py:40 (train)", 207)
+    assert warnings.cause(not_finite(2, "loss"), SECOND) == Cause(CauseKind.NOT_FINITE, SECOND, detail=expected)
+    assert warnings.cause(not_finite(1, "loss", "inf"), FIRST) is None, "it has been said, before a resume perhaps"
+    assert warnings.cause(not_finite(1, "lr", "inf"), FIRST) is not None
+
+
+def test_the_event_goes_through_the_journal() -> None:
+    event = not_finite(2, "loss")
+    assert event_from_bytes(event_to_bytes(event)) == event
+
+
+def test_a_warning_is_an_event_and_is_counted_by_its_kind() -> None:
+    story = Story()
+    story.begun()
+    cause = Cause(CauseKind.NOT_FINITE, FIRST, detail=NotFinite("loss", "nan", "train.py:40 (train)", 1))
+    (event,) = story.event_history.take(events.Ticked(), (), None, [Line(cause)])
+    assert event.HasField("remark")
+    assert event.cause.detail == "loss"
+    assert story.event_history.view.script_warnings == {"not_finite": 1}
+    assert "round 1.1" in story.event_history.view.doing, "a warning is not what the run does"
