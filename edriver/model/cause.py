@@ -98,6 +98,7 @@ class CauseKind(enum.Enum):
     DISCOVERY_FAILED = "discovery-failed"  # ReportedText
     RESIZED = "resized"  # Count: most workers from now on
     DRIVER_RESUMED = "driver-resumed"  # Count: which driver of the run it is
+    NO_BOUNDARY = "no-boundary"  # NoBoundary: the worker's script trains without
     NOT_FINITE = "not-finite"  # NotFinite: a value that the worker's script reports
     SOURCE_DIFFERS = "source-differs"  # ReportedText: which files of the worker's script, and when they were changed
     HOST_UNSTEADY = "host-unsteady"  # Count: changes of it in discovery's latest answers
@@ -526,6 +527,21 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class NoBoundary:
+    """A script has made steps in a round, and passed no boundary in it.
+
+    Attributes:
+        steps: how many.
+        place: the line of the script that made the last one; empty: unknown.
+        returned: whether its training function has returned by then.
+    """
+
+    steps: int
+    place: str
+    returned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NotFinite:
     """A value that a script has reported and that is NaN or infinite.
 
@@ -591,6 +607,7 @@ Detail: TypeAlias = (
     | SlotQuarantine
     | HostQuarantine
     | Count
+    | NoBoundary
     | NotFinite
     | SpareSlots
     | ScriptError

@@ -13,6 +13,7 @@ from edriver.model.cause import (
     Duration,
     Exit,
     Halt,
+    NoBoundary,
     NotFinite,
     Silence,
     Stall,
@@ -326,7 +327,7 @@ class ScriptWarned:
     worker_id: int
     round_id: RoundId
     boundaries: int
-    warning: NotFinite
+    warning: NoBoundary | NotFinite
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ INTERRUPTION_NAMES: Final[Mapping[int, str]] = {
 """What kept a run from making steps (InterruptionKind)."""
 
 SCRIPT_WARNING_NAMES: Final[Mapping[int, str]] = {
+    cause_pb2.CAUSE_KIND_NO_BOUNDARY: "no_boundary",
     cause_pb2.CAUSE_KIND_NOT_FINITE: "not_finite",
 }
 """What looks like a mistake of a script (CauseKind)."""

@@ -267,6 +267,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Members' states differ at the first boundary of a round. The round continues, but the next change of members would end
     the run.
     """
+    CAUSE_KIND_NO_BOUNDARY: _CauseKind.ValueType  # 102
+    """The worker's script has made `count` steps in the round, the last one at `place`, and passed no boundary."""
     CAUSE_KIND_NOT_FINITE: _CauseKind.ValueType  # 101
     """The worker's script has reported a `value` that is not finite, under the name in `detail`, at `place` in `step`."""
     CAUSE_KIND_SOURCE_DIFFERS: _CauseKind.ValueType  # 94
@@ -454,6 +456,8 @@ CAUSE_KIND_ATTRIBUTES_DIFFER: CauseKind.ValueType  # 59
 """Members' states differ at the first boundary of a round. The round continues, but the next change of members would end
 the run.
 """
+CAUSE_KIND_NO_BOUNDARY: CauseKind.ValueType  # 102
+"""The worker's script has made `count` steps in the round, the last one at `place`, and passed no boundary."""
 CAUSE_KIND_NOT_FINITE: CauseKind.ValueType  # 101
 """The worker's script has reported a `value` that is not finite, under the name in `detail`, at `place` in `step`."""
 CAUSE_KIND_SOURCE_DIFFERS: CauseKind.ValueType  # 94
@@ -518,7 +522,9 @@ class Cause(_message.Message):
     agent_fault: Global___AgentFault.ValueType
     """What is wrong with the host's agent."""
     count: _builtins.int
-    """A number of slots. For a resize or a refused size, a number of workers; for output, of lines; for an unsteady host, of changes."""
+    """A number of slots. For a resize or a refused size, a number of workers; for output, of lines; for an unsteady host, of
+    changes; for a script without boundaries, of steps.
+    """
     requester: _builtins.str
     """The operator who requested a drain, an undrain, a resize or a stop, according to the client. Empty if not known."""
     halt: Global___Halt.ValueType

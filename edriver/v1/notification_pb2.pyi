@@ -1015,7 +1015,7 @@ class WorkerWaiting(_message.Message):
     """A digest of the small parts of the offered state. All workers that offer the same version should offer the same digest."""
     steps_lost: _builtins.int
     """Number of boundaries that the worker had passed beyond the offered state. These steps are lost unless another worker
-    offers a higher version.
+    offers a higher version. Includes the steps that a script without boundaries has made in the round.
     """
     torn: _builtins.str
     """Why the worker cannot return to its last boundary, and how to avoid that, for people; empty if it can."""
@@ -1421,6 +1421,7 @@ class ScriptWarning(_message.Message):
     BOUNDARIES_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
     NOT_FINITE_FIELD_NUMBER: _builtins.int
+    NO_BOUNDARY_FIELD_NUMBER: _builtins.int
     boundaries: _builtins.int
     """Number of boundaries that the worker had passed in the round."""
     place: _builtins.str
@@ -1433,6 +1434,10 @@ class ScriptWarning(_message.Message):
     def not_finite(self) -> Global___NotFinite:
         """A reported value is not finite."""
 
+    @_builtins.property
+    def no_boundary(self) -> Global___NoBoundary:
+        """Steps are made without a boundary. Rank 0 alone reports it."""
+
     def __init__(
         self,
         *,
@@ -1440,16 +1445,43 @@ class ScriptWarning(_message.Message):
         boundaries: _builtins.int = ...,
         place: _builtins.str = ...,
         not_finite: Global___NotFinite | None = ...,
+        no_boundary: Global___NoBoundary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "not_finite", b"not_finite", "round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "no_boundary", b"no_boundary", "not_finite", b"not_finite", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "kind", b"kind", "not_finite", b"not_finite", "place", b"place", "round_id", b"round_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "kind", b"kind", "no_boundary", b"no_boundary", "not_finite", b"not_finite", "place", b"place", "round_id", b"round_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["not_finite"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["not_finite", "no_boundary"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ScriptWarning: _TypeAlias = ScriptWarning  # noqa: Y015
+
+@_typing.final
+class NoBoundary(_message.Message):
+    """NoBoundary is a script that has made steps in a round and passed no boundary in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    """Number of steps: of the optimizer, or of batches recorded in the sampler."""
+    returned: _builtins.bool
+    """Whether the training function has returned by then. Otherwise this is the first report, after a few steps."""
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        returned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["returned", b"returned", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoBoundary: _TypeAlias = NoBoundary  # noqa: Y015
 
 @_typing.final
 class NotFinite(_message.Message):

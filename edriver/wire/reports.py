@@ -6,7 +6,7 @@ import signal
 from typing import Final
 
 from edriver.model import events
-from edriver.model.cause import AGENT_KNOWN, CauseKind, NotFinite
+from edriver.model.cause import AGENT_KNOWN, CauseKind, NoBoundary, NotFinite
 from edriver.model.mode import CheckpointWay
 from edriver.model.script_error import crash_place, script_place
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2
@@ -103,10 +103,12 @@ MISMATCH_MARK: Final = "op.preamble.length <= op.nbytes"
 
 def _script_warned(worker_id: int, message: notification_pb2.ScriptWarning) -> events.ScriptWarned | None:
     """What a worker has seen of its script; None: only later releases know it."""
+    warning: NoBoundary | NotFinite
     match message.WhichOneof("kind"):
+        case "no_boundary":
+            warning = NoBoundary(message.no_boundary.steps, message.place, message.no_boundary.returned)
         case "not_finite":
-            found = message.not_finite
-            warning = NotFinite(found.name, str(found.value), message.place)
+            warning = NotFinite(message.not_finite.name, str(message.not_finite.value), message.place)
         case _:
             return None
     return events.ScriptWarned(worker_id, round_id_of(message.round_id), message.boundaries, warning)

@@ -52,6 +52,18 @@ SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
             id="raised-without-a-rank",
         ),
         pytest.param(
+            Cause(CauseKind.NO_BOUNDARY, FIRST, detail=why.NoBoundary(10, "train.py:31 (train)")),
+            {
+                "worker_id": 1,
+                "rank": 0,
+                "host": "a",
+                "slot": 0,
+                "count": 10,
+                "place": "train.py:31 (train)",
+            },
+            id="no-boundary",
+        ),
+        pytest.param(
             Cause(CauseKind.NOT_FINITE, FIRST, detail=why.NotFinite("loss", "inf", "train.py:40 (train)", 120)),
             {
                 "worker_id": 1,

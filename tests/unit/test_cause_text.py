@@ -61,6 +61,16 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
         "runs a script that differs from the one that the run began with: loss.py (changed at 2026-11-26 14:05:31)",
     ),
     (
+        CauseKind.NO_BOUNDARY,
+        why.NoBoundary(10, "train.py:31 (train)"),
+        "has made 10 steps without a boundary (train.py:31 (train)): until it passes one, no step counts, a failure loses all of them, and workers that join wait. Call state.check_host_updates() or state.commit() after each step",
+    ),
+    (
+        CauseKind.NO_BOUNDARY,
+        why.NoBoundary(30, "", returned=True),
+        "has returned from its training function after 30 steps without a boundary: nothing of it was counted. Call state.check_host_updates() or state.commit() after each step",
+    ),
+    (
         CauseKind.NOT_FINITE,
         why.NotFinite("loss", "nan", "train.py:40 (train)", 120),
         "reported loss = nan (step 120, train.py:40 (train))",

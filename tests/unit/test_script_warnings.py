@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from edriver.commands.status import counts
 from edriver.driver.agents.agent_messages import AgentMessages
 from edriver.driver.agents.fault_log import FaultLog
 from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.script_warnings import ScriptWarnings
 from edriver.model import events
-from edriver.model.cause import Cause, CauseKind, NotFinite, WorkerName
+from edriver.model.cause import Cause, CauseKind, NoBoundary, NotFinite, WorkerName
 from edriver.model.ids import RoundId
 from edriver.model.limits import MAX_REPORTED_NAMES
-from edriver.v1 import agent_pb2, notification_pb2
+from edriver.model.plan import SINGLE_WORKER
+from edriver.text.progress_text import progress_text
+from edriver.v1 import agent_pb2, notification_pb2, status_pb2
 from edriver.wire.conversion import round_id_message
 from edriver.worker import context
 from edriver.worker.state.object_state import ObjectState
-from edriver.worker.watch.script_reports import ScriptReports
+from edriver.worker.watch.script_reports import STEPS_WITHOUT_BOUNDARY, ScriptReports
 from tests.unit.event_story import Story
 
 ROUND = RoundId(1, 2)
@@ -122,5 +127,127 @@ def test_a_warning_is_an_event_and_is_counted_by_its_kind() -> None:
     (event,) = story.event_history.take(events.Ticked(), (), None, [Line(cause)])
     assert event.HasField("remark")
     assert event.cause.detail == "loss"
-    assert story.event_history.view.script_warnings == {"not_finite": 1}
+    assert story.event_history.view.script_warnings["not_finite"] == 1
     assert "round 1.1" in story.event_history.view.doing, "a warning is not what the run does"
+
+
+# ---- boundaries -----------------------------------------------------------------------------------------------------
+
+
+class Standing:
+    """Where a worker stands in its round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> None:
+        monkeypatch.setattr(context, "current", context.WorkerContext())
+        self.reports = context.current.part(ScriptReports)
+        self.boundaries = 0
+        self.round_id = ROUND
+        self.sent: list[notification_pb2.ScriptWarning] = []
+        self.reports.connect(
+            lambda report: self.sent.append(report.script_warning), lambda: (self.round_id, self.boundaries)
+        )
+        self.rank = rank
+        self.begin(ROUND)
+
+    def begin(self, round_id: RoundId) -> None:
+        self.round_id, self.boundaries = round_id, 0
+        self.reports.synced(replace(SINGLE_WORKER, round_id=round_id, rank=self.rank, size=3))
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            self.reports.step_begins()
+
+    @property
+    def said(self) -> list[tuple[int, bool]]:
+        return [(warning.no_boundary.steps, warning.no_boundary.returned) for warning in self.sent]
+
+
+def train_nothing() -> None:
+    pass
+
+
+def test_ten_steps_without_a_boundary_are_reported_once_with_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Standing(monkeypatch)
+    worker.train(STEPS_WITHOUT_BOUNDARY - 1)
+    assert worker.sent == []
+    worker.train(50)
+    worker.begin(RoundId(1, 3))
+    worker.train(50)
+    assert worker.said == [(STEPS_WITHOUT_BOUNDARY, False)]
+    line = Standing.train.__code__.co_firstlineno + 2
+    assert worker.sent[0].place == f"test_script_warnings.py:{line} (train)"
+
+
+def test_where_a_boundary_is_passed_in_time_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Standing(monkeypatch)
+    worker.train(STEPS_WITHOUT_BOUNDARY - 1)
+    worker.boundaries = 1
+    worker.train(50)
+    worker.begin(RoundId(1, 3))
+    worker.train(STEPS_WITHOUT_BOUNDARY - 1)
+    assert worker.sent == []
+    assert worker.reports.uncounted_steps == 0
+
+
+def test_batches_count_where_no_step_of_an_optimizer_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Standing(monkeypatch)
+    for _ in range(30):
+        worker.reports.batch_recorded()
+    assert worker.said == [(STEPS_WITHOUT_BOUNDARY, False)]
+    worker = Standing(monkeypatch)
+    for _ in range(STEPS_WITHOUT_BOUNDARY - 1):
+        worker.reports.batch_recorded()
+        worker.reports.step_begins()
+    assert worker.said == [], "a step and its batch are one"
+
+
+def test_a_return_without_a_boundary_is_reported_with_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Standing(monkeypatch)
+    worker.train(3)
+    worker.reports.returned(functools.partial(train_nothing).func)
+    assert worker.said == [(3, True)]
+    assert worker.sent[0].place == f"test_script_warnings.py:{train_nothing.__code__.co_firstlineno} (train_nothing)"
+    worker = Standing(monkeypatch)
+    worker.reports.returned(train_nothing)
+    assert worker.said == [], "it has trained nothing, as hvd.init does"
+
+
+def test_rank_0_alone_reports_that_there_is_no_boundary_but_all_know_what_they_lose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = Standing(monkeypatch, rank=1)
+    worker.train(37)
+    assert worker.said == []
+    assert worker.reports.uncounted_steps == 37
+    worker.round_id = RoundId(1, 3)  # which has been assigned, and is not synced yet
+    assert worker.reports.uncounted_steps == 0
+    worker.begin(RoundId(1, 3))
+    worker.train(2)
+    assert worker.reports.uncounted_steps == 2, "by now it is known"
+
+
+def test_each_kind_of_missing_boundary_is_said_once() -> None:
+    warnings = ScriptWarnings(lambda _round_id, _boundaries: 0)
+    early = events.ScriptWarned(1, ROUND, 0, NoBoundary(10, "train.py:31 (train)"))
+    late = events.ScriptWarned(1, ROUND, 0, NoBoundary(90, "train.py:12 (train)", returned=True))
+    assert warnings.cause(early, FIRST) == Cause(CauseKind.NO_BOUNDARY, FIRST, detail=early.warning)
+    assert warnings.cause(early, SECOND) is None
+    assert warnings.cause(late, FIRST) == Cause(CauseKind.NO_BOUNDARY, FIRST, detail=late.warning)
+
+
+def test_steps_that_are_not_counted_are_not_shown_as_none() -> None:
+    story = Story()
+    story.begun()
+    story.says(1, 1, 0, 103.0)
+    story.take(events.ScriptWarned(1, RoundId(1, 1), 0, NoBoundary(10, "train.py:31 (train)")))
+    story.event_history.warnings.add(Cause(CauseKind.NO_BOUNDARY, FIRST, detail=NoBoundary(10, "")), story.now)
+    progress = story.event_history.progress_now()
+    assert progress is not None
+    assert progress_text(progress) == "steps are not counted, because the script passes no boundary"
+    assert counts(status_pb2.Run(progress=progress))[-1] == "number of lost steps not known"
+    assert counts(status_pb2.Run(progress=progress, steps_lost=37))[-1] == "37 steps lost"
+    story.steps(1, 1)
+    progress = story.event_history.progress_now()
+    assert progress is not None
+    assert progress_text(progress).startswith("step 0")
+    assert story.event_history.warnings.messages() == [], "it is over"

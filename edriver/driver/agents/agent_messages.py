@@ -10,6 +10,7 @@ from edriver.driver.agents.agent_identity import AgentIdentity
 from edriver.driver.agents.fault_log import FaultLog
 from edriver.driver.agents.registry import AgentPeer
 from edriver.model import events
+from edriver.model.cause import NotFinite
 from edriver.model.limits import MAX_REPORTED_NAMES
 from edriver.v1 import agent_pb2
 from edriver.wire.causes import halt_of
@@ -155,6 +156,8 @@ class AgentMessages:
 
     def _first(self, warned: events.ScriptWarned) -> events.ScriptWarned | None:
         """A warning that is the first of its kind: when a loss becomes NaN, all workers report it."""
+        if not isinstance(warned.warning, NotFinite):
+            return warned  # rank 0 alone reports others
         name = warned.warning.name
         if name in self._not_finite or len(self._not_finite) >= MAX_REPORTED_NAMES:
             return None

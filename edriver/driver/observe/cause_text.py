@@ -45,6 +45,8 @@ _HALTS: Final = {
 }
 """What keeps a process from running."""
 
+_BOUNDARY_ADVICE: Final = "Call state.check_host_updates() or state.commit() after each step"
+
 _ANNOUNCE_ADVICE: Final = (
     'Announce an evaluation, a download or the like by `with edriver.phase("eval"):`; --stall-timeout sets how '
     "long each phase may last"
@@ -139,6 +141,15 @@ def worker_words(cause: Cause) -> str:
             if uncertain:
                 return f"{lost}, while the kernel killed a process on its host because memory ran out"
             return f"{lost}: out of memory, so the kernel killed {'it' if pid else 'one'}{_limit_text(limit)}"
+        case CauseKind.NO_BOUNDARY, why.NoBoundary(steps, place, returned):
+            made = f"{count_text(steps, 'step')} without a boundary{f' ({place})' if place else ''}"
+            if returned:
+                end = "has returned from its training function after"
+                return f"{end} {made}: nothing of it was counted. {_BOUNDARY_ADVICE}"
+            return (
+                f"has made {made}: until it passes one, no step counts, a failure loses all of them, and workers that "
+                f"join wait. {_BOUNDARY_ADVICE}"
+            )
         case CauseKind.NOT_FINITE, why.NotFinite(name, value, place, step):
             where = ", ".join(filter(None, [f"step {step}" if step else "", place]))
             return f"reported {name} = {value}{f' ({where})' if where else ''}"

@@ -21,7 +21,7 @@ from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
 from edriver.driver.observe.warnings import Warnings
 from edriver.model import actions, events
-from edriver.model.cause import Cause, CauseKind
+from edriver.model.cause import Cause, CauseKind, NoBoundary
 from edriver.model.plan import RoundPlan
 from edriver.runview.run_view import RunView
 from edriver.v1 import agent_pb2, status_pb2
@@ -221,7 +221,12 @@ class EventHistory:
                     self._timeline.explain(loss)
                 self.tracker.gone(worker_id)
                 yield from self._worker(worker_id, loss)
+            case events.ScriptWarned(warning=NoBoundary()):
+                self.tracker.without_boundary = True
             case events.FirstBoundaryPassed():
+                if self.tracker.without_boundary:
+                    self.tracker.without_boundary = False
+                    self.warnings.withdraw(CauseKind.NO_BOUNDARY)
                 yield from self._timeline.first_step(event, now)
             case (
                 events.WorkerWaiting(worker_id)

@@ -93,7 +93,8 @@ class WorkerRounds:
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         context.phase.show = self._show_phase
         participant = self._participant
-        context.part(ScriptReports).connect(self._server.report, lambda: (participant.round_id, participant.boundaries))
+        self._reports = context.part(ScriptReports)
+        self._reports.connect(self._server.report, lambda: (participant.round_id, participant.boundaries))
         if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
             self._life.hold()
         self._server.start(environ["EDRIVER_READY"])
@@ -141,6 +142,7 @@ class WorkerRounds:
     def _synced(self) -> None:
         self._times.mark("synced")
         self._step_times.synced(self._participant.round_id)
+        self._reports.synced(self._context.place.assignment)
 
     def _show_phase(self, phase: Phase | None) -> None:
         self._life.show_phase(phase)

@@ -45,6 +45,7 @@ from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
 from edriver.worker.state.tensor_places import TensorPlaces
 from edriver.worker.watch.comm_hooks import watch_comm_hooks
+from edriver.worker.watch.script_reports import ScriptReports
 from edriver.worker.watch.uneven_inputs import say_joined, watch_joins
 
 _DEVICE_BEHIND: Final = "the device had not reached the last boundary: call commit() now and then"
@@ -212,6 +213,7 @@ class TorchState(ObjectState):
         # runs ahead of the device on CUDA, waits for the gradients.
         if context.assignment().size > 1 and self._mark.wait():
             self.check_peers()
+        context.current.part(ScriptReports).step_begins()
         if self._places.assigned_before_step():
             self._steps.expose("a parameter's .data is assigned between a boundary and the optimizer's step")
         self._buffers.hold()

@@ -70,8 +70,8 @@ class EventCounters(Collector):
         yield interruption
         yield counters(
             "script_warnings",
-            "What looks like a mistake of the script; each is counted once. not_finite: a value given to state.report "
-            "is NaN or infinite, in any rank.",
+            "What looks like a mistake of the script; each is counted once. no_boundary: steps are made without a "
+            "boundary; not_finite: a value given to state.report is NaN or infinite, in any rank.",
             "kind",
             view.script_warnings,
         )
