@@ -100,6 +100,7 @@ class CauseKind(enum.Enum):
     DRIVER_RESUMED = "driver-resumed"  # Count: which driver of the run it is
     NO_BOUNDARY = "no-boundary"  # NoBoundary: the worker's script trains without
     NOT_FINITE = "not-finite"  # NotFinite: a value that the worker's script reports
+    SAME_SAMPLES = "same-samples"  # SameSamples: two ranks train on the same
     SOURCE_DIFFERS = "source-differs"  # ReportedText: which files of the worker's script, and when they were changed
     HOST_UNSTEADY = "host-unsteady"  # Count: changes of it in discovery's latest answers
     OUTPUT_OMITTED = "output-omitted"  # Count: lines of the host's workers that are left out
@@ -559,6 +560,21 @@ class NotFinite:
 
 
 @dataclass(frozen=True, slots=True)
+class SameSamples:
+    """Two workers train on the same samples: theirs is the cause's worker, and another one.
+
+    Attributes:
+        source: the type of the data loader's sampler, or of its data set if that has none.
+        place: the line of the script that iterates the loader; empty: unknown.
+        other: the other worker.
+    """
+
+    source: str
+    place: str
+    other: WorkerName
+
+
+@dataclass(frozen=True, slots=True)
 class SpareSlots:
     """Slots that are idle only because the run has its maximum number of workers.
 
@@ -609,6 +625,7 @@ Detail: TypeAlias = (
     | Count
     | NoBoundary
     | NotFinite
+    | SameSamples
     | SpareSlots
     | ScriptError
     | Version

@@ -314,6 +314,21 @@ class SourcesLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchesDrawn:
+    """The first batches that a worker has trained on. A mistake only if those of another one are the same.
+
+    Attributes:
+        source: the type of the data loader's sampler, or of its data set if that has none.
+        place: the line of the script that iterates the loader; empty: unknown.
+        digest: of the batches.
+    """
+
+    source: str
+    place: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptWarned:
     """A worker has seen what looks like a mistake of its script. Training continues.
 
@@ -327,7 +342,7 @@ class ScriptWarned:
     worker_id: int
     round_id: RoundId
     boundaries: int
-    warning: NoBoundary | NotFinite
+    warning: NoBoundary | NotFinite | BatchesDrawn
 
 
 @dataclass(frozen=True, slots=True)

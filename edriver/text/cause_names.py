@@ -39,6 +39,7 @@ INTERRUPTION_NAMES: Final[Mapping[int, str]] = {
 
 SCRIPT_WARNING_NAMES: Final[Mapping[int, str]] = {
     cause_pb2.CAUSE_KIND_NO_BOUNDARY: "no_boundary",
+    cause_pb2.CAUSE_KIND_SAME_SAMPLES: "same_samples",
     cause_pb2.CAUSE_KIND_NOT_FINITE: "not_finite",
 }
 """What looks like a mistake of a script (CauseKind)."""

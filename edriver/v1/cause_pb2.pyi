@@ -267,6 +267,10 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Members' states differ at the first boundary of a round. The round continues, but the next change of members would end
     the run.
     """
+    CAUSE_KIND_SAME_SAMPLES: _CauseKind.ValueType  # 103
+    """The worker trains on the same samples as another one, from a data loader that is iterated at `place`. `detail` has the type
+    of the loader's sampler, or of its data set if that has none.
+    """
     CAUSE_KIND_NO_BOUNDARY: _CauseKind.ValueType  # 102
     """The worker's script has made `count` steps in the round, the last one at `place`, and passed no boundary."""
     CAUSE_KIND_NOT_FINITE: _CauseKind.ValueType  # 101
@@ -455,6 +459,10 @@ CAUSE_KIND_RUN_CALL_AWAITED: CauseKind.ValueType  # 58
 CAUSE_KIND_ATTRIBUTES_DIFFER: CauseKind.ValueType  # 59
 """Members' states differ at the first boundary of a round. The round continues, but the next change of members would end
 the run.
+"""
+CAUSE_KIND_SAME_SAMPLES: CauseKind.ValueType  # 103
+"""The worker trains on the same samples as another one, from a data loader that is iterated at `place`. `detail` has the type
+of the loader's sampler, or of its data set if that has none.
 """
 CAUSE_KIND_NO_BOUNDARY: CauseKind.ValueType  # 102
 """The worker's script has made `count` steps in the round, the last one at `place`, and passed no boundary."""

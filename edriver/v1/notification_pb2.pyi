@@ -1422,6 +1422,7 @@ class ScriptWarning(_message.Message):
     PLACE_FIELD_NUMBER: _builtins.int
     NOT_FINITE_FIELD_NUMBER: _builtins.int
     NO_BOUNDARY_FIELD_NUMBER: _builtins.int
+    BATCHES_DRAWN_FIELD_NUMBER: _builtins.int
     boundaries: _builtins.int
     """Number of boundaries that the worker had passed in the round."""
     place: _builtins.str
@@ -1438,6 +1439,10 @@ class ScriptWarning(_message.Message):
     def no_boundary(self) -> Global___NoBoundary:
         """Steps are made without a boundary. Rank 0 alone reports it."""
 
+    @_builtins.property
+    def batches_drawn(self) -> Global___BatchesDrawn:
+        """The first batches of training. They are a mistake if those of another worker are the same. Ranks 0 and 1 report them."""
+
     def __init__(
         self,
         *,
@@ -1446,16 +1451,43 @@ class ScriptWarning(_message.Message):
         place: _builtins.str = ...,
         not_finite: Global___NotFinite | None = ...,
         no_boundary: Global___NoBoundary | None = ...,
+        batches_drawn: Global___BatchesDrawn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "no_boundary", b"no_boundary", "not_finite", b"not_finite", "round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batches_drawn", b"batches_drawn", "kind", b"kind", "no_boundary", b"no_boundary", "not_finite", b"not_finite", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "kind", b"kind", "no_boundary", b"no_boundary", "not_finite", b"not_finite", "place", b"place", "round_id", b"round_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches_drawn", b"batches_drawn", "boundaries", b"boundaries", "kind", b"kind", "no_boundary", b"no_boundary", "not_finite", b"not_finite", "place", b"place", "round_id", b"round_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["not_finite", "no_boundary"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["not_finite", "no_boundary", "batches_drawn"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ScriptWarning: _TypeAlias = ScriptWarning  # noqa: Y015
+
+@_typing.final
+class BatchesDrawn(_message.Message):
+    """BatchesDrawn is a digest of the first batches that the worker trains on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """The type of the data loader's sampler, or of its data set if that has none."""
+    digest: _builtins.bytes
+    """The digest."""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchesDrawn: _TypeAlias = BatchesDrawn  # noqa: Y015
 
 @_typing.final
 class NoBoundary(_message.Message):

@@ -94,6 +94,8 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.duration.CopyFrom(duration(seconds))
         case why.NoBoundary(steps, place):
             message.count, message.place = min(steps, MAX_COUNT), place
+        case why.SameSamples(source, place):
+            message.detail, message.place = source, place
         case why.NotFinite(name, value, place, step):
             message.detail, message.value, message.place = name, float(value), place
             if step:

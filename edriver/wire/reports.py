@@ -103,10 +103,13 @@ MISMATCH_MARK: Final = "op.preamble.length <= op.nbytes"
 
 def _script_warned(worker_id: int, message: notification_pb2.ScriptWarning) -> events.ScriptWarned | None:
     """What a worker has seen of its script; None: only later releases know it."""
-    warning: NoBoundary | NotFinite
+    warning: NoBoundary | NotFinite | events.BatchesDrawn
     match message.WhichOneof("kind"):
         case "no_boundary":
             warning = NoBoundary(message.no_boundary.steps, message.place, message.no_boundary.returned)
+        case "batches_drawn":
+            drawn = message.batches_drawn
+            warning = events.BatchesDrawn(drawn.source, message.place, drawn.digest)
         case "not_finite":
             warning = NotFinite(message.not_finite.name, str(message.not_finite.value), message.place)
         case _:

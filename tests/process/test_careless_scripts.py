@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import SCRIPTS, Run, edriver, running
 from tests.waiting import until
 
@@ -66,3 +68,23 @@ def test_a_value_that_is_not_a_number(tmp_path: Path) -> None:
         assert run.end() == 0, run.text
         assert said(run, "reported loss") == 1
         assert "no boundary" not in run.text
+        assert "same samples" not in run.text, "it has a sampler, and evaluates on all ranks"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "advice"),
+    [
+        ("no-sampler", r"DataLoader\(dataset, sampler=edriver\.ElasticSampler\(dataset\), \.\.\.\)"),
+        ("weighted", r"generator=torch\.Generator\(\)\.manual_seed\(edriver\.worker_seed\(\)\)"),
+    ],
+)
+def test_ranks_that_train_on_the_same_samples(tmp_path: Path, mistake: str, advice: str) -> None:
+    with running([*FLAGS, *CARELESS], tmp_path, {"MISTAKE": mistake}) as run:
+        found = run.line(
+            r"edriver: (worker \d \(rank [01], .*\) trains on the same samples as worker \d \(rank [01], .*\): the "
+            rf"data loader at careless\.py:\d+ \(batches\) hands out the same batches on both, .*{advice})$"
+        )
+        assert f"warning: {found[1]}" in status(run)
+        (tmp_path / "end").touch()
+        assert run.end() == 0, run.text
+        assert said(run, "trains on the same samples") == 1

@@ -64,6 +64,20 @@ SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
             id="no-boundary",
         ),
         pytest.param(
+            Cause(
+                CauseKind.SAME_SAMPLES, FIRST, detail=why.SameSamples("RandomSampler", "train.py:20 (train)", SECOND)
+            ),
+            {
+                "worker_id": 1,
+                "rank": 0,
+                "host": "a",
+                "slot": 0,
+                "detail": "RandomSampler",
+                "place": "train.py:20 (train)",
+            },
+            id="same-samples",
+        ),
+        pytest.param(
             Cause(CauseKind.NOT_FINITE, FIRST, detail=why.NotFinite("loss", "inf", "train.py:40 (train)", 120)),
             {
                 "worker_id": 1,

@@ -70,6 +70,24 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
         why.NoBoundary(30, "", returned=True),
         "has returned from its training function after 30 steps without a boundary: nothing of it was counted. Call state.check_host_updates() or state.commit() after each step",
     ),
+    *(
+        (
+            CauseKind.SAME_SAMPLES,
+            why.SameSamples(source, "train.py:20 (train)", SECOND),
+            f"trains on the same samples as {TWO}: the data loader at train.py:20 (train) hands out the same batches on both, so a step learns no more than one worker would. {advice}",
+        )
+        for source, advice in (
+            (
+                "RandomSampler",
+                "Give it a sampler that splits them: DataLoader(dataset, sampler=edriver.ElasticSampler(dataset), ...)",
+            ),
+            (
+                "WeightedRandomSampler",
+                "Give its WeightedRandomSampler another generator on each worker: generator=torch.Generator().manual_seed(edriver.worker_seed())",
+            ),
+            ("IterableDataset", "Have each rank read other samples, as edriver.ElasticStream does"),
+        )
+    ),
     (
         CauseKind.NOT_FINITE,
         why.NotFinite("loss", "nan", "train.py:40 (train)", 120),

@@ -15,9 +15,10 @@ from edriver.driver.agents.agent_messages import AgentMessages
 from edriver.driver.agents.fault_log import FaultLog
 from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
 from edriver.driver.observe.cause_text import Line
-from edriver.driver.observe.script_warnings import ScriptWarnings
+from edriver.driver.observe.script_warnings import MAX_DRAWN, ScriptWarnings
+from edriver.driver.run.driver_state import state_codec
 from edriver.model import events
-from edriver.model.cause import Cause, CauseKind, NoBoundary, NotFinite, WorkerName
+from edriver.model.cause import Cause, CauseKind, NoBoundary, NotFinite, SameSamples, WorkerName
 from edriver.model.ids import RoundId
 from edriver.model.limits import MAX_REPORTED_NAMES
 from edriver.model.plan import SINGLE_WORKER
@@ -228,11 +229,13 @@ def test_rank_0_alone_reports_that_there_is_no_boundary_but_all_know_what_they_l
 
 def test_each_kind_of_missing_boundary_is_said_once() -> None:
     warnings = ScriptWarnings(lambda _round_id, _boundaries: 0)
-    early = events.ScriptWarned(1, ROUND, 0, NoBoundary(10, "train.py:31 (train)"))
-    late = events.ScriptWarned(1, ROUND, 0, NoBoundary(90, "train.py:12 (train)", returned=True))
-    assert warnings.cause(early, FIRST) == Cause(CauseKind.NO_BOUNDARY, FIRST, detail=early.warning)
-    assert warnings.cause(early, SECOND) is None
-    assert warnings.cause(late, FIRST) == Cause(CauseKind.NO_BOUNDARY, FIRST, detail=late.warning)
+    early, late = NoBoundary(10, "train.py:31 (train)"), NoBoundary(90, "train.py:12 (train)", returned=True)
+    reports = [events.ScriptWarned(1, ROUND, 0, warning) for warning in (early, early, late)]
+    assert [warnings.cause(report, FIRST) for report in reports] == [
+        Cause(CauseKind.NO_BOUNDARY, FIRST, detail=early),
+        None,
+        Cause(CauseKind.NO_BOUNDARY, FIRST, detail=late),
+    ]
 
 
 def test_steps_that_are_not_counted_are_not_shown_as_none() -> None:
@@ -251,3 +254,57 @@ def test_steps_that_are_not_counted_are_not_shown_as_none() -> None:
     assert progress is not None
     assert progress_text(progress).startswith("step 0")
     assert story.event_history.warnings.messages() == [], "it is over"
+
+
+# ---- samples --------------------------------------------------------------------------------------------------------
+
+
+def drawn(worker_id: int, digest: bytes, round_id: RoundId = ROUND, place: str = "train.py:20 (train)") -> events.Event:
+    return events.ScriptWarned(worker_id, round_id, 1, events.BatchesDrawn("RandomSampler", place, digest))
+
+
+def test_two_workers_of_a_round_that_draw_the_same_are_named_once() -> None:
+    warnings = ScriptWarnings(lambda _round_id, _boundaries: 0)
+
+    def cause(event: Any, worker: WorkerName) -> Cause | None:
+        return warnings.cause(event, worker)
+
+    assert cause(drawn(1, b"1"), FIRST) is None
+    assert cause(drawn(1, b"1"), FIRST) is None, "from another loader perhaps"
+    detail = SameSamples("RandomSampler", "train.py:20 (train)", FIRST)
+    assert cause(drawn(2, b"1"), SECOND) == Cause(CauseKind.SAME_SAMPLES, SECOND, detail=detail)
+    assert cause(drawn(2, b"1"), SECOND) is None
+    assert cause(drawn(1, b"2", place="train.py:30 (train)"), FIRST) is None
+    assert cause(drawn(2, b"2", place="train.py:30 (train)"), SECOND) is not None, "another loader"
+
+
+def test_what_differs_or_was_drawn_in_another_round_is_no_mistake() -> None:
+    warnings = ScriptWarnings(lambda _round_id, _boundaries: 0)
+    shares: list[Any] = [drawn(1, b"1"), drawn(2, b"2"), drawn(3, b"2", RoundId(1, 3))]
+    assert [warnings.cause(event, SECOND) for event in shares] == [None] * 3
+    for number in range(MAX_DRAWN):
+        event: Any = drawn(1, b"%d" % number, RoundId(1, 4))
+        warnings.cause(event, FIRST)
+    late: Any = drawn(2, b"5", RoundId(1, 4))
+    assert warnings.cause(late, SECOND) is None, "a worker could fill the driver's memory"
+
+
+def test_batches_go_through_the_journal() -> None:
+    event = drawn(2, b"\x00\xff")
+    assert event_from_bytes(event_to_bytes(event)) == event
+
+
+def test_what_was_said_is_not_said_again_by_the_next_driver() -> None:
+    reports: list[Any] = [
+        not_finite(2, "loss"),
+        events.ScriptWarned(1, ROUND, 0, NoBoundary(10, "train.py:31 (train)")),
+        drawn(1, b"\xff"),
+    ]
+    before, after = (ScriptWarnings(lambda _round_id, _boundaries: 1) for _ in range(2))
+    for report in reports:
+        before.cause(report, FIRST)
+    codec = state_codec(strict=True)
+    codec.load(after, codec.save(warnings=before), "warnings")
+    assert [after.cause(report, FIRST) for report in reports] == [None] * 3
+    same: Any = drawn(2, b"\xff")
+    assert after.cause(same, SECOND) is not None, "it still knows what the first one has drawn"

@@ -157,7 +157,7 @@ class AgentMessages:
     def _first(self, warned: events.ScriptWarned) -> events.ScriptWarned | None:
         """A warning that is the first of its kind: when a loss becomes NaN, all workers report it."""
         if not isinstance(warned.warning, NotFinite):
-            return warned  # rank 0 alone reports others
+            return warned  # ranks 0 and 1 alone report others
         name = warned.warning.name
         if name in self._not_finite or len(self._not_finite) >= MAX_REPORTED_NAMES:
             return None

@@ -150,6 +150,12 @@ def worker_words(cause: Cause) -> str:
                 f"has made {made}: until it passes one, no step counts, a failure loses all of them, and workers that "
                 f"join wait. {_BOUNDARY_ADVICE}"
             )
+        case CauseKind.SAME_SAMPLES, why.SameSamples(source, place, other):
+            where = f" at {place}" if place else ""
+            return (
+                f"trains on the same samples as {worker_text(other)}: the data loader{where} hands out the same "
+                f"batches on both, so a step learns no more than one worker would. {_samples_advice(source)}"
+            )
         case CauseKind.NOT_FINITE, why.NotFinite(name, value, place, step):
             where = ", ".join(filter(None, [f"step {step}" if step else "", place]))
             return f"reported {name} = {value}{f' ({where})' if where else ''}"
@@ -189,6 +195,19 @@ def worker_words(cause: Cause) -> str:
 def _mismatch_text(code: int, place: ScriptError | None) -> str:
     where = f" at {place}" if place else ""
     return f"{exit_text(code)}: ranks called different collectives. It called one{where}, and received data of another"
+
+
+def _samples_advice(source: str) -> str:
+    """What to change, by the type of a loader's sampler or data set."""
+    match source:
+        case "WeightedRandomSampler":
+            return (
+                "Give its WeightedRandomSampler another generator on each worker: "
+                "generator=torch.Generator().manual_seed(edriver.worker_seed())"
+            )
+        case "IterableDataset":
+            return "Have each rank read other samples, as edriver.ElasticStream does"
+    return "Give it a sampler that splits them: DataLoader(dataset, sampler=edriver.ElasticSampler(dataset), ...)"
 
 
 def _limit_text(limit: int | None) -> str:

@@ -37,6 +37,7 @@ from edriver.worker.copies.snapshot import (
 )
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.sampler.equal_batches import TrainingBatches, watch_loaders
 from edriver.worker.state.device_mark import DeviceMark, Event
 from edriver.worker.state.first_look import refuse_sharded, refuse_uninitialized, say_untrained
 from edriver.worker.state.generators import register_generators
@@ -136,6 +137,7 @@ class TorchState(ObjectState):
         self._begun = 0
         self._kept_values: list[Any] = []
         watch_joins()
+        watch_loaders()
         watch_comm_hooks()
         _refuse_hidden(values)
         super()._hold(values, from_rank_0)
@@ -214,6 +216,7 @@ class TorchState(ObjectState):
         if context.assignment().size > 1 and self._mark.wait():
             self.check_peers()
         context.current.part(ScriptReports).step_begins()
+        context.current.part(TrainingBatches).step_begins()
         if self._places.assigned_before_step():
             self._steps.expose("a parameter's .data is assigned between a boundary and the optimizer's step")
         self._buffers.hold()

@@ -97,6 +97,18 @@ class ScriptReports:
             found = pb.NoBoundary(steps=self._steps or self._batches, returned=returned)
             self._warn(pb.ScriptWarning(no_boundary=found), place)
 
+    # ---- samples ---------------------------------------------------------------------------------------------
+
+    def batches_drawn(self, source: str, digest: bytes, place: str) -> None:
+        """Report the first batches that this worker trains on: the driver compares them with those of another rank.
+
+        Args:
+            source: the type of the loader's sampler, or of its data set if that has none.
+            digest: of the batches.
+            place: the line of the script that iterates the loader.
+        """
+        self._warn(pb.ScriptWarning(batches_drawn=pb.BatchesDrawn(source=source, digest=digest)), place)
+
     # ---- values ----------------------------------------------------------------------------------------------
 
     def look_at_values(self, values: Mapping[str, float], names: Iterable[str]) -> None:

@@ -6,18 +6,45 @@ from tests.quick_start import end_quickly, start_quickly
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset, WeightedRandomSampler
 
 import edriver
 
 start_quickly()
 
 MISTAKE = os.environ["MISTAKE"]
+SAMPLES, BATCH = 192, 8
+torch.manual_seed(0)
+data = TensorDataset(torch.rand(SAMPLES, 4))
 model = torch.nn.Linear(4, 1)
-state = edriver.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.001), step=0)
+sampler = edriver.ElasticSampler(data)
+state = edriver.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.001), sampler=sampler, step=0, epoch=0)
+
+
+def chosen_sampler() -> Sampler[int]:
+    if MISTAKE == "no-sampler":
+        return RandomSampler(data)
+    if MISTAKE == "weighted":
+        return WeightedRandomSampler([1.0] * SAMPLES, SAMPLES, generator=torch.Generator().manual_seed(0))
+    return sampler
+
+
+def batches(state: edriver.TorchState) -> Iterator[torch.Tensor]:
+    """Epoch after epoch, with an evaluation of all samples by all ranks before each."""
+    while True:
+        for (batch,) in DataLoader(data, BATCH):
+            model(batch)
+        sampler.set_epoch(state.epoch)
+        for index, (batch,) in enumerate(DataLoader(data, BATCH, sampler=chosen_sampler())):
+            yield batch
+            if MISTAKE not in ("no-sampler", "weighted"):
+                sampler.record_batch(index, BATCH)
+        state.epoch += 1
 
 
 def at_end() -> bool:
@@ -40,8 +67,10 @@ def take_step(batch: torch.Tensor) -> float:
 @edriver.run
 def train(state: edriver.TorchState) -> None:
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}", flush=True)
-    while not at_end():
-        loss = take_step(torch.ones(2, 4))
+    for batch in batches(state):
+        if at_end():
+            break
+        loss = take_step(batch)
         state.step += 1
         if MISTAKE == "not-finite" and edriver.rank() == 1 and state.step == 3:
             loss = math.nan

@@ -71,7 +71,8 @@ class EventCounters(Collector):
         yield counters(
             "script_warnings",
             "What looks like a mistake of the script; each is counted once. no_boundary: steps are made without a "
-            "boundary; not_finite: a value given to state.report is NaN or infinite, in any rank.",
+            "boundary; same_samples: two ranks train on the same samples; not_finite: a value given to state.report is "
+            "NaN or infinite, in any rank.",
             "kind",
             view.script_warnings,
         )
