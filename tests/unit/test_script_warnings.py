@@ -175,6 +175,10 @@ def test_ten_steps_without_a_boundary_are_reported_once_with_their_line(monkeypa
     worker.begin(RoundId(1, 3))
     worker.train(50)
     assert worker.said == [(STEPS_WITHOUT_BOUNDARY, False)]
+    worker.reports.entered()
+    worker.begin(RoundId(1, 4))
+    worker.train(50)
+    assert worker.said == [(STEPS_WITHOUT_BOUNDARY, False)] * 2, "another loop"
     line = Standing.train.__code__.co_firstlineno + 2
     assert worker.sent[0].place == f"test_script_warnings.py:{line} (train)"
 
@@ -247,12 +251,14 @@ def test_steps_that_are_not_counted_are_not_shown_as_none() -> None:
     progress = story.event_history.progress_now()
     assert progress is not None
     assert progress_text(progress) == "steps are not counted, because the script passes no boundary"
+    assert story.event_history.tracker.step_after(RoundId(1, 1), 0) == 0
     assert counts(status_pb2.Run(progress=progress))[-1] == "number of lost steps not known"
     assert counts(status_pb2.Run(progress=progress, steps_lost=37))[-1] == "37 steps lost"
     story.steps(1, 1)
     progress = story.event_history.progress_now()
     assert progress is not None
     assert progress_text(progress).startswith("step 0")
+    assert story.event_history.tracker.step_after(RoundId(1, 1), 7) == 8
     assert story.event_history.warnings.messages() == [], "it is over"
 
 

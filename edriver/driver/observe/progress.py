@@ -241,9 +241,11 @@ class ProgressTracker:
         return lost
 
     def step_after(self, round_id: RoundId, boundaries: int) -> int:
-        """The step of the run that follows so many boundaries of a round, from 1; 0: the round is not known."""
+        """The step of the run that follows so many boundaries of a round, from 1; 0: it is not known."""
         before = self._before.get(round_id)
-        return 0 if before is None or round_id == NO_ROUND else before + boundaries + 1
+        if before is None or round_id == NO_ROUND or self.without_boundary:
+            return 0
+        return before + boundaries + 1
 
     def go_on_after(self, steps: int) -> None:
         """Another driver has written that so many steps were made; what workers report is not replayed."""

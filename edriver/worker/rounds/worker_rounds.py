@@ -110,6 +110,7 @@ class WorkerRounds:
         participant = self._participant
         call = ScriptCall(self._context, function, state, args, kwargs, self._synced, lambda: participant.boundaries)
         self._training.enter(call)
+        self._reports.entered()
         self.notifications.register_listener(state)
         self._watch.state = state
         state.bind(self)

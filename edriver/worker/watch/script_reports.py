@@ -50,6 +50,10 @@ class ScriptReports:
         """
         self._send, self._standing = send, standing
 
+    def entered(self) -> None:
+        """The script has entered its next `run` call, whose loop is another one."""
+        self._no_boundary.clear()
+
     def synced(self, place: Assignment) -> None:
         """A round begins: this is this worker's place in it."""
         self._place = place
