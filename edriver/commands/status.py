@@ -142,7 +142,7 @@ def counts(run: Run) -> list[str]:
         count_text(run.resizes, "resize"),
         *([count_text(run.unproven, UNPROVEN_CONNECTION)] if run.unproven else []),
         f"{count_text(run.steps_lost, 'step')} lost"
-        if knows_steps(run.time_spent)
+        if knows_steps(run.time_spent) and (run.steps_lost or not run.progress.without_boundary)
         else "number of lost steps not known",
     ]
 

@@ -98,6 +98,9 @@ class CauseKind(enum.Enum):
     DISCOVERY_FAILED = "discovery-failed"  # ReportedText
     RESIZED = "resized"  # Count: most workers from now on
     DRIVER_RESUMED = "driver-resumed"  # Count: which driver of the run it is
+    NO_BOUNDARY = "no-boundary"  # NoBoundary: the worker's script trains without
+    NOT_FINITE = "not-finite"  # NotFinite: a value that the worker's script reports
+    SAME_SAMPLES = "same-samples"  # SameSamples: two ranks train on the same
     SOURCE_DIFFERS = "source-differs"  # ReportedText: which files of the worker's script, and when they were changed
     HOST_UNSTEADY = "host-unsteady"  # Count: changes of it in discovery's latest answers
     OUTPUT_OMITTED = "output-omitted"  # Count: lines of the host's workers that are left out
@@ -525,6 +528,53 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class NoBoundary:
+    """A script has made steps in a round, and passed no boundary in it.
+
+    Attributes:
+        steps: how many.
+        place: the line of the script that made the last one; empty: unknown.
+        returned: whether its training function has returned by then.
+    """
+
+    steps: int
+    place: str
+    returned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """A value that a script has reported and that is NaN or infinite.
+
+    Attributes:
+        name: the name that it is reported under.
+        value: nan, inf or -inf. Text, because NaN does not equal itself.
+        place: the line of the script, as FILE:LINE (FUNCTION); empty: unknown.
+        step: the step of the run in which it was reported, from 1; 0: before the first round.
+    """
+
+    name: str
+    value: str
+    place: str
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SameSamples:
+    """Two workers train on the same samples: theirs is the cause's worker, and another one.
+
+    Attributes:
+        source: the type of the data loader's sampler, or of its data set if that has none.
+        place: the line of the script that iterates the loader; empty: unknown.
+        other: the other worker.
+    """
+
+    source: str
+    place: str
+    other: WorkerName
+
+
+@dataclass(frozen=True, slots=True)
 class SpareSlots:
     """Slots that are idle only because the run has its maximum number of workers.
 
@@ -573,6 +623,9 @@ Detail: TypeAlias = (
     | SlotQuarantine
     | HostQuarantine
     | Count
+    | NoBoundary
+    | NotFinite
+    | SameSamples
     | SpareSlots
     | ScriptError
     | Version

@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from edriver.model.cause import AgentFault, Cause, CauseKind, Duration, Exit, Halt, Silence, Stall, WorkerName
+from edriver.model.cause import (
+    AgentFault,
+    Cause,
+    CauseKind,
+    Duration,
+    Exit,
+    Halt,
+    NoBoundary,
+    NotFinite,
+    Silence,
+    Stall,
+    WorkerName,
+)
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
 from edriver.model.mode import CheckpointWay
@@ -302,6 +314,38 @@ class SourcesLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchesDrawn:
+    """The first batches that a worker has trained on. A mistake only if those of another one are the same.
+
+    Attributes:
+        source: the type of the data loader's sampler, or of its data set if that has none.
+        place: the line of the script that iterates the loader; empty: unknown.
+        digest: of the batches.
+    """
+
+    source: str
+    place: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptWarned:
+    """A worker has seen what looks like a mistake of its script. Training continues.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round that it is in.
+        boundaries: the number of the round's boundaries that it has passed.
+        warning: what it has seen. How far the run is, it does not know.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    boundaries: int
+    warning: NoBoundary | NotFinite | BatchesDrawn
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerQuiet:
     """A worker has not answered its agent for half of its lease."""
 
@@ -459,6 +503,7 @@ Event = (
     | WorkerExited
     | LeaseExpired
     | SourcesLoaded
+    | ScriptWarned
     | WorkerQuiet
     | WorkerAnswered
     | WorkerStuck

@@ -19,7 +19,7 @@ from edriver.model.ids import NO_ROUND, RoundId
 from edriver.runview.distribution import Distribution
 from edriver.runview.recovery_times import RecoveryTimes
 from edriver.runview.slowdowns import Slowdowns
-from edriver.text.cause_names import CAUSE_NAMES, INTERRUPTION_NAMES, RECOVERY_PHASES
+from edriver.text.cause_names import CAUSE_NAMES, INTERRUPTION_NAMES, RECOVERY_PHASES, SCRIPT_WARNING_NAMES
 from edriver.text.progress_text import knows_steps
 from edriver.v1 import cause_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
@@ -120,6 +120,8 @@ class RunView:
         interruption_lengths: the durations of the times without steps, by kind, as in INTERRUPTION_NAMES.
         syncs: the state that workers have received.
         slowdowns: what slows the run down.
+        script_warnings: how often something that looks like a mistake of the script was reported, by its kind, as in
+            SCRIPT_WARNING_NAMES.
         progress: the progress of training; None before the first report.
         time_spent: how its time was spent, as its driver last reported; None before that.
         failure: the root cause of its latest failures; None if no failure of a worker is known.
@@ -144,6 +146,7 @@ class RunView:
     )
     syncs: Syncs = field(default_factory=Syncs)
     slowdowns: Slowdowns = field(default_factory=Slowdowns)
+    script_warnings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SCRIPT_WARNING_NAMES.values(), 0))
     progress: status_pb2.Progress | None = None
     time_spent: status_pb2.TimeSpent | None = None
     failure: status_pb2.WorkerFailure | None = None
@@ -164,6 +167,8 @@ class RunView:
         time = epoch_seconds(event.time)
         self.now = max(self.now, time)
         self.began = self.began or time
+        if (name := SCRIPT_WARNING_NAMES.get(event.cause.kind)) is not None:
+            self.script_warnings[name] += 1
         match event.WhichOneof("kind"):
             case "round":
                 if self.fold_round(event.round) or (event.HasField("cause") and event.text):

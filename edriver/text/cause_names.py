@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from edriver.v1 import status_pb2
+from edriver.v1 import cause_pb2, status_pb2
 
 CAUSE_NAMES: Final[Mapping[int, str]] = {
     status_pb2.ROUND_KIND_START: "start",
@@ -36,6 +36,13 @@ INTERRUPTION_NAMES: Final[Mapping[int, str]] = {
     status_pb2.INTERRUPTION_KIND_STALL: "stall",
 }
 """What kept a run from making steps (InterruptionKind)."""
+
+SCRIPT_WARNING_NAMES: Final[Mapping[int, str]] = {
+    cause_pb2.CAUSE_KIND_NO_BOUNDARY: "no_boundary",
+    cause_pb2.CAUSE_KIND_SAME_SAMPLES: "same_samples",
+    cause_pb2.CAUSE_KIND_NOT_FINITE: "not_finite",
+}
+"""What looks like a mistake of a script (CauseKind)."""
 
 UNPROVEN_CONNECTION: Final = "unproven connection"
 """What ended a round in which a connection did not lead to a member, as a noun beside failure and resize."""

@@ -21,6 +21,8 @@ def knows_steps(spent: status_pb2.TimeSpent) -> bool:
 def progress_text(progress: status_pb2.Progress) -> str:
     """One line: steps, the epoch and what is left of it, what the script reports; empty if nothing of that is known."""
     parts = [f"step {progress.steps}, {progress.step_rate:.1f} steps/s"] if knows_steps(progress.time_spent) else []
+    if progress.without_boundary:
+        parts = ["steps are not counted, because the script passes no boundary"]
     if progress.HasField("epoch") and progress.samples:
         part = f"epoch {progress.epoch} {100 * progress.samples_done // progress.samples} % done"
         if progress.sample_rate > 0:

@@ -267,6 +267,14 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Members' states differ at the first boundary of a round. The round continues, but the next change of members would end
     the run.
     """
+    CAUSE_KIND_SAME_SAMPLES: _CauseKind.ValueType  # 103
+    """The worker trains on the same samples as another one, from a data loader that is iterated at `place`. `detail` has the type
+    of the loader's sampler, or of its data set if that has none.
+    """
+    CAUSE_KIND_NO_BOUNDARY: _CauseKind.ValueType  # 102
+    """The worker's script has made `count` steps in the round, the last one at `place`, and passed no boundary."""
+    CAUSE_KIND_NOT_FINITE: _CauseKind.ValueType  # 101
+    """The worker's script has reported a `value` that is not finite, under the name in `detail`, at `place` in `step`."""
     CAUSE_KIND_SOURCE_DIFFERS: _CauseKind.ValueType  # 94
     """The worker runs other source than the run began with. `detail` has the files, and when they were changed."""
 
@@ -452,6 +460,14 @@ CAUSE_KIND_ATTRIBUTES_DIFFER: CauseKind.ValueType  # 59
 """Members' states differ at the first boundary of a round. The round continues, but the next change of members would end
 the run.
 """
+CAUSE_KIND_SAME_SAMPLES: CauseKind.ValueType  # 103
+"""The worker trains on the same samples as another one, from a data loader that is iterated at `place`. `detail` has the type
+of the loader's sampler, or of its data set if that has none.
+"""
+CAUSE_KIND_NO_BOUNDARY: CauseKind.ValueType  # 102
+"""The worker's script has made `count` steps in the round, the last one at `place`, and passed no boundary."""
+CAUSE_KIND_NOT_FINITE: CauseKind.ValueType  # 101
+"""The worker's script has reported a `value` that is not finite, under the name in `detail`, at `place` in `step`."""
 CAUSE_KIND_SOURCE_DIFFERS: CauseKind.ValueType  # 94
 """The worker runs other source than the run began with. `detail` has the files, and when they were changed."""
 Global___CauseKind: _TypeAlias = CauseKind  # noqa: Y015
@@ -479,6 +495,9 @@ class Cause(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     REQUESTER_FIELD_NUMBER: _builtins.int
     HALT_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
     kind: Global___CauseKind.ValueType
     """The kind of cause. It determines which of the other fields are set."""
     worker_id: _builtins.int
@@ -511,11 +530,19 @@ class Cause(_message.Message):
     agent_fault: Global___AgentFault.ValueType
     """What is wrong with the host's agent."""
     count: _builtins.int
-    """A number of slots. For a resize or a refused size, a number of workers; for output, of lines; for an unsteady host, of changes."""
+    """A number of slots. For a resize or a refused size, a number of workers; for output, of lines; for an unsteady host, of
+    changes; for a script without boundaries, of steps.
+    """
     requester: _builtins.str
     """The operator who requested a drain, an undrain, a resize or a stop, according to the client. Empty if not known."""
     halt: Global___Halt.ValueType
     """What kept the silent worker's process from running."""
+    place: _builtins.str
+    """The line of the script that is concerned: FILE:LINE (FUNCTION); empty if unknown."""
+    step: _builtins.int
+    """A step of the run, from 1; absent if the cause does not concern a step."""
+    value: _builtins.float
+    """A value that the script has reported: NaN or infinite; absent if the cause does not concern a value."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """How long the worker, agent or host has failed to do what was expected of it. For a quarantine, how long it lasts. For a
@@ -542,10 +569,13 @@ class Cause(_message.Message):
         count: _builtins.int | None = ...,
         requester: _builtins.str = ...,
         halt: Global___Halt.ValueType = ...,
+        place: _builtins.str = ...,
+        step: _builtins.int | None = ...,
+        value: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "code", b"code", "count", b"count", "duration", b"duration", "memory_limit", b"memory_limit", "rank", b"rank", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_step", b"_step", "_value", b"_value", "_worker_id", b"_worker_id", "code", b"code", "count", b"count", "duration", b"duration", "memory_limit", b"memory_limit", "rank", b"rank", "slot", b"slot", "step", b"step", "value", b"value", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "agent_fault", b"agent_fault", "code", b"code", "count", b"count", "detail", b"detail", "duration", b"duration", "error", b"error", "halt", b"halt", "host", b"host", "kind", b"kind", "memory_limit", b"memory_limit", "phase", b"phase", "preempted", b"preempted", "rank", b"rank", "requester", b"requester", "slot", b"slot", "text", b"text", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_step", b"_step", "_value", b"_value", "_worker_id", b"_worker_id", "agent_fault", b"agent_fault", "code", b"code", "count", b"count", "detail", b"detail", "duration", b"duration", "error", b"error", "halt", b"halt", "host", b"host", "kind", b"kind", "memory_limit", b"memory_limit", "phase", b"phase", "place", b"place", "preempted", b"preempted", "rank", b"rank", "requester", b"requester", "slot", b"slot", "step", b"step", "text", b"text", "value", b"value", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__code: _TypeAlias = _typing.Literal["code"]  # noqa: Y015
     _WhichOneofArgType__code: _TypeAlias = _typing.Literal["_code", b"_code"]  # noqa: Y015
@@ -557,6 +587,10 @@ class Cause(_message.Message):
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
     _WhichOneofReturnType__slot: _TypeAlias = _typing.Literal["slot"]  # noqa: Y015
     _WhichOneofArgType__slot: _TypeAlias = _typing.Literal["_slot", b"_slot"]  # noqa: Y015
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
     _WhichOneofReturnType__worker_id: _TypeAlias = _typing.Literal["worker_id"]  # noqa: Y015
     _WhichOneofArgType__worker_id: _TypeAlias = _typing.Literal["_worker_id", b"_worker_id"]  # noqa: Y015
     @_typing.overload
@@ -569,6 +603,10 @@ class Cause(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__slot) -> _WhichOneofReturnType__slot | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__worker_id) -> _WhichOneofReturnType__worker_id | None: ...
 

@@ -218,6 +218,7 @@ class Report(_message.Message):
     PROGRESS_CHANGED_FIELD_NUMBER: _builtins.int
     SOURCES_LOADED_FIELD_NUMBER: _builtins.int
     STATE_DIGEST_FIELD_NUMBER: _builtins.int
+    SCRIPT_WARNING_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong:
@@ -292,6 +293,10 @@ class Report(_message.Message):
         """What is small in the state, at a later boundary of a round."""
 
     @_builtins.property
+    def script_warning(self) -> Global___ScriptWarning:
+        """The script seems to have a mistake."""
+
+    @_builtins.property
     def progress(self) -> Global___WorkerProgress:
         """The worker's progress. Set in reports that end a stretch of training (worker_waiting, worker_done, worker_failed and
         first_boundary_passed), and in progress_changed.
@@ -318,13 +323,14 @@ class Report(_message.Message):
         progress_changed: Global___ProgressChanged | None = ...,
         sources_loaded: Global___SourcesLoaded | None = ...,
         state_digest: Global___StateDigest | None = ...,
+        script_warning: Global___ScriptWarning | None = ...,
         progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded", "state_digest"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded", "state_digest", "script_warning"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1009,7 +1015,7 @@ class WorkerWaiting(_message.Message):
     """A digest of the small parts of the offered state. All workers that offer the same version should offer the same digest."""
     steps_lost: _builtins.int
     """Number of boundaries that the worker had passed beyond the offered state. These steps are lost unless another worker
-    offers a higher version.
+    offers a higher version. Includes the steps that a script without boundaries has made in the round.
     """
     torn: _builtins.str
     """Why the worker cannot return to its last boundary, and how to avoid that, for people; empty if it can."""
@@ -1402,6 +1408,138 @@ class WorkerStuck(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerStuck: _TypeAlias = WorkerStuck  # noqa: Y015
+
+@_typing.final
+class ScriptWarning(_message.Message):
+    """ScriptWarning reports what looks like a mistake of the script, although training continues. A worker reports each mistake
+    once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    BOUNDARIES_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    NOT_FINITE_FIELD_NUMBER: _builtins.int
+    NO_BOUNDARY_FIELD_NUMBER: _builtins.int
+    BATCHES_DRAWN_FIELD_NUMBER: _builtins.int
+    boundaries: _builtins.int
+    """Number of boundaries that the worker had passed in the round."""
+    place: _builtins.str
+    """The line of the script: FILE:LINE (FUNCTION); empty if unknown."""
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId:
+        """The round."""
+
+    @_builtins.property
+    def not_finite(self) -> Global___NotFinite:
+        """A reported value is not finite."""
+
+    @_builtins.property
+    def no_boundary(self) -> Global___NoBoundary:
+        """Steps are made without a boundary. Rank 0 alone reports it."""
+
+    @_builtins.property
+    def batches_drawn(self) -> Global___BatchesDrawn:
+        """The first batches of training. They are a mistake if those of another worker are the same. Ranks 0 and 1 report them."""
+
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        boundaries: _builtins.int = ...,
+        place: _builtins.str = ...,
+        not_finite: Global___NotFinite | None = ...,
+        no_boundary: Global___NoBoundary | None = ...,
+        batches_drawn: Global___BatchesDrawn | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batches_drawn", b"batches_drawn", "kind", b"kind", "no_boundary", b"no_boundary", "not_finite", b"not_finite", "round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches_drawn", b"batches_drawn", "boundaries", b"boundaries", "kind", b"kind", "no_boundary", b"no_boundary", "not_finite", b"not_finite", "place", b"place", "round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["not_finite", "no_boundary", "batches_drawn"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___ScriptWarning: _TypeAlias = ScriptWarning  # noqa: Y015
+
+@_typing.final
+class BatchesDrawn(_message.Message):
+    """BatchesDrawn is a digest of the first batches that the worker trains on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """The type of the data loader's sampler, or of its data set if that has none."""
+    digest: _builtins.bytes
+    """The digest."""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchesDrawn: _TypeAlias = BatchesDrawn  # noqa: Y015
+
+@_typing.final
+class NoBoundary(_message.Message):
+    """NoBoundary is a script that has made steps in a round and passed no boundary in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    """Number of steps: of the optimizer, or of batches recorded in the sampler."""
+    returned: _builtins.bool
+    """Whether the training function has returned by then. Otherwise this is the first report, after a few steps."""
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        returned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["returned", b"returned", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoBoundary: _TypeAlias = NoBoundary  # noqa: Y015
+
+@_typing.final
+class NotFinite(_message.Message):
+    """NotFinite is a value that the script has reported and that is NaN or infinite."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name that it is reported under."""
+    value: _builtins.float
+    """The value."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NotFinite: _TypeAlias = NotFinite  # noqa: Y015
 
 @_typing.final
 class SourcesLoaded(_message.Message):

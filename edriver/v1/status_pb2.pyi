@@ -1175,6 +1175,7 @@ class Progress(_message.Message):
     REPORTED_FIELD_NUMBER: _builtins.int
     TIME_SPENT_FIELD_NUMBER: _builtins.int
     RANK_0_STEPS_FIELD_NUMBER: _builtins.int
+    WITHOUT_BOUNDARY_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
     """Number of steps (boundaries) in all rounds together."""
     step_rate: _builtins.float
@@ -1191,6 +1192,8 @@ class Progress(_message.Message):
     """Number of steps of all rounds together to which `epoch`, `samples_done` and `reported` belong: those of rank 0, as of its
     last report; `steps` may be ahead of it. Absent before that.
     """
+    without_boundary: _builtins.bool
+    """Whether the script makes steps without a boundary, so that they are not counted in `steps`."""
     @_builtins.property
     def reported(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The latest values that the script passed to `state.report`, by name."""
@@ -1211,10 +1214,11 @@ class Progress(_message.Message):
         reported: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         time_spent: Global___TimeSpent | None = ...,
         rank_0_steps: _builtins.int | None = ...,
+        without_boundary: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_rank_0_steps", b"_rank_0_steps", "epoch", b"epoch", "rank_0_steps", b"rank_0_steps", "time_spent", b"time_spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_rank_0_steps", b"_rank_0_steps", "epoch", b"epoch", "rank_0_steps", b"rank_0_steps", "reported", b"reported", "sample_rate", b"sample_rate", "samples", b"samples", "samples_done", b"samples_done", "step_rate", b"step_rate", "steps", b"steps", "time_spent", b"time_spent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_rank_0_steps", b"_rank_0_steps", "epoch", b"epoch", "rank_0_steps", b"rank_0_steps", "reported", b"reported", "sample_rate", b"sample_rate", "samples", b"samples", "samples_done", b"samples_done", "step_rate", b"step_rate", "steps", b"steps", "time_spent", b"time_spent", "without_boundary", b"without_boundary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015

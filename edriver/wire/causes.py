@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from edriver.model import cause as why
 from edriver.model.cause import Cause, Halt
 from edriver.model.script_error import ScriptError
 from edriver.v1 import cause_pb2
 from edriver.wire.conversion import duration
+
+MAX_COUNT: Final = 2**32 - 1
+"""What Cause.count can hold."""
 
 
 def cause_message(cause: Cause, text: str = "") -> cause_pb2.Cause:
@@ -88,5 +92,13 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.duration.CopyFrom(duration(seconds))
         case why.HostQuarantine(seconds):
             message.duration.CopyFrom(duration(seconds))
+        case why.NoBoundary(steps, place):
+            message.count, message.place = min(steps, MAX_COUNT), place
+        case why.SameSamples(source, place):
+            message.detail, message.place = source, place
+        case why.NotFinite(name, value, place, step):
+            message.detail, message.value, message.place = name, float(value), place
+            if step:
+                message.step = step
         case why.Count(count) | why.SpareSlots(count):
             message.count = count

@@ -201,6 +201,8 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "StacksTaken.stacks": _text,
     "Stacks.text": _text,
     "Standing.place": _text,
+    "ScriptWarning.place": _text,
+    "NotFinite.value": _any,
     "WorkerWaiting.digest": _text,
     "FirstBoundaryPassed.digest": _text,
     "StateDigest.digest": _text,

@@ -6,7 +6,7 @@ import signal
 from typing import Final
 
 from edriver.model import events
-from edriver.model.cause import AGENT_KNOWN, CauseKind
+from edriver.model.cause import AGENT_KNOWN, CauseKind, NoBoundary, NotFinite
 from edriver.model.mode import CheckpointWay
 from edriver.model.script_error import crash_place, script_place
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2
@@ -86,6 +86,8 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
                 for file in report.sources_loaded.files
             )
             return events.SourcesLoaded(worker_id, tuple(files))
+        case "script_warning":
+            return _script_warned(worker_id, report.script_warning)
         case "worker_failed":
             return events.WorkerFailed(worker_id, report.worker_failed.traceback, report.worker_failed.rejoins)
         case _:
@@ -97,6 +99,23 @@ _ABORT_CODES: Final = (-signal.SIGABRT, 128 + signal.SIGABRT)
 MISMATCH_MARK: Final = "op.preamble.length <= op.nbytes"
 """In Gloo's last words when more data arrives than the collective that was called takes: that of another collective
 (gloo/transport/tcp/pair.cc). It is raised on a thread of Gloo's, which ends the process."""
+
+
+def _script_warned(worker_id: int, message: notification_pb2.ScriptWarning) -> events.ScriptWarned | None:
+    """What a worker has seen of its script; None: only later releases know it."""
+    warning: NoBoundary | NotFinite | events.BatchesDrawn
+    match message.WhichOneof("kind"):
+        case "no_boundary":
+            warning = NoBoundary(message.no_boundary.steps, message.place, message.no_boundary.returned)
+        case "batches_drawn":
+            drawn = message.batches_drawn
+            warning = events.BatchesDrawn(drawn.source, message.place, drawn.digest)
+        case "not_finite":
+            warning = NotFinite(message.not_finite.name, str(message.not_finite.value), message.place)
+        case _:
+            return None
+    return events.ScriptWarned(worker_id, round_id_of(message.round_id), message.boundaries, warning)
+
 
 _EXIT_REASONS: Final = {cause_pb2.CauseKind.Value(f"CAUSE_KIND_{kind.name}"): kind for kind in AGENT_KNOWN}
 

@@ -23,6 +23,8 @@ One command a line:
     exited W ... with CODE [differs=FILE:LINE][: TAIL]    WorkerExited; ranks called different collectives, it one there
     expired W ... [halt=stopped]     LeaseExpired
     loaded W: DIGEST                 SourcesLoaded: script.py with this digest
+    warned W of no-boundary after N [round=R]    ScriptWarned: it has made N steps without a boundary
+    warned W of nan                  ScriptWarned: a value that it reports is NaN
     quiet W ...                      WorkerQuiet
     answered W ...                   WorkerAnswered
     stuck W [round=R]                WorkerStuck
@@ -48,7 +50,7 @@ from collections.abc import Callable, Iterator
 
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
-from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, Halt
+from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, Halt, NoBoundary, NotFinite
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.mode import CheckpointWay, Mode
@@ -326,6 +328,17 @@ class Interpreter:
     def _do_loaded(self, words: Words) -> Iterator[str]:
         (name,) = words.names
         return self._tell(events.SourcesLoaded(int(name), (events.SourceFile("script.py", words.text.encode(), 0.0),)))
+
+    def _do_warned(self, words: Words) -> Iterator[str]:
+        warning: NoBoundary | NotFinite
+        match words.names:
+            case [name, "of", "no-boundary", "after", steps]:
+                warning = NoBoundary(int(steps), "script.py:1 (train)")
+            case [name, "of", "nan"]:
+                warning = NotFinite("loss", "nan", "script.py:1 (train)")
+            case _:
+                raise ValueError(f"no such warning: {words.names}")
+        return self._tell(events.ScriptWarned(int(name), self._round_id(words), 0, warning))
 
     def _do_quiet(self, words: Words) -> Iterator[str]:
         for name in words.names:

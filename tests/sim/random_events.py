@@ -13,7 +13,7 @@ import traceback
 
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
-from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.cause import AgentFault, AgentFaultKind, NoBoundary, NotFinite
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.model.mode import CheckpointWay, Mode
@@ -25,6 +25,8 @@ from tests.sim.scanning import check_indexes
 HOSTS = "abcdef"
 FAULT = AgentFault(AgentFaultKind.ENDED, "killed")
 ERRORS = tuple(f'Traceback:\n  File "train.py", line {line}, in train\nValueError: bad\n' for line in (1, 2))
+NO_BOUNDARY = NoBoundary(10, "train.py:3 (train)")
+NOT_FINITE = NotFinite("loss", "nan", "train.py:4 (train)")
 STACKS = 'File "train.py", line 3, in evaluate'
 
 
@@ -146,6 +148,7 @@ class RandomEvents:
             events.WorkerIdle(worker_id, round_id, draw.choice((0.0, 10.0))),
             events.WorkerStalled(worker_id, round_id, "step", 60.0, STACKS),
             events.WorkerStuck(worker_id, round_id),
+            events.ScriptWarned(worker_id, round_id, 0, draw.choice((NO_BOUNDARY, NOT_FINITE))),
         )
         return draw.choice(found)
 

@@ -213,6 +213,8 @@ class SimRounds:
                 return script.clean
             case effects.WhyTorn():
                 return "the optimizer had begun a step"
+            case effects.UncountedSteps():
+                return 0
             case effects.Digest(committed):
                 return script.digest(committed)
             case effects.NewestCheckpoint(look):

@@ -52,6 +52,46 @@ SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
             id="raised-without-a-rank",
         ),
         pytest.param(
+            Cause(CauseKind.NO_BOUNDARY, FIRST, detail=why.NoBoundary(10, "train.py:31 (train)")),
+            {
+                "worker_id": 1,
+                "rank": 0,
+                "host": "a",
+                "slot": 0,
+                "count": 10,
+                "place": "train.py:31 (train)",
+            },
+            id="no-boundary",
+        ),
+        pytest.param(
+            Cause(
+                CauseKind.SAME_SAMPLES, FIRST, detail=why.SameSamples("RandomSampler", "train.py:20 (train)", SECOND)
+            ),
+            {
+                "worker_id": 1,
+                "rank": 0,
+                "host": "a",
+                "slot": 0,
+                "detail": "RandomSampler",
+                "place": "train.py:20 (train)",
+            },
+            id="same-samples",
+        ),
+        pytest.param(
+            Cause(CauseKind.NOT_FINITE, FIRST, detail=why.NotFinite("loss", "inf", "train.py:40 (train)", 120)),
+            {
+                "worker_id": 1,
+                "rank": 0,
+                "host": "a",
+                "slot": 0,
+                "detail": "loss",
+                "value": float("inf"),
+                "place": "train.py:40 (train)",
+                "step": 120,
+            },
+            id="not-finite",
+        ),
+        pytest.param(
             Cause(CauseKind.STALLED, FIRST, detail=why.Stall("eval", 9.0)),
             {"worker_id": 1, "rank": 0, "host": "a", "slot": 0, "phase": "eval", "duration": duration(9.0)},
             id="stalled",

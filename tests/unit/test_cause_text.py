@@ -60,6 +60,40 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
         why.ReportedText("loss.py (changed at 2026-11-26 14:05:31)"),
         "runs a script that differs from the one that the run began with: loss.py (changed at 2026-11-26 14:05:31)",
     ),
+    (
+        CauseKind.NO_BOUNDARY,
+        why.NoBoundary(10, "train.py:31 (train)"),
+        "has made 10 steps without a boundary (train.py:31 (train)): until it passes one, no step counts, a failure loses all of them, and workers that join wait. Call state.check_host_updates() or state.commit() after each step",
+    ),
+    (
+        CauseKind.NO_BOUNDARY,
+        why.NoBoundary(30, "", returned=True),
+        "has returned from its training function after 30 steps without a boundary: nothing of it was counted. Call state.check_host_updates() or state.commit() after each step",
+    ),
+    *(
+        (
+            CauseKind.SAME_SAMPLES,
+            why.SameSamples(source, "train.py:20 (train)", SECOND),
+            f"trains on the same samples as {TWO}: the data loader at train.py:20 (train) hands out the same batches on both, so a step learns no more than one worker would. {advice}",
+        )
+        for source, advice in (
+            (
+                "RandomSampler",
+                "Give it a sampler that splits them: DataLoader(dataset, sampler=edriver.ElasticSampler(dataset), ...)",
+            ),
+            (
+                "WeightedRandomSampler",
+                "Give its WeightedRandomSampler another generator on each worker: generator=torch.Generator().manual_seed(edriver.worker_seed())",
+            ),
+            ("IterableDataset", "Have each rank read other samples, as edriver.ElasticStream does"),
+        )
+    ),
+    (
+        CauseKind.NOT_FINITE,
+        why.NotFinite("loss", "nan", "train.py:40 (train)", 120),
+        "reported loss = nan (step 120, train.py:40 (train))",
+    ),
+    (CauseKind.NOT_FINITE, why.NotFinite("loss", "-inf", ""), "reported loss = -inf"),
     (CauseKind.NOT_STARTED, why.Exit(127, "no such file"), "could not be started: no such file"),
     (CauseKind.KILLED, why.Exit(-9), "was killed by SIGKILL"),
     (

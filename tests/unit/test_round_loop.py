@@ -33,6 +33,7 @@ class Worker:
         self.settled: Raised | None = None
         self.looks: list[bool] = []
         self.newest: int | None = None
+        self.uncounted = 0
         self.log: list[str] = []
         self.message: list[pb.Report] = []
         self._n = 0
@@ -115,6 +116,9 @@ class Worker:
                     answer = self.settled
                 case effects.IsClean():
                     answer = self.clean
+                case effects.UncountedSteps():
+                    answer = self.uncounted
+                    continue
                 case effects.Digest(committed):
                     answer = "of the commit" if committed else "of the boundary"
                 case effects.NewestCheckpoint(look):
@@ -277,6 +281,26 @@ def test_of_a_round_that_was_aborted_nothing_is_reported(raised: Raised) -> None
         "ReturnToBoundary",
         "Forget",
     ]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_steps_without_a_boundary_are_lost_with_the_round(clean: bool) -> None:
+    worker = entered(clean)
+    worker.train()
+    worker.uncounted = 37
+    worker.abort()
+    worker.step(Raised.PEER_LOST)
+    assert worker.message[-1].worker_waiting.steps_lost == 37
+    assert "WhyTorn" in worker.log
+
+
+def test_where_boundaries_are_passed_no_other_step_is_lost() -> None:
+    worker = entered()
+    worker.train(commits=1)
+    worker.uncounted = 37
+    worker.abort()
+    worker.step(Raised.PEER_LOST)
+    assert worker.message[-1].worker_waiting.steps_lost == 0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import pace_pb2
 from edriver.wire.conversion import span_seconds
 from edriver.worker.watch import training_looks
-from edriver.worker.watch.activity import activity_of, place_of, script_line
+from edriver.worker.watch.activity import activity_of
+from edriver.worker.watch.script_location import place_of, script_line
 from edriver.worker.watch.training_looks import LOOK_INTERVAL, TrainingLooks
 
 COLLECTIVE = "/site-packages/torch/distributed/distributed_c10d.py"

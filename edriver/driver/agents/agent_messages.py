@@ -10,6 +10,8 @@ from edriver.driver.agents.agent_identity import AgentIdentity
 from edriver.driver.agents.fault_log import FaultLog
 from edriver.driver.agents.registry import AgentPeer
 from edriver.model import events
+from edriver.model.cause import NotFinite
+from edriver.model.limits import MAX_REPORTED_NAMES
 from edriver.v1 import agent_pb2
 from edriver.wire.causes import halt_of
 from edriver.wire.conversion import epoch_seconds, span_seconds
@@ -69,6 +71,7 @@ class AgentMessages:
         self._faults = faults
         self._on_stacks = on_stacks
         self._loaded: dict[tuple[str, bytes], None] = {}  # names and digests
+        self._not_finite: set[str] = set()  # names of values
 
     def event_of(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> events.Event | None:
         """What a message means to the core; None if nothing.
@@ -94,7 +97,12 @@ class AgentMessages:
                 if (beat := _progress_in(report)) is not None:
                     self._on_progress(beat)
                 event = event_of_report(report.worker_id, report.report)
-                return self._unknown(event) if isinstance(event, events.SourcesLoaded) else event
+                match event:
+                    case events.SourcesLoaded():
+                        return self._unknown(event)
+                    case events.ScriptWarned():
+                        return self._first(event)
+                return event
             case "worker_ending":
                 ending = message.worker_ending
                 return events.WorkerEnding(ending.worker_id, epoch_seconds(ending.detect_time))
@@ -145,6 +153,16 @@ class AgentMessages:
         while len(self._loaded) > MAX_LOADED:
             del self._loaded[next(iter(self._loaded))]
         return replace(loaded, files=files) if files else None
+
+    def _first(self, warned: events.ScriptWarned) -> events.ScriptWarned | None:
+        """A warning that is the first of its kind: when a loss becomes NaN, all workers report it."""
+        if not isinstance(warned.warning, NotFinite):
+            return warned  # ranks 0 and 1 alone report others
+        name = warned.warning.name
+        if name in self._not_finite or len(self._not_finite) >= MAX_REPORTED_NAMES:
+            return None
+        self._not_finite.add(name)
+        return warned
 
     def own_lines(
         self, identity: AgentIdentity, batch: agent_pb2.ForwardOutputRequest

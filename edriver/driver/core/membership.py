@@ -34,13 +34,15 @@ from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.worker_losses import WorkerLosses
 from edriver.model import events
 from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd
-from edriver.model.cause import Cause, CauseKind, ReportedText
+from edriver.model.cause import Cause, CauseKind, NoBoundary, ReportedText
 from edriver.model.events import loss_of
 from edriver.model.records import Offer, Worker, WorkerState, WorkerStep
 from edriver.model.script_error import script_error
 from edriver.model.settings import Settings
 
-_MemberEvent: TypeAlias = Report | events.WorkerStalled | events.CollectiveRaised | events.PeerUnproven
+_MemberEvent: TypeAlias = (
+    Report | events.WorkerStalled | events.CollectiveRaised | events.PeerUnproven | events.ScriptWarned
+)
 
 _WorkerEvent: TypeAlias = (
     events.WorkerWaiting | events.WorkerFailed | events.ExitOverdue | events.WorkerEnding | events.WorkerExited
@@ -271,6 +273,7 @@ class Membership:
                 | events.WorkerStalled(worker_id, round_id)
                 | events.CollectiveRaised(worker_id, round_id)
                 | events.PeerUnproven(worker_id, round_id)
+                | events.ScriptWarned(worker_id, round_id, warning=NoBoundary())
             ):
                 if current := rounds.round_of(worker_id, round_id):
                     return self._take_in_of_member(event, current, now)
@@ -295,8 +298,13 @@ class Membership:
                 return self.rounds.note_unproven(current, worker_id, reason, now)
             case events.WorkerStalled():
                 return self._take_in_stall(event, current, now)
+            case events.ScriptWarned():
+                self.rounds.note_no_boundary(current, now)
+                return []
             case _:
                 current.note(event, now)
+                if isinstance(event, events.FirstBoundaryPassed):
+                    self.rounds.note_boundary()
                 if isinstance(event, events.WorkerDone):
                     self.roster.move(self.roster.workers[event.worker_id], WorkerStep.RETURN)
                 elif isinstance(event, events.FirstBoundaryPassed):

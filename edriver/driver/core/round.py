@@ -80,12 +80,14 @@ class RunCall:
         best: the highest version that has been offered in it.
         checkpoints: whether its state is written to disk, so that new workers may find a checkpoint.
         previous: the last round of the call before.
+        without_boundary: whether its latest steps were made without a boundary, so that no agreed interrupt can end.
     """
 
     ordinal: int = 1
     best: Version = NO_VERSION
     checkpoints: bool = False
     previous: RoundId = NO_ROUND
+    without_boundary: bool = False
 
     def note_offer(self, version: Version, checkpoint: int | None) -> None:
         """A worker offers a state in it; `checkpoint` as in WorkerWaiting."""
@@ -100,6 +102,7 @@ class RunCall:
         """Its last round is finished: the script may enter the next one."""
         self.ordinal += 1
         self.best, self.checkpoints, self.previous = NO_VERSION, False, last
+        self.without_boundary = False
 
     def may_differ(self, version: Version) -> bool:
         """Whether holders of this version may differ: it is older than this call, whose first sync is to come."""
@@ -276,6 +279,11 @@ class Round:
         interrupt.boundary, interrupt.cause, interrupt.counted = interrupt.agree(), cause, counted
         interrupt.deadline = deadline
         return interrupt.boundary
+
+    def hasten(self, deadline: float) -> None:
+        """If members are to stop at a boundary, they have until then at most."""
+        if self.stopping and self.interrupt is not None:
+            self.interrupt.deadline = min(self.interrupt.deadline, deadline)
 
     def abort(self, cause: Cause, rejoin_deadline: float) -> None:
         """It is broken; those of its members that have not come back by then are not waited for."""

@@ -284,6 +284,15 @@ class RoundControl:
         if event.ordinal == self.call.ordinal:
             self.call.note_offer(event.version, event.checkpoint)
 
+    def note_no_boundary(self, current: Round, now: float) -> None:
+        """The script makes steps without a boundary. An interrupt that waits for one is bounded from now on."""
+        self.call.without_boundary = True
+        current.hasten(now + self.settings.elastic_timeout)
+
+    def note_boundary(self) -> None:
+        """The script passes boundaries."""
+        self.call.without_boundary = False
+
     def note_error(self, worker_id: int, error: ScriptError) -> None:
         """A worker's script has raised an exception: if it is a member, it may be that of its round."""
         if self.current and self.has_member(worker_id):
@@ -376,7 +385,8 @@ class RoundControl:
         if interrupt is not None and not interrupt.answered(members) and now < interrupt.deadline:
             return actions
         newcomers = []
-        if interrupt is not None or now >= current.open_at:
+        # Without boundaries nobody could stop for them: they join when the round has ended for another reason.
+        if not self.call.without_boundary and (interrupt is not None or now >= current.open_at):
             newcomers = self.placement.ready_newcomers(self.call.ordinal, now, patient=interrupt is None)
         survive = self.settings.mode.members_survive
         settled = not newcomers and members.isdisjoint(roster.unplaced)
@@ -420,6 +430,8 @@ class RoundControl:
             return self.abort(cause, now)
         by_call = survive or CheckpointWay.CALL in interrupt.ways.values()
         patience = max(settings.elastic_timeout, settings.boundary_timeout) if by_call else settings.leave_grace
+        if self.call.without_boundary:
+            patience = settings.elastic_timeout
         if survive:  # in restart mode it counts once it is aborted
             self.budgets.spend(now, cause)
         boundary = current.stop_at_boundary(cause, now + patience, counted=survive)
@@ -450,7 +462,8 @@ class RoundControl:
                 return self._finish(current, now)  # no member stopped: the functions returned before the boundary
             return self.abort(Cause(CauseKind.BOUNDARIES_DIFFER), now)
         if members and now >= interrupt.deadline:
-            return self.abort(current.missed(interrupt), now)
+            agreed = interrupt.cause if self.call.without_boundary else None  # then no member is to blame
+            return self.abort(agreed or current.missed(interrupt), now)
         if interrupt.cause is not None and current.cannot_stop:
             # Nothing is lost by it: those that have stopped are ahead, and the others take over their state.
             return self.abort(interrupt.cause, now)

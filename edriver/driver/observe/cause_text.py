@@ -45,6 +45,8 @@ _HALTS: Final = {
 }
 """What keeps a process from running."""
 
+_BOUNDARY_ADVICE: Final = "Call state.check_host_updates() or state.commit() after each step"
+
 _ANNOUNCE_ADVICE: Final = (
     'Announce an evaluation, a download or the like by `with edriver.phase("eval"):`; --stall-timeout sets how '
     "long each phase may last"
@@ -139,6 +141,24 @@ def worker_words(cause: Cause) -> str:
             if uncertain:
                 return f"{lost}, while the kernel killed a process on its host because memory ran out"
             return f"{lost}: out of memory, so the kernel killed {'it' if pid else 'one'}{_limit_text(limit)}"
+        case CauseKind.NO_BOUNDARY, why.NoBoundary(steps, place, returned):
+            made = f"{count_text(steps, 'step')} without a boundary{f' ({place})' if place else ''}"
+            if returned:
+                end = "has returned from its training function after"
+                return f"{end} {made}: nothing of it was counted. {_BOUNDARY_ADVICE}"
+            return (
+                f"has made {made}: until it passes one, no step counts, a failure loses all of them, and workers that "
+                f"join wait. {_BOUNDARY_ADVICE}"
+            )
+        case CauseKind.SAME_SAMPLES, why.SameSamples(source, place, other):
+            where = f" at {place}" if place else ""
+            return (
+                f"trains on the same samples as {worker_text(other)}: the data loader{where} hands out the same "
+                f"batches on both, so a step learns no more than one worker would. {_samples_advice(source)}"
+            )
+        case CauseKind.NOT_FINITE, why.NotFinite(name, value, place, step):
+            where = ", ".join(filter(None, [f"step {step}" if step else "", place]))
+            return f"reported {name} = {value}{f' ({where})' if where else ''}"
         case CauseKind.SOURCE_DIFFERS, why.ReportedText(text):
             return f"runs a script that differs from the one that the run began with: {text}"
         case CauseKind.ENDED, None:
@@ -175,6 +195,19 @@ def worker_words(cause: Cause) -> str:
 def _mismatch_text(code: int, place: ScriptError | None) -> str:
     where = f" at {place}" if place else ""
     return f"{exit_text(code)}: ranks called different collectives. It called one{where}, and received data of another"
+
+
+def _samples_advice(source: str) -> str:
+    """What to change, by the type of a loader's sampler or data set."""
+    match source:
+        case "WeightedRandomSampler":
+            return (
+                "Give its WeightedRandomSampler another generator on each worker: "
+                "generator=torch.Generator().manual_seed(edriver.worker_seed())"
+            )
+        case "IterableDataset":
+            return "Have each rank read other samples, as edriver.ElasticStream does"
+    return "Give it a sampler that splits them: DataLoader(dataset, sampler=edriver.ElasticSampler(dataset), ...)"
 
 
 def _limit_text(limit: int | None) -> str:

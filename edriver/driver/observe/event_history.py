@@ -15,12 +15,13 @@ from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
 from edriver.driver.observe.hosts.host_history import HostHistory
 from edriver.driver.observe.pace.members import PaceMonitor
 from edriver.driver.observe.progress import ProgressHistory, ProgressTracker
+from edriver.driver.observe.script_warnings import ScriptWarnings
 from edriver.driver.observe.snapshots import run_ended, worker_status
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
 from edriver.driver.observe.warnings import Warnings
 from edriver.model import actions, events
-from edriver.model.cause import Cause, CauseKind
+from edriver.model.cause import Cause, CauseKind, NoBoundary
 from edriver.model.plan import RoundPlan
 from edriver.runview.run_view import RunView
 from edriver.v1 import agent_pb2, status_pb2
@@ -54,6 +55,7 @@ class EventHistory:
         pace: who holds it up.
         events: the latest events.
         warnings: what has impaired the run although training continued.
+        script_warnings: what looks like a mistake of the script.
         view: how the run stands after its events.
     """
 
@@ -72,6 +74,7 @@ class EventHistory:
         self.pace = PaceMonitor(clock)
         self._timeline = Timeline(self.began, membership.settings.mode.members_survive, self.pace)
         self.warnings = Warnings()
+        self.script_warnings = ScriptWarnings(tracker.step_after)
         self.view = RunView()
         self.over = False
 
@@ -218,7 +221,12 @@ class EventHistory:
                     self._timeline.explain(loss)
                 self.tracker.gone(worker_id)
                 yield from self._worker(worker_id, loss)
+            case events.ScriptWarned(warning=NoBoundary()):
+                self.tracker.without_boundary = True
             case events.FirstBoundaryPassed():
+                if self.tracker.without_boundary:
+                    self.tracker.without_boundary = False
+                    self.warnings.withdraw(CauseKind.NO_BOUNDARY)
                 yield from self._timeline.first_step(event, now)
             case (
                 events.WorkerWaiting(worker_id)

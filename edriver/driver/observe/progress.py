@@ -174,9 +174,21 @@ class ProgressTracker:
         commits: see Commits.
         checkpoints: see Written.
         samples: see SampleCount.
+        without_boundary: whether the script makes steps without a boundary, so that they are not counted.
     """
 
-    STATE = ("pids", "reports", "_before", "_reached", "_rate", "_gone", "commits", "checkpoints", "samples")
+    STATE = (
+        "pids",
+        "reports",
+        "_before",
+        "_reached",
+        "_rate",
+        "_gone",
+        "commits",
+        "checkpoints",
+        "samples",
+        "without_boundary",
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -189,6 +201,7 @@ class ProgressTracker:
         self.commits = Commits()
         self.checkpoints = Written()
         self.samples = SampleCount()
+        self.without_boundary = False
 
     @property
     def pids(self) -> dict[int, int]:
@@ -226,6 +239,13 @@ class ProgressTracker:
             self._standings.pop(worker_id, None)
         self._gone.clear()
         return lost
+
+    def step_after(self, round_id: RoundId, boundaries: int) -> int:
+        """The step of the run that follows so many boundaries of a round, from 1; 0: it is not known."""
+        before = self._before.get(round_id)
+        if before is None or round_id == NO_ROUND or self.without_boundary:
+            return 0
+        return before + boundaries + 1
 
     def go_on_after(self, steps: int) -> None:
         """Another driver has written that so many steps were made; what workers report is not replayed."""
@@ -310,7 +330,8 @@ class ProgressTracker:
     def _counted(self) -> status_pb2.Progress:
         """The steps of the member that is furthest ahead; everything else as rank 0 of the current round reports it."""
         assert self._plan is not None
-        message = status_pb2.Progress(steps=self._before[self._plan.round_id] + self._reached)
+        steps = self._before[self._plan.round_id] + self._reached
+        message = status_pb2.Progress(steps=steps, without_boundary=self.without_boundary)
         if (known := self._standings.get(self._plan.workers[0])) is not None:
             latest = known.latest  # of a newcomer to rank 0, once it is synced: before, it knows of no epoch
             round_id = round_id_of(latest.round_id)

@@ -197,6 +197,8 @@ class CoreLoop:
             self._shutdown.forget_agent(event.host, event.agent_id)
         if isinstance(event, events.SourcesLoaded):
             self._note_sources(event, replayed)
+        if isinstance(event, events.ScriptWarned):
+            self._note_script(event, replayed)
         finish = None
         for action, messages in zip(step, decision.messages, strict=True):
             if isinstance(action, actions.FinishRun):
@@ -329,6 +331,14 @@ class CoreLoop:
         worker = self._membership.roster.workers.get(loaded.worker_id)
         if files and worker is not None and not replayed:
             cause = Cause(CauseKind.SOURCE_DIFFERS, worker.name, detail=ReportedText(files))
+            self._event_history.warnings.add(cause, self._event_history.now())
+            self._remark(Line(cause))
+
+    def _note_script(self, warned: events.ScriptWarned, replayed: bool) -> None:
+        worker = self._membership.roster.workers.get(warned.worker_id)
+        if worker is None or (cause := self._event_history.script_warnings.cause(warned, worker.name)) is None:
+            return
+        if not replayed:
             self._event_history.warnings.add(cause, self._event_history.now())
             self._remark(Line(cause))
 

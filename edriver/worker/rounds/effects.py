@@ -102,6 +102,11 @@ class WhyTorn:
 
 
 @dataclass(frozen=True, slots=True)
+class UncountedSteps:
+    """Answered with how many steps the script has made in a round in which it passes no boundary; 0: it passes some."""
+
+
+@dataclass(frozen=True, slots=True)
 class Digest:
     """Answered with the digest of the state that is about to be offered.
 
@@ -179,6 +184,7 @@ OfScript = (
     | Train
     | IsClean
     | WhyTorn
+    | UncountedSteps
     | Digest
     | NewestCheckpoint
     | LastCheckpoint

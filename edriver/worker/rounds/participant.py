@@ -219,7 +219,13 @@ class Participant:
         self.ordinal += 1
 
     def wait(
-        self, offer: Version, store: StoreAddress, digest: str, torn: str = "", checkpoint: int | None = None
+        self,
+        offer: Version,
+        store: StoreAddress,
+        digest: str,
+        torn: str = "",
+        checkpoint: int | None = None,
+        uncounted: int = 0,
     ) -> pb.Report:
         """Leave the round, if in one, and become ready for the next: returns the report to the driver.
 
@@ -229,6 +235,7 @@ class Participant:
             digest: of the state of that version.
             torn: why the offer is not the last boundary; empty: it is.
             checkpoint: see effects.NewestCheckpoint.
+            uncounted: see effects.UncountedSteps.
         """
         self.stage = Stage.LEAVING if self.driver_gone else Stage.WAITING
         lost, self._carried = (0, self.uncommitted) if offer == self.live else (self.uncommitted, 0)
@@ -238,7 +245,7 @@ class Participant:
             version=version_message(offer),
             store=store_address_message(store),
             digest=digest,
-            steps_lost=lost,
+            steps_lost=lost + uncounted,
             torn=torn,
         ).SerializeToString()
         return self.waits_on(checkpoint)
@@ -449,11 +456,12 @@ class RoundLoop:
             sent = participant.unproven(text) if raised is Raised.UNPROVEN else participant.raised(text)
             yield effects.Say(sent)
         clean: bool = yield effects.IsClean()
-        torn: str = "" if clean else (yield effects.WhyTorn())
-        yield from self._offer(clean, torn)
+        uncounted: int = 0 if participant.boundaries else (yield effects.UncountedSteps())
+        torn: str = "" if clean and not uncounted else (yield effects.WhyTorn())
+        yield from self._offer(clean, torn, uncounted)
         yield effects.ReturnToBoundary() if clean else effects.Restore()
 
-    def _offer(self, clean: bool, torn: str = "") -> Generator[Effect, Any, Version]:
+    def _offer(self, clean: bool, torn: str = "", uncounted: int = 0) -> Generator[Effect, Any, Version]:
         """Leave the round; ready for the next, which may be assigned from now on.
 
         Comes before any copying, which can go on while the others come back.
@@ -461,6 +469,7 @@ class RoundLoop:
         Args:
             clean: the state on offer is that of the last boundary; else that of the last commit,
             torn: and why.
+            uncounted: see effects.UncountedSteps.
 
         Returns:
             the version on offer.
@@ -469,5 +478,5 @@ class RoundLoop:
         digest: str = yield effects.Digest(committed=not clean)
         checkpoint: int | None = yield effects.NewestCheckpoint(look=not self._synced)
         offer = participant.live if clean else participant.committed
-        yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint))
+        yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint, uncounted))
         return offer

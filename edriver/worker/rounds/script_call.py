@@ -11,6 +11,7 @@ from edriver.worker.rounds.effects import Answer, OfScript
 from edriver.worker.state.state import State
 from edriver.worker.watch.not_called import refuse_result
 from edriver.worker.watch.scheduler_end import name_the_resize
+from edriver.worker.watch.script_reports import NO_BOUNDARY, ScriptReports
 
 R = TypeVar("R")
 
@@ -39,6 +40,7 @@ class ScriptCall(Generic[R]):
         boundaries: Callable[[], int],
     ) -> None:
         self._context = context
+        self._reports = context.part(ScriptReports)
         self.state = state
         self.result: R | None = None
         self._function = function
@@ -73,8 +75,10 @@ class ScriptCall(Generic[R]):
                 state.on_reset()
             case effects.IsClean():
                 return state.clean
+            case effects.UncountedSteps():
+                return self._reports.uncounted_steps
             case effects.WhyTorn():
-                return state.why_torn
+                return NO_BOUNDARY if self._reports.uncounted_steps else state.why_torn
             case effects.Digest(committed):
                 self._context.phase.show(None)
                 return state.digest(committed)
@@ -107,4 +111,5 @@ class ScriptCall(Generic[R]):
             self._has_run = self._has_run or self._boundaries() > 0
         if not self._has_run:
             refuse_result(self._function, self.result)
+            self._reports.returned(self._function)
         state.function_returned()

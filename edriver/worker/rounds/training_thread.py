@@ -25,9 +25,8 @@ from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall
 from edriver.worker.state.digests import with_modes
-from edriver.worker.watch.activity import script_line
 from edriver.worker.watch.forked import CreatorProcess
-from edriver.worker.watch.script_location import calling_location
+from edriver.worker.watch.script_location import calling_location, script_line
 from edriver.worker.watch.traceback_text import traceback_text
 
 logger = logging.getLogger("edriver.worker")

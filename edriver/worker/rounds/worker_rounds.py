@@ -31,6 +31,7 @@ from edriver.worker.rounds.step_times import StepTimes
 from edriver.worker.rounds.training_thread import TrainingThread
 from edriver.worker.state.state import State
 from edriver.worker.watch.script_location import nested_run
+from edriver.worker.watch.script_reports import ScriptReports
 from edriver.worker.watch.source_files import SourceFiles
 
 R = TypeVar("R")
@@ -91,6 +92,9 @@ class WorkerRounds:
         self._sources = SourceFiles()
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         context.phase.show = self._show_phase
+        participant = self._participant
+        self._reports = context.part(ScriptReports)
+        self._reports.connect(self._server.report, lambda: (participant.round_id, participant.boundaries))
         if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
             self._life.hold()
         self._server.start(environ["EDRIVER_READY"])
@@ -106,6 +110,7 @@ class WorkerRounds:
         participant = self._participant
         call = ScriptCall(self._context, function, state, args, kwargs, self._synced, lambda: participant.boundaries)
         self._training.enter(call)
+        self._reports.entered()
         self.notifications.register_listener(state)
         self._watch.state = state
         state.bind(self)
@@ -138,6 +143,7 @@ class WorkerRounds:
     def _synced(self) -> None:
         self._times.mark("synced")
         self._step_times.synced(self._participant.round_id)
+        self._reports.synced(self._context.place.assignment)
 
     def _show_phase(self, phase: Phase | None) -> None:
         self._life.show_phase(phase)

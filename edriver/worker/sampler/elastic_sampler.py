@@ -20,6 +20,7 @@ from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.cursor import SKIP_ADVICE, Cursor, CursorState
 from edriver.worker.sampler.loaders import refuse_second_sharding, watch_distributed_samplers
 from edriver.worker.sampler.permutation import Permutation
+from edriver.worker.watch.script_reports import ScriptReports
 
 logger = logging.getLogger("edriver.worker")
 
@@ -98,6 +99,7 @@ class ElasticSampler(Sampler[int]):
             ValueError: this is not the next batch: record each batch once, in order.
         """
         self._placed().record_batch(batch_idx, batch_size)
+        context.current.part(ScriptReports).batch_recorded()
         self._batch_size = batch_size
 
     def record_indices(self, indices: Iterable[int]) -> None:

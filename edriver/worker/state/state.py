@@ -25,9 +25,11 @@ from typing import Final, Protocol
 from edriver.model.ids import RoundId
 from edriver.model.plan import Assignment
 from edriver.model.stall_limits import Phase
+from edriver.worker import context
 from edriver.worker.reports import Copied, SamplesDone, with_reports
 from edriver.worker.state.modes import Modes
 from edriver.worker.training_phase import phase
+from edriver.worker.watch.script_reports import ScriptReports
 
 COMMIT_SHARE: Final = 0.01
 """How much of a script's time commits may take that it has not asked for."""
@@ -185,7 +187,8 @@ class State(abc.ABC):
         """Report values to observers, as in `state.report(loss=loss.item())`. Observers see the values of rank 0.
 
         A call sends no message: edriver reads the latest value of each name every second or two, as of the latest
-        boundary. Reported values are neither saved nor synced.
+        boundary. Reported values are neither saved nor synced. The first value of each name that is not finite is
+        reported as an event, whichever rank has reported it.
 
         Args:
             values: numbers by name; at most 100 names in all.
@@ -195,6 +198,8 @@ class State(abc.ABC):
             TypeError: a value is not a number.
         """
         self.reported = with_reports(self.reported, values)
+        if not self._rehearses:
+            context.current.part(ScriptReports).look_at_values(self.reported, values)
 
     def samples_done(self) -> SamplesDone | None:
         """The progress of the state's ElasticSampler, if it has one; may be called from any thread."""

@@ -37,6 +37,7 @@ from edriver.worker.copies.snapshot import (
 )
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.sampler.equal_batches import TrainingBatches, watch_loaders
 from edriver.worker.state.device_mark import DeviceMark, Event
 from edriver.worker.state.first_look import refuse_sharded, refuse_uninitialized, say_untrained
 from edriver.worker.state.generators import register_generators
@@ -45,6 +46,7 @@ from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
 from edriver.worker.state.tensor_places import TensorPlaces
 from edriver.worker.watch.comm_hooks import watch_comm_hooks
+from edriver.worker.watch.script_reports import ScriptReports
 from edriver.worker.watch.uneven_inputs import say_joined, watch_joins
 
 _DEVICE_BEHIND: Final = "the device had not reached the last boundary: call commit() now and then"
@@ -135,6 +137,7 @@ class TorchState(ObjectState):
         self._begun = 0
         self._kept_values: list[Any] = []
         watch_joins()
+        watch_loaders()
         watch_comm_hooks()
         _refuse_hidden(values)
         super()._hold(values, from_rank_0)
@@ -212,6 +215,8 @@ class TorchState(ObjectState):
         # runs ahead of the device on CUDA, waits for the gradients.
         if context.assignment().size > 1 and self._mark.wait():
             self.check_peers()
+        context.current.part(ScriptReports).step_begins()
+        context.current.part(TrainingBatches).step_begins()
         if self._places.assigned_before_step():
             self._steps.expose("a parameter's .data is assigned between a boundary and the optimizer's step")
         self._buffers.hold()

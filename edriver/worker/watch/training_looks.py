@@ -25,8 +25,9 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import pace_pb2
 from edriver.wire.conversion import duration
 from edriver.worker.backend.interpreter import frames
-from edriver.worker.watch.activity import activity_of, may_wait, place_of
+from edriver.worker.watch.activity import activity_of, may_wait
 from edriver.worker.watch.forked import CreatorProcess
+from edriver.worker.watch.script_location import place_of
 
 LOOK_INTERVAL: Final = 0.05
 """Seconds between two looks."""

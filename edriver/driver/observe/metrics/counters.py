@@ -68,6 +68,14 @@ class EventCounters(Collector):
         for name, label in INTERRUPTION_LABELS.items():
             _add(interruption, [label], view.interruption_lengths[name])
         yield interruption
+        yield counters(
+            "script_warnings",
+            "What looks like a mistake of the script; each is counted once. no_boundary: steps are made without a "
+            "boundary; same_samples: two ranks train on the same samples; not_finite: a value given to state.report is "
+            "NaN or infinite, in any rank.",
+            "kind",
+            view.script_warnings,
+        )
         yield counter("syncs", "How often a worker received tensors of the state.", view.syncs.count)
         yield counter(
             "sync_seconds",
