@@ -91,5 +91,6 @@ def test_a_line_about_the_progress() -> None:
             "samples": "0",
             "sample_rate": 0.0,
             "reported": {"loss": "NaN"},
+            "without_boundary": False,
         },
     }

@@ -47,6 +47,8 @@ def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
         message = fuzzer.message(status_pb2.Event)
         assert isinstance(message, status_pb2.Event)
         message.seq = len(written) + 1
+        if message.HasField("round"):
+            message.round.ClearField("first_step_time")  # such rounds are read without the members that are known
         with suppress(SerializeToJsonError):  # a date or a span beyond those that protobuf defines
             lines.append(event_line(message))
             written.append(message)
