@@ -39,8 +39,6 @@ def stacks_text(answer: status_pb2.ReadStacksResponse) -> str:
     note = f" ({'; '.join(notes)})" if notes else ""
     text = stacks.text.rstrip()
     own = script_frames(text)
-    if (
-        own and len(own) < len(text.splitlines()) - 1
-    ):  # there is more than the script and the line with the thread's name
+    if own and len(own) + 1 < len(text.splitlines()):  # there is more than a thread's name and the script
         text = "\n".join(["the script, most recent call last:", *own, "all threads:", text])
     return f"{head}{note}:\n{printable(text)}"
