@@ -23,7 +23,7 @@ FILE_FALLBACKS: Final = {
 
 def completion(shell: str) -> str:
     """The shell's code: for bash to be sourced, for zsh a file `_edriver` in a folder of $fpath."""
-    top = flags_parser()
+    top: argparse.ArgumentParser = flags_parser()
     words = top.add_subparsers(dest="command")
     for word, parser in words_of_edriver():
         # add_parser would make another; shtab shows a word only if it has a help text.

@@ -5,7 +5,6 @@ Kept light: what takes long to import is imported once the first line has been p
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,22 +19,20 @@ from edriver.system.descriptors import raise_limit
 from edriver.wire.grpc_log import silence_grpc
 
 _DESCRIPTION_TEXT = """\
-Elastic training for PyTorch: starts the command once per slot and keeps training, in the same
-processes, while hosts are added, removed or lost.
-
-  edriver [run] -np N [options] command [argument ...]
+Elastic training for PyTorch: starts the command once per slot and keeps training,
+in the same processes, while hosts are added, removed or lost.
 """
 
 
 def _subcommands_text() -> str:
+    width = max(map(len, SUBCOMMANDS)) + 2
     lines: list[str] = []
     for title, group in GROUPS.items():
-        usages = [f"edriver {each.name} {each.arguments}" for each in group]
-        lines += [f"{title}:", *(f"  {usage:32} {each.summary}" for usage, each in zip(usages, group, strict=True))]
-    return "\n".join([*lines, "", "See edriver COMMAND --help for the flags of each."])
+        lines += [f"{title}:", *(f"  {each.name:{width}}{each.summary}" for each in group)]
+    return "\n".join([*lines, "", "See edriver COMMAND --help for the arguments and flags of each."])
 
 
-def parser(environ: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
+def parser(environ: Mapping[str, str] | None = None) -> run_flags.RunParser:
     """The flags of a run and its command, and a help that names the subcommands, too.
 
     Args:
@@ -60,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return main([*arguments[1:2], "--help"])
     if first == "run":
         arguments = arguments[1:]
-    top = parser(os.environ)
+    top = run_flags.parser(os.environ, _DESCRIPTION_TEXT) if first == "run" else parser(os.environ)
+    top.helps_briefly = first != "run"
     flags, unknown = top.parse_known_args(arguments)
     if flags.version:
         return _print_version()
@@ -69,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             top.error(missing)
         return _print_completion(flags.print_completion)
     if unknown:
-        top.error(refusal_of(unknown[0], run_flags.known_flags()))
+        top.error(refusal_of(unknown[0], [name for flag in run_flags.all_flags() for name in flag.names]))
 
     if flags.supervise:
         from edriver.cli.resuming.supervise import driver_arguments, supervise

@@ -17,7 +17,7 @@ from edriver.driver.config.usage_error import UsageError
 from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.journal.run_name import RunName
 from edriver.driver.journal.sqlite_journal import SqliteJournal
-from edriver.driver.observe.console.output import Output
+from edriver.driver.observe.console.output import Output, has_colours
 from edriver.system.record_folder import JOURNAL_FILE, make
 
 BeginJournal: TypeAlias = Callable[[Head], Journal]
@@ -77,7 +77,7 @@ def _start(
         raise UsageError(f"--records: {no_records}")
     if records is not None and name is not None:
         name.give_to(run_id)
-    output = Output()
+    output = Output(colours=has_colours(2, os.environ))
     output.handle_logs(verbose=options.verbose)
     log = logging.getLogger("edriver")
     log.info("run %s: %s; %s", run_id, options, options.mode)

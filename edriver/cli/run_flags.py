@@ -20,20 +20,43 @@ from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.system.record_folder import MAX_KEPT_RUNS
 from edriver.text.printable import printable_line
 
+_ALL_FLAGS_TEXT = """\
+These are the flags that most runs need. edriver run --help lists all of them: also those
+for clusters (Slurm, Ray, Kubernetes), ssh, time limits, output, metrics and records.
+"""
+
 _EXAMPLE_TEXT = """\
 example:
   edriver -np 4 --min-np 2 --max-np 8 --host-discovery-script ./discover_hosts.sh python train.py
 
-  Training starts with 4 workers or, after --start-timeout, with as many as there are slots for, at least 2. From then
-  on it follows the hosts that the script prints (host:slots, one per line), with 2 to 8 workers.
+  Training starts with 4 workers or, after --start-timeout, with as many as there are slots
+  for, at least 2. From then on it follows the hosts that the script prints (host:slots, one
+  per line), with 2 to 8 workers.
 
 exit codes:
-  0 success; 1 the run failed; 2 invalid flags; 75 another driver has the run (--etcd); 128 + n stopped by signal n
-  (130: Ctrl-C, 143: SIGTERM)
+  0 success; 1 the run failed; 2 invalid flags; 75 another driver has the run (--etcd);
+  128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class RunParser(argparse.ArgumentParser):
+    """Reads the flags of a run.
+
+    Attributes:
+        helps_briefly: whether --help shows the flags of COMMON_FLAGS alone.
+    """
+
+    helps_briefly = False
+
+    def format_help(self) -> str:
+        """What --help prints."""
+        if self.helps_briefly:
+            for action in self._actions:
+                if not COMMON_FLAGS & {*action.option_strings, action.metavar}:
+                    action.help = argparse.SUPPRESS
+            self.epilog = f"{_ALL_FLAGS_TEXT}\n{self.epilog}"
+        return super().format_help()
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Flags may be written with underscores, as torchrun's often are."""
         words = list(sys.argv[1:] if args is None else args)
@@ -108,6 +131,15 @@ def _count(text: str) -> int:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
+
+COMMON_FLAGS: Final = frozenset(
+    {
+        *("-h", "-v", "command", "-np", "--min-np", "--max-np", "--mode"),
+        *("-H", "--hostfile", "--host-discovery-script", "--slots-per-host"),
+        *("--stall-timeout", "--reset-limit", "--name", "--run", "--supervise", "--explain"),
+    }
+)
+"""Those that `edriver --help` shows: what most runs need."""
 
 _OPTIONS: Final = (
     Flag("-v", "--version", action="store_true", help="print the version and exit"),
@@ -423,7 +455,7 @@ _OUTPUT: Final = (
 
 FLAGS: Final[Mapping[str, Sequence[Flag]]] = {
     "workers": _WORKERS,
-    "hosts (at most one of the first five; default: this machine)": _HOSTS,
+    "hosts (named in one way; default: this machine)": _HOSTS,
     "hosts of a cluster (at most one, in place of the flags above)": engine_flags.FLAGS,
     "other hosts (reached by ssh, with your ssh configuration)": _SSH,
     "waiting and failures (times in seconds)": _FAILURES,
@@ -433,18 +465,18 @@ FLAGS: Final[Mapping[str, Sequence[Flag]]] = {
 """The others, by the titles of their groups; driver/config/options.py says which are needed, and which go together."""
 
 
-def known_flags() -> list[str]:
-    """The names of all flags."""
-    return [name for flag in (*_OPTIONS, *itertools.chain(*FLAGS.values())) for name in flag.names]
+def all_flags() -> list[Flag]:
+    """All of them, in the order of the help."""
+    return [*_OPTIONS, *itertools.chain(*FLAGS.values())]
 
 
-def flags_parser(description: str = "") -> argparse.ArgumentParser:
+def flags_parser(description: str = "") -> RunParser:
     """The flags alone.
 
     Args:
         description: what the help says before them.
     """
-    top = _Parser(
+    top = RunParser(
         prog="edriver",
         usage="edriver -np N [options] command [argument ...]",
         description=description,
@@ -461,7 +493,7 @@ def flags_parser(description: str = "") -> argparse.ArgumentParser:
     return top
 
 
-def parser(environ: Mapping[str, str] | None = None, description: str = "") -> argparse.ArgumentParser:
+def parser(environ: Mapping[str, str] | None = None, description: str = "") -> RunParser:
     """The flags, and the command that they run.
 
     Args:

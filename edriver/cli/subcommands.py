@@ -24,14 +24,12 @@ class Subcommand:
 
     Attributes:
         name: the word.
-        arguments: what follows it, as the help shows it.
         summary: what it does, in half a line.
         run: runs it with the words behind its name; returns the exit code.
         parser: makes the parser of those words.
     """
 
     name: str
-    arguments: str
     summary: str
     run: Callable[[Sequence[str]], int]
     parser: Callable[[], argparse.ArgumentParser]
@@ -162,48 +160,45 @@ def _parser_in(module: str, *arguments: str) -> argparse.ArgumentParser:
     return made
 
 
-def _shows(name: str, arguments: str, summary: str) -> Subcommand:
-    return Subcommand(name, arguments, summary, partial(_show, name), partial(_parser_in, f"edriver.commands.{name}"))
+def _shows(name: str, summary: str) -> Subcommand:
+    return Subcommand(name, summary, partial(_show, name), partial(_parser_in, f"edriver.commands.{name}"))
 
 
-def _steers(verb: str, arguments: str, summary: str) -> Subcommand:
+def _steers(verb: str, summary: str) -> Subcommand:
     parser = partial(_parser_in, "edriver.commands.steer", verb)
-    return Subcommand(verb, arguments, summary, partial(_steer, verb), parser)
+    return Subcommand(verb, summary, partial(_steer, verb), parser)
 
 
 GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
     "show a run": (
-        _shows("status", "[--run RUN]", "show the state of a run, or list the runs in progress"),
-        _shows("top", "[--run RUN]", "show the state of a run in the terminal, live"),
-        _shows("dashboard", "[--run RUN]", "serve a web page that follows a run (pip install 'edriver[dashboard]')"),
+        _shows("status", "show the state of a run, or list the runs in progress"),
+        _shows("top", "show the state of a run in the terminal, live"),
+        _shows("dashboard", "serve a web page that follows a run and compares runs"),
         Subcommand(
             "logs",
-            "[RANK|HOST:SLOT] [-f]",
-            "print the latest output of the workers, including those that have ended",
+            "print the latest output of workers, also of those that have ended",
             _logs,
             partial(_parser_in, "edriver.commands.logs"),
         ),
-        _shows("stack", "[RANK|HOST:SLOT]", "print the stack of each thread of each worker, without stopping it"),
-        _shows("runs", "[--all]", "list your runs, including those that have ended: result, size, goodput"),
-        _shows("export", "tensorboard|csv RUN", "export reported values for TensorBoard, or as a table"),
+        _shows("stack", "print where each thread of each worker is, without stopping it"),
+        _shows("runs", "list your runs, also those that have ended"),
+        _shows("export", "export reported values for TensorBoard, or as a table"),
         Subcommand(
             "checkpoint",
-            "inspect DIR",
             "list the checkpoints that a script writes, and what is in them",
             _checkpoint,
             partial(_parser_in, "edriver.commands.checkpoint"),
         ),
-        _shows("report", "RUN", "write a report of a run as one HTML file: size, goodput, every recovery"),
+        _shows("report", "write a report of a run as one HTML file"),
     ),
     "control a run": (
-        _steers("drain", "HOST[:SLOT]", "stop using a host, or one of its slots, without losing a step"),
-        _steers("undrain", "HOST[:SLOT]", "use a drained host, or one of its slots, again"),
-        _steers("resize", "N", "set the maximum number of workers"),
-        _steers("stop", "", "end the run"),
+        _steers("drain", "stop using a host, or one of its slots, without losing a step"),
+        _steers("undrain", "use a drained host, or one of its slots, again"),
+        _steers("resize", "set the maximum number of workers"),
+        _steers("stop", "end the run"),
         Subcommand(
             "resume",
-            "[RUN]",
-            "take over a run whose driver was killed; its workers keep training meanwhile",
+            "take over a run whose driver was killed",
             _resume,
             partial(_parser_in, "edriver.cli.resuming.resume"),
         ),
@@ -211,36 +206,31 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
     "set up": (
         Subcommand(
             "doctor",
-            "[--hosts a,b]",
-            "check that this machine and other hosts have what a run needs",
+            "check that this machine and others have what a run needs",
             _doctor,
             partial(_parser_in, "edriver.commands.doctor"),
         ),
         Subcommand(
             "agent",
-            "--driver HOST:PORT",
             "join this host to a run with --hosts-dial-in",
             _agent,
             partial(_parser_in, "edriver.agent.dial_in"),
         ),
         Subcommand(
             "credentials",
-            "DIR",
-            "make a run's credentials before it starts, for hosts that dial in early",
+            "make a run's credentials before it starts",
             _credentials,
             partial(_parser_in, "edriver.cli.credentials"),
         ),
         Subcommand(
             "kubernetes",
-            "manifest",
             "print what to apply to a Kubernetes cluster",
             _kubernetes,
             partial(_parser_in, "edriver.driver.engines.kubernetes.command"),
         ),
         Subcommand(
             "rendezvous",
-            "[status]",
-            "serve torchrun --rdzv-backend=edriver, outside the training nodes",
+            "serve torchrun --rdzv-backend=edriver",
             _rendezvous,
             partial(_parser_in, "edriver.rendezvous.command"),
         ),

@@ -17,8 +17,8 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = CommandParser(
         prog="edriver stack",
-        description="Prints the current stack trace of each thread of each worker, the training thread first, without "
-        "stopping the workers.",
+        description="Prints where each worker's script is, then the current stack trace of each of its threads, the "
+        "training thread first, without stopping the workers.",
     )
     made.add_argument(
         "worker",

@@ -138,7 +138,11 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
     if view.recoveries.count:
         yield "recovery", recovery_text(view.recoveries)
     if history.first_losses:
-        yield "failed first", ", then ".join(f"{_clock(line.time)} {line.text}" for line in history.first_losses)
+        failed = ended is not None and ended.run_ended.end == status_pb2.RUN_END_FAILED
+        yield (
+            "failed first" if failed else "first loss",
+            ", then ".join(f"{_clock(line.time)} {line.text}" for line in history.first_losses),
+        )
     if view.progress is not None:
         latest = view.progress
         steps = [f"step {latest.steps}"] if view.knows_steps else []

@@ -50,6 +50,23 @@ def script_place(stacks: str) -> ScriptError | None:
     return ScriptError("", own[-1]["file"], int(own[-1]["line"]), own[-1]["function"] or "") if own else None
 
 
+def script_frames(stacks: str) -> list[str]:
+    """The lines of the frames of user code in the first thread of these stacks, as they stand there, outermost first.
+
+    Args:
+        stacks: see `script_place`.
+    """
+    lines, own = [], False
+    for line in stacks.split("\nthread ", 1)[0].splitlines():
+        if frame := _FRAME_PATTERN.fullmatch(line):
+            own = not any(part in frame["file"] for part in _LIBRARY_PATHS)
+        elif not line.startswith("    "):
+            own = False
+        if own:
+            lines.append(line)
+    return lines
+
+
 def crash_place(stacks: str) -> ScriptError | None:
     """The innermost frame of user code in the training thread when a process crashed; None if none is known.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from edriver.model.script_error import script_frames
 from edriver.text.printable import printable, printable_line
 from edriver.v1 import stacks_pb2, status_pb2
 
@@ -26,7 +27,7 @@ _SOURCES: Final = {
 
 
 def stacks_text(answer: status_pb2.ReadStacksResponse) -> str:
-    """The stacks of one worker, for a terminal: a line about it, then its threads."""
+    """The stacks of one worker, for a terminal: a line about it, then where its script is, then its threads."""
     stacks = answer.stacks
     rank = f"rank {answer.rank}, " if answer.HasField("rank") else ""
     process = f", process {answer.pid}" if answer.pid else ""
@@ -36,4 +37,8 @@ def stacks_text(answer: status_pb2.ReadStacksResponse) -> str:
     notes = [OBSTACLES[stacks.obstacle]] if stacks.obstacle in OBSTACLES else []
     notes += [_SOURCES[stacks.source]] if stacks.source in _SOURCES else []
     note = f" ({'; '.join(notes)})" if notes else ""
-    return f"{head}{note}:\n{printable(stacks.text.rstrip())}"
+    text = stacks.text.rstrip()
+    own = script_frames(text)
+    if own and len(own) + 1 < len(text.splitlines()):  # there is more than a thread's name and the script
+        text = "\n".join(["the script, most recent call last:", *own, "all threads:", text])
+    return f"{head}{note}:\n{printable(text)}"

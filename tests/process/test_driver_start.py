@@ -60,6 +60,7 @@ def test_help_and_version(edriver: Command) -> None:
     assert shown.returncode == 0
     assert "--host-discovery-script SCRIPT" in shown.stdout
     assert "example:" in shown.stdout
+    assert "--worker-lease S" in edriver.run("run", "--help").stdout
     assert edriver.run("--version").stdout.startswith("edriver ")
 
 

@@ -68,7 +68,7 @@ def test_all_are_restarted_at_each_size(tmp_path: Path) -> None:
         run.line("rank 0 of 1 pid .* at step 0")
         run.line("rank 0 passed step 5$")
         hosts.are("localhost:1", "127.0.0.2:2")
-        run.line("round 1.1 ended: [12] workers? joined on localhost, 0 left")  # the other is waited for
+        run.line("round 1.1 ended: [12] workers? joined on 127.0.0.2, 0 left")  # the other is waited for
         grown = run.line(r"rank 0 of 3 pid \d+ at step (\d+) after 0 failures")
         assert int(grown[1]) >= 5
         run.line("rank 2 passed step")

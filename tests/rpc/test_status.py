@@ -168,6 +168,30 @@ def test_a_follower_has_the_end_of_the_output_before_the_server_stops() -> None:
     serve(work)
 
 
+def test_output_of_a_worker_that_there_is_not() -> None:
+    async def work(run: Run) -> None:
+        run.says("it trains")
+        for asked in ({"rank": 99}, {"host": "z"}, {"worker_id": 99}):
+            request = status_pb2.ReadOutputRequest(**asked)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await run.stub.ReadOutput(request).read()
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+            assert caught.value.details() == "there is no such worker: the run has no workers now"
+        assert await text_of_next(run.stub.ReadOutput(status_pb2.ReadOutputRequest())) == b"it trains"
+
+    serve(work)
+
+
+def test_a_follower_may_come_before_the_first_round_has_ranks() -> None:
+    async def work(run: Run) -> None:
+        following = run.stub.ReadOutput(status_pb2.ReadOutputRequest(rank=99, follow=True))
+        await run.status.close()
+        assert await text_of_next(following) is None
+        assert await following.code() is grpc.StatusCode.OK
+
+    serve(work)
+
+
 async def text_of_next(following: Following) -> bytes | None:
     """The line in the next response, which has one; None: it was the last."""
     response = await following.read()

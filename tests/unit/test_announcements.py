@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from edriver.driver.core.roster import Roster
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
@@ -77,3 +79,24 @@ def test_an_unusable_host_is_reported_once_until_it_is_usable() -> None:
     assert announcements.loss(lost, connected) == Cause(
         CauseKind.HOST_LOST, host="a", detail=AgentFault(AgentFaultKind.ENDED, "no route")
     )
+
+
+@pytest.mark.parametrize(
+    ("drained", "undrained", "said"),
+    [
+        pytest.param((None,), None, True, id="a drained host"),
+        pytest.param((), None, False, id="a host that is not drained"),
+        pytest.param((0,), None, True, id="a host with a drained slot"),
+        pytest.param((0,), 0, True, id="a drained slot"),
+        pytest.param((0,), 1, False, id="a slot beside a drained one"),
+    ],
+)
+def test_an_undrain_is_announced_only_if_it_changes_something(
+    drained: tuple[int | None, ...], undrained: int | None, said: bool
+) -> None:
+    known = roster()
+    (record,) = known.hosts.values()
+    for slot in drained:
+        known.drain(record, slot, True)
+    found = Announcements().loss(events.UndrainRequested(record.name, undrained), known)
+    assert (found is not None) is said

@@ -634,6 +634,15 @@ def test_one_that_never_was_in_a_round_has_no_rank() -> None:
 def test_what_a_line_a_status_and_a_host_say() -> None:
     assert Line(KILLED, RoundId(1, 2)).text == f"round 1.2 ended: {ONE} was killed by SIGKILL"
     assert Line(KILLED).text == f"{ONE} was killed by SIGKILL"
+
+
+def test_which_lines_tell_of_a_failure() -> None:
+    changed = Cause(CauseKind.MEMBERS_CHANGE)
+    assert Line(KILLED, RoundId(1, 2)).is_failure
+    assert Line(KILLED).is_failure
+    assert not Line(replace(KILLED, preempted=True), RoundId(1, 2)).is_failure
+    assert not Line(changed, RoundId(1, 2)).is_failure
+    assert not Line(Cause(CauseKind.BOOT_AWAITED)).is_failure
     assert doing_text(None) == "starting"
     cooling = Cause(CauseKind.SLOTS_COOLING, host="b", detail=why.Count(1))
     obstacles = obstacle_messages([DRAINED, cooling])

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import logging
 import os
+import pty
 import threading
 
 import pytest
 
-from edriver.driver.observe.console.output import Output, OutputStream, prefixed
+from edriver.driver.observe.console.output import Output, OutputStream, _LogHandler, has_colours, prefixed
 from edriver.v1.agent_pb2 import ForwardOutputRequest, OutputLine
 
 
@@ -157,3 +159,44 @@ def test_a_workers_line_takes_the_footer_away_though_it_is_for_the_other_stream(
     assert shown.startswith(b"half\r\x1b[J[0]<stdout>:one\r\n")
     os.close(ours)
     os.close(theirs)
+
+
+def test_warnings_and_errors_are_coloured_where_that_is_allowed() -> None:
+    for colours, expected in (
+        (False, b"edriver: fine\nedriver: worse\nedriver: failed\nedriver: of it\n"),
+        (
+            True,
+            b"edriver: fine\n\x1b[33medriver: worse\x1b[0m\n%s"
+            % b"\x1b[31medriver: failed\x1b[0m\n\x1b[31medriver: of it\x1b[0m\n",
+        ),
+    ):
+        read_end, write_end = os.pipe()
+        output = Output(write_end, write_end, colours=colours)
+        handler = _LogHandler(output)
+        for level, text in ((logging.INFO, "fine"), (logging.WARNING, "worse"), (logging.ERROR, "failed\nof it")):
+            handler.emit(logging.LogRecord("edriver.driver", level, "", 0, text, None, None))
+        output.close()
+        assert os.read(read_end, 1000) == expected
+        os.close(read_end)
+        os.close(write_end)
+
+
+@pytest.mark.parametrize(
+    ("environ", "has"),
+    [
+        pytest.param({"TERM": "xterm"}, True, id="a terminal"),
+        pytest.param({"TERM": "xterm", "NO_COLOR": "1"}, False, id="NO_COLOR"),
+        pytest.param({"TERM": "xterm", "NO_COLOR": ""}, True, id="an empty NO_COLOR is none"),
+        pytest.param({"TERM": "dumb"}, False, id="a dumb terminal"),
+        pytest.param({}, False, id="an unknown terminal"),
+    ],
+)
+def test_where_there_are_colours(environ: dict[str, str], has: bool) -> None:
+    ours, theirs = pty.openpty()
+    read_end, write_end = os.pipe()
+    try:
+        assert has_colours(theirs, environ) is has
+        assert not has_colours(write_end, environ)
+    finally:
+        for descriptor in (ours, theirs, read_end, write_end):
+            os.close(descriptor)

@@ -170,9 +170,18 @@ def test_what_is_said_of_a_run(tmp_path: Path) -> None:
     assert message["recovery"] == "750 ms after a failure (median), 750 ms at worst"
     assert re.fullmatch(
         r"\S+ round 1\.1 ended: worker 2 \(a:1\) has ended, then \S+ worker 2 \(a:1\) was killed by SIGKILL",
-        message["failed first"],
+        message["first loss"],
     )
+    assert "failed first" not in message
     assert message["reached"] == "step 115; loss 0.125"
+
+
+def test_of_a_run_that_failed_the_first_loss_is_what_failed_first(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(one_kill().replace("RUN_END_DONE", "RUN_END_FAILED"))
+    words = dict(facts(recorded_run(Records(path))))
+    assert "first loss" not in words
+    assert words["failed first"].endswith("worker 2 (a:1) was killed by SIGKILL")
 
 
 def test_what_is_said_of_a_run_in_restart_mode(tmp_path: Path) -> None:

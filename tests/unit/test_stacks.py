@@ -263,3 +263,33 @@ def test_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | 
         (tmp_path / "py-spy").write_text(program)
         (tmp_path / "py-spy").chmod(0o700)
     assert asyncio.run(py_spy.dump(4711)) == text
+
+
+SCRIPT = [
+    '  File "/home/me/train.py", line 42, in train',
+    "    loss.backward()",
+    '  File "/home/me/model.py", line 7, in forward',
+    "    return self.layer(x)",
+]
+TORCH = [
+    '  File "/venv/lib/python3.11/site-packages/torch/_tensor.py", line 5, in backward',
+    "    torch.autograd.backward(",
+]
+OTHER = ["thread edriver-notify:", '  File "/home/me/other.py", line 1, in poll', "    wait()"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        pytest.param(
+            ["thread MainThread:", *SCRIPT[:2], *TORCH, *SCRIPT[2:], *OTHER],
+            ["the script, most recent call last:", *SCRIPT, "all threads:"],
+            id="between others",
+        ),
+        pytest.param(["thread MainThread:", *SCRIPT], [], id="nothing but the script"),
+        pytest.param(["thread MainThread:", *TORCH, *OTHER], [], id="nothing of the script"),
+    ],
+)
+def test_the_frames_of_the_script_come_first(lines: list[str], shown: list[str]) -> None:
+    answer = status_pb2.ReadStacksResponse(worker_id=3, host="a", stacks=stacks_pb2.Stacks(text="\n".join(lines)))
+    assert stacks_text(answer).splitlines()[1:] == [*shown, *lines]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from edriver.cli import run_flags
 from edriver.cli.hints import hint_of
 from edriver.cli.main import main
 from edriver.cli.subcommands import SUBCOMMANDS
@@ -22,9 +23,36 @@ def test_the_help_names_them_before_the_flags(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as ended:
         main(["help"])
     assert ended.value.code == 0
-    commands, flags, _ = capsys.readouterr().out.partition("\noptions:\n")
+    commands, flags, _ = capsys.readouterr().out.partition("\npositional arguments:\n")
     assert flags
-    assert all(f"  edriver {name}" in commands for name in SUBCOMMANDS)
+    rows = [line for line in commands.splitlines() if line.startswith("  ")]
+    assert [row.split()[0] for row in rows] == list(SUBCOMMANDS)
+    assert len({row.index(SUBCOMMANDS[row.split()[0]].summary) for row in rows}) == 1, "they stand in one column"
+
+
+def help_of(words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main(words)
+    return capsys.readouterr().out
+
+
+def test_the_help_shows_what_most_runs_need_and_that_of_run_all_flags(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = help_of(["--help"], capsys, monkeypatch)
+    assert len(brief.splitlines()) < 100
+    assert max(map(len, brief.splitlines())) <= 100
+    assert "edriver run --help lists all of them" in brief
+    full = help_of(["run", "--help"], capsys, monkeypatch)
+    flags = run_flags.all_flags()
+    assert [flag.names for flag in flags if flag.names[-1] not in full] == []
+    common = {flag.names for flag in flags if f"{flag.names[-1]} " in brief}
+    assert len(common) < len(flags) / 3
+    assert ("--name",) in common
+    assert ("--worker-lease",) not in common
+    known = {name for flag in flags for name in flag.names} | {"-h", "command"}
+    assert known >= run_flags.COMMON_FLAGS, "each of them is a flag"
 
 
 def test_run_may_stand_before_the_flags_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,12 @@ class Line:
     ended: RoundId | None = None
 
     @property
+    def is_failure(self) -> bool:
+        """Whether it tells of a round that a failure has ended, or of a worker that failed outside of one."""
+        tells_of_end = self.ended is not None or self.cause.worker is not None
+        return tells_of_end and self.cause.round_end is RoundEnd.FAILURE
+
+    @property
     def text(self) -> str:
         """As it is printed."""
         text = cause_text(self.cause)

@@ -213,7 +213,7 @@ class CoreLoop:
         if replayed:
             return finish
         for line in lines:
-            _log.info("%s", line.text)
+            _log.log(logging.WARNING if line.is_failure else logging.INFO, "%s", line.text)
         self.publish(new_events)
         for plan in [action for action in step if isinstance(action, RoundPlan) and action.checkpoint]:
             # The last steps before a driver died were reported to that one alone.

@@ -211,6 +211,9 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         if request.follow:
             self._follows(context)
         wanted = is_wanted(request)
+        if not (output.since(0, wanted, 1) or self._may_write(request)):
+            workers = self._event_history.workers.values()
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no such worker: {names_of(workers)}")
         seq = output.before_last(request.last, request.since, wanted) if request.last else request.since
         while True:
             news, last, closing = output.news, output.last_seq, self._closing
@@ -226,6 +229,17 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             except TimeoutError:
                 if closing:  # the last words of its workers are in
                     return
+
+    def _may_write(self, request: status_pb2.ReadOutputRequest) -> bool:
+        """Whether there is a worker whose output is asked for; a follower may come before the first round has ranks."""
+        workers = self._event_history.workers.values()
+        asked = status_pb2.ReadStacksRequest(host=request.host, worker_id=request.worker_id)
+        if request.HasField("rank"):
+            asked.rank = request.rank
+        if request.HasField("slot"):
+            asked.slot = request.slot
+        is_early = request.follow and not any(worker.HasField("rank") for worker in workers)
+        return is_early or asked == status_pb2.ReadStacksRequest() or any(map(is_meant(asked), workers))
 
     async def ReadStacks(  # noqa: N802
         self, request: status_pb2.ReadStacksRequest, context: _ServicerContext

@@ -52,7 +52,11 @@ class Announcements:
                     return None
                 return Cause(CauseKind.DRAINED, host=host, detail=DrainTarget(slot, reason), requester=requester)
             case events.UndrainRequested(host, slot, requester):
-                if host not in roster.hosts:
+                record = roster.hosts.get(host)
+                drained = record is not None and (
+                    record.drained_whole or bool(record.drained) if slot is None else record.is_drained(slot)
+                )
+                if not drained:
                     return None
                 return Cause(CauseKind.UNDRAINED, host=host, detail=SlotTarget(slot), requester=requester)
             case events.ResizeRequested(size, requester):

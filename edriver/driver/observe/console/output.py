@@ -16,7 +16,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from edriver.text.phrases import count_text
@@ -31,6 +31,12 @@ MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
 REPORT_INTERVAL: Final = 10.0
 """Seconds between two lines about the same."""
 
+WARNING_STYLE: Final = "33"
+"""How a terminal shows what has gone wrong and is survived: yellow,"""
+
+ERROR_STYLE: Final = "31"
+"""and of what the run has ended: red. Both as the parameters of SGR."""
+
 _ERASE_LINE: Final = b"\r\x1b[J"  # back to the line's beginning, and nothing from there on
 _CHUNK_BYTES = 8192
 _FLUSH_TIMEOUT = 5.0
@@ -41,6 +47,11 @@ def prefixed(host: str, line: agent_pb2.OutputLine) -> bytes:
     place = str(line.rank) if line.HasField("rank") else f"{host}:{line.slot}"
     stream = "stderr" if line.stderr else "stdout"
     return b"[%s]<%s>:%s\n" % (place.encode(), stream.encode(), line.text)
+
+
+def has_colours(descriptor: int, environ: Mapping[str, str]) -> bool:
+    """Whether a stream is a terminal that may show colours: NO_COLOR (https://no-color.org) and TERM=dumb forbid it."""
+    return not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb" and os.isatty(descriptor)
 
 
 class OutputStream:
@@ -159,10 +170,19 @@ class Output:
         stdout: file descriptor for what workers write to theirs.
         stderr: file descriptor for what workers write to theirs, and for the driver's own lines.
         clock: seconds that only grow.
+        colours: whether warnings and errors of the driver's own are coloured.
     """
 
-    def __init__(self, stdout: int = 1, stderr: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stdout: int = 1,
+        stderr: int = 2,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        colours: bool = False,
+    ) -> None:
         self._clock = clock
+        self._colours = colours
         self._omitted: dict[str, OmittedLines] = {}
         self._stderr = OutputStream(stderr, "stderr", clock=clock)
         self._stdout = self._stderr if _same_terminal(stdout, stderr) else OutputStream(stdout, "stdout", clock=clock)
@@ -180,12 +200,18 @@ class Output:
         if count := self._omitted[host].due(last=last):
             self.say(f"{count} of output from host {host} left out: they came faster than they were read")
 
-    def say(self, text: str) -> None:
-        """Print something of the driver's own to stderr, each line with its prefix."""
+    def say(self, text: str, style: str = "") -> None:
+        """Print something of the driver's own to stderr, each line with its prefix.
+
+        Args:
+            text: the text.
+            style: its style, if this output has colours; empty: none.
+        """
         for line in text.splitlines():
-            self._stderr.put(
-                f"edriver: {printable(line)}".rstrip().encode("utf-8", "backslashreplace") + b"\n", from_driver=True
-            )
+            shown = f"edriver: {printable(line)}".rstrip()
+            if style and self._colours:
+                shown = f"\x1b[{style}m{shown}\x1b[0m"
+            self._stderr.put(shown.encode("utf-8", "backslashreplace") + b"\n", from_driver=True)
 
     def footer(self, line: bytes) -> None:
         """Have this line, without its end, below all others on stderr, a terminal, from now on; empty: none."""
@@ -228,7 +254,9 @@ class _LogHandler(logging.Handler):
             self.handleError(record)
             return
         name = record.name.removeprefix("edriver.")
-        self._output.say(text if name in ("edriver", "driver") else f"{name}: {text}")
+        style = ERROR_STYLE if record.levelno >= logging.ERROR else ""
+        style = WARNING_STYLE if record.levelno == logging.WARNING else style
+        self._output.say(text if name in ("edriver", "driver") else f"{name}: {text}", style)
 
 
 class OmittedLines:
