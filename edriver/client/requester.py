@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import socket
+
+from edriver.system.account import account_name
 
 
 def own_name() -> str:
     """Return this process's user and machine, such as alice@login1."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{account_name()}@{socket.gethostname()}"

@@ -19,6 +19,7 @@ from edriver.text.pace_text import hold_up_text, step_text, straggler_text
 from edriver.text.phrases import count_text, limits_text
 from edriver.text.printable import printable_entry, printable_line
 from edriver.text.progress_text import knows_steps, lasted, mode_text, progress_text, time_text
+from edriver.text.run_facts import run_facts
 from edriver.text.time_spent import goodput_text, interruption_text, recovery_text, time_spent_text
 from edriver.text.usage_text import host_usage_text, worker_usage_text
 from edriver.v1 import status_pb2
@@ -90,6 +91,8 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
 def lines(run: Run) -> Iterator[str]:
     """A run as text: the run, its hosts, its workers."""
     yield f"run {run.run_id}{name_text(run)}, {time_text(lasted(run))}, {mode_text(run.mode)}: {run.activity.text}"
+    for word, text in run_facts(run.command, "", run.tags, run.origin if run.HasField("origin") else None):
+        yield f"{word}: {text}"
     if progress := progress_text(run.progress) if run.HasField("progress") else "":
         yield progress
     if run.HasField("hold_up"):
@@ -105,7 +108,7 @@ def lines(run: Run) -> Iterator[str]:
     if run.recoveries.count:
         yield f"recovery {recovery_text(run.recoveries)}"
     if run.HasField("last_failure"):
-        yield failure_text(run.last_failure)
+        yield failure_text(run.last_failure, epoch_seconds(run.now))
     for warning in run.warnings:
         yield warning_text(warning, epoch_seconds(run.now))
     for host in run.hosts:
@@ -119,9 +122,10 @@ def name_text(run: Run) -> str:
     return f" ({printable_line(run.name)})" if run.name else ""
 
 
-def failure_text(failure: status_pb2.WorkerFailure) -> str:
-    """The root cause of the latest failures, with the exception's own line if there is one."""
-    text = f"last failure: {failure.cause.text}"
+def failure_text(failure: status_pb2.WorkerFailure, now: float) -> str:
+    """The root cause of the latest failures, and how long ago, with the exception's own line if there is one."""
+    ago = f", {time_text(now - epoch_seconds(failure.time))} ago" if failure.HasField("time") else ""
+    text = f"last failure{ago}: {failure.cause.text}"
     last_line = failure.traceback.strip().rpartition("\n")[2]
     return text if text.endswith(last_line) else f"{text}: {last_line}"
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import heapq
 import json
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,10 @@ from edriver.history.records import RecordError, Records, UnreadableLine, read, 
 from edriver.runview.history import History
 from edriver.runview.interruptions import InterruptionRecord
 from edriver.text.cause_names import RECOVERY_PHASES, RUN_END_NAMES, UNPROVEN_CONNECTION
+from edriver.text.message_reader import message_of
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import length_text, time_text
+from edriver.text.run_facts import run_facts
 from edriver.text.time_spent import recovery_text, time_spent_text
 from edriver.text.usage_text import bytes_text
 from edriver.v1 import status_pb2
@@ -102,14 +103,7 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
     history, view, run = recorded.history, recorded.history.view, recorded.run
     if name := run.get("name"):
         yield "name", str(name)
-    if command := run.get("command"):
-        yield "command", shlex.join(map(str, command)) if isinstance(command, list) else str(command)
-    if mode := run.get("mode"):
-        yield "mode", str(mode)
-    if isinstance(tags := run.get("tags"), dict) and tags:
-        yield "tags", ", ".join(f"{name}={value}" for name, value in tags.items())
-    if isinstance(git := run.get("git"), dict) and git.get("commit"):
-        yield "commit", f"{git['commit']}{', with changes' if git.get('changed') else ''}"
+    yield from _started(run, str(run.get("mode") or ""))
     spent = view.now - view.began
     yield "time", f"{_date(view.began)}, {time_text(spent)}"
     ended = view.ended
@@ -160,6 +154,20 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
         first = recorded.unreadable[0]
         lines = count_text(len(recorded.unreadable), "line")
         yield "left out", f"{lines} of the event log, which cannot be read; first line {first.number}: {first.why}"
+
+
+def _started(run: Mapping[str, Any], mode: str = "") -> Iterator[tuple[str, str]]:
+    """What its run.json says was started; that may be anything."""
+    command, tags, origin, git = (run.get(name) for name in ("command", "tags", "origin", "git"))
+    try:
+        found = message_of(status_pb2.Origin, origin if isinstance(origin, dict) else {})
+    except (ValueError, OverflowError):
+        found = status_pb2.Origin()
+    if not found.commit and isinstance(git, dict):  # an earlier release has recorded this alone
+        found.commit, found.changed = str(git.get("commit") or ""), bool(git.get("changed"))
+    words = list(map(str, command)) if isinstance(command, list) else [str(command)] if command else []
+    named = {str(name): str(value) for name, value in tags.items()} if isinstance(tags, dict) else {}
+    yield from run_facts(words, mode, named, found)
 
 
 def text_summary(recorded: RecordedRun) -> str:
@@ -213,6 +221,7 @@ def page_data(recorded: RecordedRun, name: str) -> dict[str, Any]:
         known = {key: run[key] for key in ("np", "min_np", "max_np") if isinstance(run.get(key), int)}
         given = run.get("name")
         changes["head"] |= {"run_id": name, "name": given if isinstance(given, str) else "", **known}
+        changes["head"]["about"] = list(_started(run))
         if recorded.failure:
             changes["head"]["failure"] = None  # it stands in the summary, whole
     link = "ended" if history.view.ended else "record"

@@ -17,6 +17,7 @@ from edriver.runview.usage import UsageHistory
 from edriver.text.cause_names import RUN_END_NAMES
 from edriver.text.last_output import own_last_lines
 from edriver.text.progress_text import mode_text
+from edriver.text.run_facts import run_facts
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import resources_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
@@ -107,6 +108,7 @@ class History:
             "name": run.name,
             "release": run.version,
             "mode": mode_text(run.mode) if run.mode else "",
+            "about": list(run_facts(run.command, "", run.tags, run.origin if run.HasField("origin") else None)),
             "np": run.np,
             "min_np": run.min_np,
             "max_np": run.max_np,
@@ -185,7 +187,7 @@ class History:
                 "rounds": view.rounds,
                 **{end: view.count(end) for end in ENDS},
                 "steps_lost": view.steps_lost if view.knows_steps else None,
-                "failure": None if view.failure is None else failure_text(view.failure),
+                "failure": None if view.failure is None else failure_facts(view.failure, view.healthy),
                 "goodput": view.goodput,
                 "time_spent": None if view.time_spent is None else seconds_by_kind(view.time_spent),
                 "pace": view.slowdowns.plain(view.now),
@@ -212,9 +214,19 @@ class History:
         return changes | {name: part for name, part in parts.items() if part}
 
 
-def failure_text(failure: status_pb2.WorkerFailure) -> str:
-    """What is known of a worker that has failed, in lines."""
-    parts = [failure.cause.text, failure.traceback.strip()]
+def failure_facts(failure: status_pb2.WorkerFailure, over: bool) -> dict[str, Any]:
+    """What is known of a worker that has failed, as it goes to the page.
+
+    Args:
+        failure: what is known.
+        over: whether the run trains again.
+    """
+    parts = [failure.traceback.strip()]
     if lines := own_last_lines(failure.tail, failure.traceback):
         parts += ["its last lines of output:", *lines]
-    return "\n".join(filter(None, parts))
+    return {
+        "cause": failure.cause.text,
+        "time": epoch_seconds(failure.time) if failure.HasField("time") else None,
+        "text": "\n".join(filter(None, parts)),
+        "over": over,
+    }

@@ -30,6 +30,9 @@ PHASE_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 INTERRUPTION_BOUNDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds: of a kill, of a worker that was silent for its lease, of a wait for hosts."""
 
+MAX_LOSS_TIMES: Final = 64
+"""Lost workers of which the time is remembered, the latest: more than the failures that end a run."""
+
 ENDS: Final = ("failures", "preemptions", "resizes", "unproven")
 """What the end of a round counts as, by the names that these counts have in Run and RunEnded."""
 
@@ -115,6 +118,7 @@ class RunView:
         round_id: the latest round; NO_ROUND before the first.
         last_size: the number of that round's members.
         goes_on: whether that round has not ended.
+        stepped: whether that round has made its first step.
         round_counts: the number of rounds by the kind of their cause, as in CAUSE_NAMES.
         phases: the durations of the phases of a round's formation, by the kind of its cause and by phase.
         interruption_lengths: the durations of the times without steps, by kind, as in INTERRUPTION_NAMES.
@@ -125,6 +129,7 @@ class RunView:
         progress: the progress of training; None before the first report.
         time_spent: how its time was spent, as its driver last reported; None before that.
         failure: the root cause of its latest failures; None if no failure of a worker is known.
+        loss_times: when the latest losses of workers were noticed, in seconds since the epoch, by worker_id.
         ended: the run's last event; None while it continues.
     """
 
@@ -135,6 +140,7 @@ class RunView:
     round_id: RoundId = NO_ROUND
     last_size: int = 0
     goes_on: bool = False
+    stepped: bool = False
     round_counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSE_NAMES.values(), 0))
     phases: dict[str, dict[str, Distribution]] = field(
         default_factory=lambda: {
@@ -150,6 +156,7 @@ class RunView:
     progress: status_pb2.Progress | None = None
     time_spent: status_pb2.TimeSpent | None = None
     failure: status_pb2.WorkerFailure | None = None
+    loss_times: dict[int, float] = field(default_factory=dict)
     ended: status_pb2.Event | None = None
     _ends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDS, 0))
     _end: str = ""  # of the latest round, as it was counted last
@@ -175,6 +182,8 @@ class RunView:
                     self.doing = event.text
                 if not self.goes_on:
                     self.slowdowns.ended()
+            case "worker" if event.HasField("cause"):
+                self._lost(event.worker.worker_id, time)
             case "interruption":
                 self._interruption(event.interruption)
             case "hold_up":
@@ -199,10 +208,12 @@ class RunView:
                 self._count(message.kind)
             self._end = ""
             self.round_id, self.last_size, self.goes_on = round_id, len(message.members), True
+            self.stepped = False
             self.round_counts[cause] += 1
             self._steps_lost += message.steps_lost
         if not message.HasField("end_time"):
             if message.HasField("first_step_time"):
+                self.stepped = True
                 for phase, distribution in self.phases[cause].items():
                     distribution.add(span_seconds(getattr(message.phases, phase)))
                 self.syncs.add(message.members)
@@ -235,6 +246,12 @@ class RunView:
         if (self.progress is None or self.time_spent is None) and run.HasField("time_spent"):
             self.time_spent = run.time_spent
         self.slowdowns.look(run)
+
+    def _lost(self, worker_id: int, time: float) -> None:
+        """The loss of a worker was noticed; what becomes known of it later changes nothing."""
+        self.loss_times.setdefault(worker_id, time)
+        if len(self.loss_times) > MAX_LOSS_TIMES:
+            del self.loss_times[next(iter(self.loss_times))]
 
     def _count(self, kind: status_pb2.RoundKind.ValueType) -> None:
         """Record that the latest round has ended for a cause of this kind; called once per reported kind."""
@@ -269,6 +286,13 @@ class RunView:
     def size(self) -> int:
         """The number of workers that train now."""
         return self.last_size if self.goes_on else 0
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it trains, or has ended well: its failures are past."""
+        if self.ended is not None:
+            return self.ended.run_ended.end == status_pb2.RUN_END_DONE
+        return self.goes_on and (self.stepped or not self.knows_steps)
 
     @property
     def call(self) -> int:

@@ -592,6 +592,7 @@ class Run(_message.Message):
     HOLD_UP_FIELD_NUMBER: _builtins.int
     STRAGGLERS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's ID."""
     version: _builtins.str
@@ -690,6 +691,10 @@ class Run(_message.Message):
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Warning]:
         """What has impaired the run or its records although training went on, the latest last, at most 16."""
 
+    @_builtins.property
+    def origin(self) -> Global___Origin:
+        """What was started, where, and by whom; absent until the driver has found out, a moment after its start."""
+
     def __init__(
         self,
         *,
@@ -725,10 +730,11 @@ class Run(_message.Message):
         hold_up: _pace_pb2.HoldUp | None = ...,
         stragglers: _abc.Iterable[_pace_pb2.Straggler] | None = ...,
         warnings: _abc.Iterable[Global___Warning] | None = ...,
+        origin: Global___Origin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "hold_up", b"hold_up", "interruption", b"interruption", "last_failure", b"last_failure", "now", b"now", "progress", b"progress", "recoveries", b"recoveries", "round_id", b"round_id", "start_time", b"start_time", "time_spent", b"time_spent", "uptime", b"uptime"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "hold_up", b"hold_up", "interruption", b"interruption", "last_failure", b"last_failure", "now", b"now", "origin", b"origin", "progress", b"progress", "recoveries", b"recoveries", "round_id", b"round_id", "start_time", b"start_time", "time_spent", b"time_spent", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hold_up", b"hold_up", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "stragglers", b"stragglers", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "warnings", b"warnings", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hold_up", b"hold_up", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "origin", b"origin", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "stragglers", b"stragglers", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "warnings", b"warnings", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -740,6 +746,56 @@ class Run(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__round_id) -> _WhichOneofReturnType__round_id | None: ...
 
 Global___Run: _TypeAlias = Run  # noqa: Y015
+
+@_typing.final
+class Origin(_message.Message):
+    """Origin is what a run was started from, where, and by whom, as its driver found it at its start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    EDRIVER_FIELD_NUMBER: _builtins.int
+    PYTHON_FIELD_NUMBER: _builtins.int
+    TORCH_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """The account of the driver's process: its name, or its number if it has no name."""
+    host: _builtins.str
+    """The name of the driver's machine."""
+    directory: _builtins.str
+    """The working directory of the command line."""
+    commit: _builtins.str
+    """The hash of the git commit that is checked out in `directory`; empty if that is in no repository, or git did not answer."""
+    changed: _builtins.bool
+    """Whether files under version control differ from `commit`."""
+    edriver: _builtins.str
+    """The driver's version of edriver."""
+    python: _builtins.str
+    """The version of the driver's Python."""
+    torch: _builtins.str
+    """The version of torch beside the driver; empty if it has none. Other hosts, or another Python, may have another one."""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        host: _builtins.str = ...,
+        directory: _builtins.str = ...,
+        commit: _builtins.str = ...,
+        changed: _builtins.bool = ...,
+        edriver: _builtins.str = ...,
+        python: _builtins.str = ...,
+        torch: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "commit", b"commit", "directory", b"directory", "edriver", b"edriver", "host", b"host", "python", b"python", "torch", b"torch", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Origin: _TypeAlias = Origin  # noqa: Y015
 
 @_typing.final
 class Warning(_message.Message):
@@ -976,6 +1032,7 @@ class WorkerFailure(_message.Message):
     CAUSE_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     traceback: _builtins.str
     """The traceback of the exception that the worker reported, or recorded in its error file; empty if there is none."""
     tail: _builtins.str
@@ -984,16 +1041,21 @@ class WorkerFailure(_message.Message):
     def cause(self) -> _cause_pb2.Cause:
         """Why the worker was lost, with a text."""
 
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When the driver noticed the loss; absent if unknown."""
+
     def __init__(
         self,
         *,
         cause: _cause_pb2.Cause | None = ...,
         traceback: _builtins.str = ...,
         tail: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "tail", b"tail", "traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "tail", b"tail", "time", b"time", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,9 @@ def test_those_that_go_on_and_those_that_have_ended(tmp_path: Path) -> None:
         second = run.id
         assert listed(tmp_path) == [[second, name, "running"], [first, "-", "failed"]]
         for named in (second, name):
-            assert edriver(tmp_path, "status", "--run", named).stdout.startswith(f"run {second} ({name}), ")
+            told = edriver(tmp_path, "status", "--run", named).stdout
+            assert told.startswith(f"run {second} ({name}), ")
+            assert f" on {socket.gethostname()}\n" in told
         assert "passed step" in edriver(tmp_path, "logs", "--run", name).stdout
         assert edriver(tmp_path, "resize", "2", "--run", name).stdout.startswith(f"run {second}: ")
         mistyped = edriver(tmp_path, "stop", "--run", name.replace("second", "secnod"))
@@ -79,4 +82,8 @@ def test_the_commit_is_recorded(tmp_path: Path) -> None:
 def started_from(folder: Path) -> object:
     """What the records of a run that is started there say of its commit."""
     run_id = edriver(folder, "-np", "1", "false").stderr.split(":")[1].split()[1]
-    return json.loads((folder / "state" / "edriver" / run_id / "run.json").read_text())["git"]
+    about = json.loads((folder / "state" / "edriver" / run_id / "run.json").read_text())
+    origin = about["origin"]
+    assert (origin["host"], origin["directory"]) == (socket.gethostname(), str(folder))
+    assert {"commit": origin["commit"], "changed": origin["changed"]} == about["git"]
+    return about["git"]

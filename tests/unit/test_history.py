@@ -148,7 +148,12 @@ def test_the_last_progress_is_in_the_curve_and_in_the_counts() -> None:
     assert reported["curve"]["points"][-1] == (140.0, 107, 0.0, {"loss": 0.5}, None, 0.0)
     head = reported["head"]
     assert [head[kind] for kind in ("failures", "preemptions", "resizes", "unproven")] == [2, 1, 1, 0]
-    assert head["failure"] == ("worker 3 was killed by SIGKILL\nTraceback\nits last lines of output:\nthe last line")
+    assert head["failure"] == {
+        "cause": "worker 3 was killed by SIGKILL",
+        "time": None,
+        "text": "Traceback\nits last lines of output:\nthe last line",
+        "over": False,
+    }
 
 
 def test_interruptions_and_recoveries() -> None:

@@ -14,7 +14,7 @@ from edriver.client import RunError
 from edriver.commands.report import report
 from edriver.dashboard import assets
 from edriver.dashboard.assets import INSTALL_COMMAND, PAGE_SCRIPTS, filled, plotly_script
-from edriver.dashboard.report import facts, html_report, recorded_run, script_safe, text_summary
+from edriver.dashboard.report import facts, html_report, page_data, recorded_run, script_safe, text_summary
 from edriver.history.records import Records
 from edriver.wire.conversion import timestamp
 
@@ -182,6 +182,30 @@ def test_of_a_run_that_failed_the_first_loss_is_what_failed_first(tmp_path: Path
     words = dict(facts(recorded_run(Records(path))))
     assert "first loss" not in words
     assert words["failed first"].endswith("worker 2 (a:1) was killed by SIGKILL")
+
+
+def test_what_was_started_where_and_by_whom(tmp_path: Path) -> None:
+    """The summary and the page have the same of it; records of an earlier release have the commit alone."""
+    path = tmp_path / "events.jsonl"
+    path.write_text(one_kill())
+    origin = {"user": "ada", "host": "login1", "directory": "/home/ada", "commit": "c0ffee", "changed": True}
+    origin |= {"edriver": "1.2.3", "python": "3.11.2", "torch": "2.13.0"}
+    run: dict[str, object] = {"command": ["python", "train.py"], "tags": {"lr": "1e-3"}, "origin": origin}
+    expected = [
+        ("command", "python train.py"),
+        ("tags", "lr=1e-3"),
+        ("commit", "c0ffee, with changes"),
+        ("directory", "/home/ada"),
+        ("started by", "ada on login1"),
+        ("versions", "edriver 1.2.3, Python 3.11.2, torch 2.13.0"),
+    ]
+    recorded = recorded_run(Records(path, run))
+    assert list(facts(recorded))[: len(expected)] == expected
+    assert page_data(recorded, "r")["head"]["about"] == expected
+    earlier = recorded_run(Records(path, {"git": {"commit": "c0ffee", "changed": False}}))
+    assert page_data(earlier, "r")["head"]["about"] == [("commit", "c0ffee")]
+    spoilt = recorded_run(Records(path, {"origin": {"user": [1]}, "tags": 7, "command": 1.5, "git": "x"}))
+    assert page_data(spoilt, "r")["head"]["about"] == [("command", "1.5")]
 
 
 def test_what_is_said_of_a_run_in_restart_mode(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from edriver.model.ids import RoundId
 from edriver.runview.history import History
 from edriver.runview.progress_rows import progress_rows
 from edriver.runview.recovery_times import MAX_RECOVERIES
-from edriver.runview.run_view import RunView
+from edriver.runview.run_view import MAX_LOSS_TIMES, RunView
 from edriver.v1 import cause_pb2, pace_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import duration, timestamp
 from tests.unit.history_story import (
@@ -164,3 +164,34 @@ def test_seconds_of_rows_begin_with_the_run_and_not_with_its_first_event() -> No
         ]
     )
     assert [row.seconds for row in rows] == [13.0, 18.0]
+
+
+def test_failures_are_past_once_it_trains_again_or_has_ended_well() -> None:
+    story = Story()
+    view = story.history.view
+    story.assigned(110.0, 1, START, {1: 0, 2: 1})
+    story.under_way(112.0)
+    assert view.healthy
+    story.ended(120.0, "round 1.1 ended: worker 2 has ended")
+    assert not view.healthy
+    story.assigned(121.0, 2, FAILURE, {1: 0})
+    assert not view.healthy, "it may fail before its first step"
+    story.under_way(122.0)
+    assert view.healthy
+    for end, well in ((status_pb2.RUN_END_FAILED, False), (status_pb2.RUN_END_DONE, True)):
+        ended = status_pb2.Event(run_ended=status_pb2.RunEnded(end=end))
+        assert dataclasses.replace(view, ended=ended).healthy == well
+
+
+def test_when_a_worker_was_lost_is_known_of_the_latest() -> None:
+    def loss(seq: int, worker_id: int) -> status_pb2.Event:
+        worker = status_pb2.WorkerStatus(worker_id=worker_id, host="a")
+        return status_pb2.Event(
+            seq=seq, time=timestamp(100.0 + seq), worker=worker, cause=cause_pb2.Cause(text="killed")
+        )
+
+    view = folded([loss(1, 7), loss(2, 7), *(loss(1 + n, n) for n in range(8, 7 + MAX_LOSS_TIMES))])
+    assert view.loss_times[7] == 101.0, "what becomes known later is no other loss"
+    view.fold(loss(500, 1000))
+    assert len(view.loss_times) == MAX_LOSS_TIMES
+    assert 7 not in view.loss_times

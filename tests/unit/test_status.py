@@ -15,7 +15,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.services.status import MAX_ANSWER_AGE, StatusServer
 from edriver.model import events
 from edriver.model.actions import FinishRun, RunEnd
-from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind
+from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.mode import Mode
@@ -37,11 +37,11 @@ class Story:
         self.membership = Membership(Settings(np=2, min_np=1, max_np=2, mode=mode), now=0.0)
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
         self._now = 0.0
-        self._server = StatusServer("abcd", self.membership, self.event_history, lambda: self._now)
+        self.server = StatusServer("abcd", self.membership, self.event_history, lambda: self._now)
 
     def take(self, event: events.Event, now: float) -> None:
         if self.event_history.take(event, self.membership.step(event, now), None, []):
-            self._server.announce()
+            self.server.announce()
 
     def begin_round(self) -> None:
         self.take(events.HostsObserved(HostSet((Host("a", 2),))), 0.0)
@@ -54,7 +54,7 @@ class Story:
 
     def run(self, now: float) -> status_pb2.Run:
         self._now = now
-        return self._server.answer().run
+        return self.server.answer().run
 
 
 def last_failure(said: list[str]) -> str:
@@ -101,6 +101,43 @@ def test_the_last_words_of_a_worker_are_shown_though_training_went_on_before_it_
     story.take(events.WorkerExited(2, 9, tail="CUDA error 719\ngiving up\n"), 5.0)
     assert last_failure(story.reported(6.0)).startswith("last failure: worker 2 (rank 1, a:1) exited with code 9")
     assert story.run(6.0).last_failure.tail == "CUDA error 719\ngiving up\n"
+
+
+def test_what_was_started_and_when_the_last_failure_was() -> None:
+    story = Story()
+    run = story.run(2.0)
+    run.command[:] = ["python", "my train.py"]
+    run.tags["lr"] = "1e-3"
+    run.origin.CopyFrom(status_pb2.Origin(user="ada", host="login1", commit="c0ffee", edriver="1.2.3", python="3.11.2"))
+    run.last_failure.cause.text = "worker 2 was killed"
+    run.last_failure.time.CopyFrom(timestamp(90.0))
+    run.now.CopyFrom(timestamp(275.0))
+    said = list(lines(run))
+    assert said[1:6] == [
+        "command: python 'my train.py'",
+        "tags: lr=1e-3",
+        "commit: c0ffee",
+        "started by: ada on login1",
+        "versions: edriver 1.2.3, Python 3.11.2",
+    ]
+    assert "last failure, 3 min 5 s ago: worker 2 was killed" in said
+
+
+def test_the_time_of_a_failure_is_that_of_its_event() -> None:
+    story = Story()
+    story.begin_round()
+    cause = Cause(CauseKind.KILLED, WorkerName(2, "a", 1, 1), detail=Exit(-9))
+    event = events.WorkerExited(2, -9)
+    story.event_history.take(event, story.membership.step(event, 3.0), cause, [])
+    story.server.announce()
+    assert epoch_seconds(story.run(8.0).last_failure.time) == story.event_history.view.loss_times[2]
+
+
+def test_what_a_run_was_started_from_is_there_once_it_is_found() -> None:
+    story = Story()
+    assert not story.run(2.0).HasField("origin")
+    story.server.origin.set_result(status_pb2.Origin(user="ada"))
+    assert story.run(3.0).origin.user == "ada"
 
 
 def test_a_run_from_its_start_to_its_first_round() -> None:

@@ -28,8 +28,6 @@ const FACTS = [
   ["workers at the end", (run) => (run.size === null ? "–" : String(run.size))],
   ["steps", (run) => (run.steps === null ? "–" : run.steps.toLocaleString("en"))],
   ["goodput", (run) => (run.goodput === null ? "–" : `${(100 * run.goodput).toFixed(1)} %`)],
-  ["commit", (run) => run.commit.slice(0, 12) || "–"],
-  ["command", (run) => run.command.join(" ")],
 ];
 const HEAD_FACTS = [
   ["rounds", (head) => countText(head.rounds, "round")],
@@ -64,6 +62,8 @@ function drawFacts() {
   }));
   const rows = FACTS.map(([name, of]) => [name, runs.map(([, run]) => (run ? of(run) : "–"))]);
   rows.splice(6, 0, ...HEAD_FACTS.map(([name, of]) => [name, runs.map(([series]) => of(series.story.head))]));
+  const about = runs.map(([series]) => new Map(series.story.head.about));
+  for (const word of new Set(about.flatMap((each) => [...each.keys()]))) if (word !== "tags") rows.push([word, about.map((each) => each.get(word) || "–")]);
   for (const tag of new Set(runs.flatMap(([, run]) => (run ? Object.keys(run.tags) : [])))) rows.push([tag, runs.map(([, run]) => (run && Object.hasOwn(run.tags, tag) ? run.tags[tag] : "–"))]);
   element("facts").replaceChildren(...rows.map(([name, texts]) => {
     const row = document.createElement("tr");

@@ -50,7 +50,7 @@ function curveTraces({series, key, style, undone}, axis, ends, weight, logarithm
   }
   traces.push({...common, x, y: places.map((place) => fit(ys[place])), line: {color: style.color, dash: style.dash, width: 1.8, shape}});
   const missing = xs.map((_, place) => place).filter((place) => raw[place] === null);
-  const finite = ys.filter((value) => value !== null && (!logarithmic || value > 0));
+  const finite = ys.filter((value) => value !== null && value !== undefined && (!logarithmic || value > 0));
   const foot = finite.length ? finite.reduce((least, value) => Math.min(least, value), Infinity) : 1;
   if (missing.length) {
     const some = missing.length > 200 ? missing.filter((_, place) => place % Math.ceil(missing.length / 200) === 0) : missing;

@@ -35,6 +35,12 @@ function csvText(runs) {
   return `${lines.join("\r\n")}\r\n`;
 }
 
+// Which runs a picture of the charts shows, over what.
+function pictureTitle(curves) {
+  const runs = curves.runs().map((series) => series.label).join("; ");
+  return `${runs} over ${AXES[curves.axis]}${curves.axis === "wall" ? `, ${zoneText()}` : ""}`;
+}
+
 const downloads = {
   csv(curves) {
     offerFile(fileName(curves, "csv"), "text/csv", csvText(curves.runs()));
@@ -62,8 +68,7 @@ const downloads = {
       pen.fillText(text, x, y);
       return x + pen.measureText(text).width;
     };
-    const title = curves.runs().map((series) => series.label).join(", ");
-    write(`${title} over ${AXES[curves.axis]}${curves.axis === "wall" ? `, ${zoneText()}` : ""}`, 10, 20, colour.ink, "600");
+    write(pictureTitle(curves), 10, 20, colour.ink, "600");
     let y = head;
     for (const plot of curves.plots) {
       let x = 10;

@@ -3,7 +3,7 @@
 
 const story = new Story();
 const curves = new Curves(() => [series], {single: true});
-const series = new Series(story, "this run");
+const series = new Series(story, "");
 let rows = []; // of the heatmap
 
 view.range = () => {
@@ -69,6 +69,7 @@ function take(update) {
   const news = story.take(update);
   element("main").hidden = false;
   drawHead(story);
+  series.label = runName(story.head);
   if (window.steering) steering.look(story);
   dataTables.draw(story);
   timeLost.draw(story);

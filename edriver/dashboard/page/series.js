@@ -35,7 +35,7 @@ function smoothed(values, weight) {
   if (!weight) return values;
   let [last, count] = [0, 0];
   return values.map((value) => {
-    if (value === null) return null;
+    if (value === null || value === undefined) return value;
     last = weight * last + (1 - weight) * value;
     count += 1;
     return last / (1 - weight ** count);
@@ -53,7 +53,7 @@ function drawnPlaces(xs, ys, [from, to], most) {
     const end = Math.min(last, begin + width);
     let [low, high, gap] = [-1, -1, -1];
     for (let place = begin; place < end; place += 1) {
-      if (ys[place] === null) gap = place;
+      if (ys[place] === null || ys[place] === undefined) gap = place;
       else {
         if (low < 0 || ys[place] < ys[low]) low = place;
         if (high < 0 || ys[place] > ys[high]) high = place;
@@ -83,6 +83,8 @@ class Series {
     // Each call of `run` starts its count again.
     const begins = [...this.story.rounds.values()].filter((round) => round.kind === "start").map((round) => round.assigned);
     this.starts = begins.length;
+    this.stops = [...this.story.interruptions].sort((a, b) => a.start + a.seconds - b.start - b.seconds);
+    this.stopEnds = this.stops.map((each) => each.start + each.seconds);
     this.begins = begins.length > 1 ? begins[begins.length - 1] : -Infinity;
     this.undone = new Uint8Array(points.length);
     for (const [first, end] of this.story.undone) this.undone.fill(1, first, end);
@@ -122,16 +124,28 @@ class Series {
     return this.axes.get(axis);
   }
 
-  // A curve: places on the axis, and values; null is no number. A name that a sample does not have is left out.
+  // A curve: places on the axis, and values; null is no number, undefined a gap. A name that a sample does not have is left
+  // out, and so is a value that is still the one of the step before.
   curve(key, axis, weight) {
     const cached = `${key} ${axis} ${weight}`;
     if (this.axes.has(cached)) return this.axes.get(cached);
     const [xs, raw] = key === "own:size" ? this.sizes(axis) : [[], []];
     if (key !== "own:size") {
       const along = this.along(axis);
+      const reported = key.startsWith("reported:");
+      let last = null; // the place of the sample before
       along.points.forEach((point, place) => {
         const value = this.value(point, key);
         if (value === undefined) return;
+        if (reported && last !== null) {
+          const before = along.points[last];
+          if (point[1] === before[1] && value === raw[raw.length - 1]) return; // no step since: nothing was reported
+          if (this.stoodStill(axis, before[0], point[0])) {
+            xs.push((along.xs[last] + along.xs[place]) / 2);
+            raw.push(undefined);
+          }
+        }
+        last = place;
         xs.push(along.xs[place]);
         raw.push(value);
       });
@@ -140,6 +154,16 @@ class Series {
     const found = {xs, raw, ys: key === "own:size" ? raw : smoothed(raw, weight)};
     this.axes.set(cached, found);
     return found;
+  }
+
+  // Whether a curve over time has a gap between two samples: training stood still for most of it.
+  stoodStill(axis, from, to) {
+    if (axis !== "wall" && axis !== "elapsed") return false;
+    let stood = 0;
+    for (let at = placeAbove(this.stopEnds, from); at < this.stopEnds.length && this.stops[at].start < to; at += 1) {
+      stood += Math.min(to, this.stopEnds[at]) - Math.max(from, this.stops[at].start);
+    }
+    return stood > (to - from) / 2;
   }
 
   // The stretches of a curve that were undone, with a gap after each.

@@ -95,6 +95,24 @@ class Story {
     return this.link === "live" ? Math.max(this.head.now, Date.now() / 1000 + this.ahead) : this.head.now;
   }
 
+  // Whether nothing more will come: the run has ended, or its driver is gone for good.
+  get over() {
+    return Boolean(this.head.ended) || this.link === "record";
+  }
+
+  // How many workers its rounds had: at least, at most, and on average over the time in which they trained.
+  sizes() {
+    let [least, most, seconds, work] = [Infinity, 0, 0, 0];
+    for (const {size, assigned, ended} of this.rounds.values()) {
+      const lasted = Math.max(0, (ended === null ? this.now() : ended) - assigned);
+      least = Math.min(least, size);
+      most = Math.max(most, size);
+      seconds += lasted;
+      work += size * lasted;
+    }
+    return {least: most ? least : 0, most, mean: seconds ? work / seconds : most};
+  }
+
   // How it is, in one word, and a sign for those who do not see its colour.
   state() {
     const ended = this.head.ended;
@@ -134,6 +152,11 @@ function numberText(value) {
   if (value === null || value === undefined) return "no number";
   const size = Math.abs(value);
   return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : String(Number(value.toPrecision(4)));
+}
+
+// What a run is called, by its user and by edriver.
+function runName({name, run_id}) {
+  return [name, run_id ? `run ${run_id}` : "a run"].filter(Boolean).join(", ");
 }
 
 function clockText(time, withDay) {

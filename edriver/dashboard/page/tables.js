@@ -19,15 +19,14 @@ function drawHead(story) {
   put("state-word", word);
   put("doing", head.doing);
   const now = story.now();
-  const named = [head.name, head.run_id ? `run ${head.run_id}` : "a run"].filter(Boolean).join(", ");
-  const which = [named, spanText(now - head.began), ...(head.mode ? [head.mode] : [])];
+  const which = [runName(head), spanText(now - head.began), ...(head.mode ? [head.mode] : [])];
   put("which", which.join(" · "));
   const link = {lost: `the driver does not answer; asking again (${story.why})`, ended: "the run has ended: no more events will follow", away: "this page has lost its server: is edriver dashboard still running?"};
   put("link", link[story.link] ? `· ${link[story.link]}` : "").dataset.link = story.link === "away" ? "lost" : story.link;
-  document.title = `${sign} ${head.size} ${word}${head.run_id ? ` · ${head.run_id}` : ""}`;
-  put("size", String(head.size));
-  const resized = head.size_limit && head.size_limit < head.max_np ? `, resized to ${head.size_limit}` : "";
-  put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers${resized}` : "workers");
+  document.title = [`${sign} ${story.over ? word : `${head.size} ${word}`}`, head.name || head.run_id].filter(Boolean).join(" · ");
+  drawIcon(state, sign);
+  drawAbout(head.about || []);
+  drawSize(story);
   put("goodput", head.goodput === null ? "–" : `${(100 * head.goodput).toFixed(1)} %`);
   const spent = Object.entries(head.time_spent || {}).filter(([kind, seconds]) => kind !== "training" && seconds >= 0.0005).sort((a, b) => b[1] - a[1]);
   const known = head.time_spent && "unknown" in head.time_spent ? "not known: edriver sees no steps in restart mode" : "of wall time in steps that count";
@@ -35,11 +34,64 @@ function drawHead(story) {
   put("lost", lostText(head));
   put("rounds", head.rounds.toLocaleString("en"));
   put("rounds-note", [countText(head.failures, "failure"), countText(head.preemptions, "preemption"), countText(head.resizes, "resize"), ...(head.unproven ? [countText(head.unproven, KINDS.unproven)] : [])].join(", "));
-  document.getElementById("failure-card").hidden = !head.failure;
-  put("failure", head.failure || "");
+  drawFailure(head.failure, now);
   drawPace(head.pace, now);
   drawProgress(story);
   drawRecovery(head.recoveries);
+}
+
+// The state in the browser's tab: its sign on its colour.
+function drawIcon(state, sign) {
+  const icon = document.querySelector("link[rel=icon]");
+  if (icon.dataset.state === state) return;
+  icon.dataset.state = state;
+  const tint = getComputedStyle(document.getElementById("state")).color;
+  icon.href = `data:image/svg+xml,${encodeURIComponent(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="${tint}"/><text x="16" y="23" font-size="20" text-anchor="middle" fill="white">${sign}</text></svg>`)}`;
+}
+
+// What was started, where, and by whom. A report has it in its summary.
+function drawAbout(about) {
+  const at = document.getElementById("about");
+  document.getElementById("about-card").hidden = !about.length || Boolean(document.querySelector(".summary"));
+  const text = JSON.stringify(about);
+  if (at.dataset.shown === text) return;
+  at.dataset.shown = text;
+  at.replaceChildren(...about.map(([word, words]) => {
+    const pair = document.createElement("div");
+    pair.dataset.word = word;
+    pair.append(Object.assign(document.createElement("dt"), {textContent: word}), Object.assign(document.createElement("dd"), {textContent: words}));
+    return pair;
+  }));
+}
+
+// How many workers train now; of a run that is over, how many did.
+function drawSize(story) {
+  const head = story.head;
+  if (!story.over) {
+    put("size", String(head.size));
+    const resized = head.size_limit && head.size_limit < head.max_np ? `, resized to ${head.size_limit}` : "";
+    put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers${resized}` : "workers");
+    return;
+  }
+  const {least, most, mean} = story.sizes();
+  put("size", most === least ? String(most) : `${least} to ${most}`);
+  put("size-note", most ? `workers while it trained${most === least ? "" : `, ${mean.toFixed(1)} on average`}` : "no worker has trained");
+}
+
+// The last failure: open while the run is not healthy, a line once it is; what its reader opens stays open.
+function drawFailure(failure, now) {
+  document.getElementById("failure-card").hidden = !failure;
+  if (!failure) return;
+  const details = document.getElementById("failure-details");
+  const key = JSON.stringify([failure.cause, failure.over]);
+  if (details.dataset.key !== key) {
+    details.dataset.key = key;
+    details.open = !failure.over;
+  }
+  put("failure", failure.cause);
+  const ago = failure.time === null ? "" : `${clockText(failure.time, now - failure.time > 86400)}, ${spanText(now - failure.time)} ago`;
+  put("failure-time", [ago, failure.over ? "trained on since" : ""].filter(Boolean).join("; "));
+  put("failure-text", failure.text || "it has left no output");
 }
 
 // Who holds it up: in the headline, and what a step of each worker consists of, the slowest first.

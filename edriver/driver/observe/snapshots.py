@@ -70,10 +70,20 @@ def host_status(
     )
 
 
-def failure_message(failure: Failure) -> status_pb2.WorkerFailure:
-    """What is known of a worker that has failed."""
-    cause = cause_with_text(failure.cause)
-    return status_pb2.WorkerFailure(cause=cause, traceback=failure.traceback, tail=failure.tail)
+def failure_message(failure: Failure, view: RunView) -> status_pb2.WorkerFailure:
+    """What is known of a worker that has failed.
+
+    Args:
+        failure: what the core knows.
+        view: the run, after all events so far, which have the time.
+    """
+    noticed = view.loss_times.get(failure.worker.worker_id)
+    return status_pb2.WorkerFailure(
+        cause=cause_with_text(failure.cause),
+        traceback=failure.traceback,
+        tail=failure.tail,
+        time=None if noticed is None else timestamp(noticed),
+    )
 
 
 def worker_status(worker: Worker, started: Timestamp) -> status_pb2.WorkerStatus:
@@ -105,7 +115,7 @@ def run_ended(action: FinishRun, view: RunView, time_spent: status_pb2.TimeSpent
         end=RUN_ENDS[action.end],
         time_spent=time_spent,
         recoveries=view.recoveries,
-        worker_failures=map(failure_message, action.failures[:MAX_REPORTED_FAILURES]),
+        worker_failures=[failure_message(failure, view) for failure in action.failures[:MAX_REPORTED_FAILURES]],
         failures=view.count("failures"),
         preemptions=view.count("preemptions"),
         resizes=view.count("resizes"),

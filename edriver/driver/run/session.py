@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -32,8 +33,8 @@ from edriver.driver.observe.console.hints import Hints, last_stop
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.console.progress_lines import report_progress
 from edriver.driver.observe.driver_watch import DriverWatch, watch_run
+from edriver.driver.observe.origin import find_origin, found_later
 from edriver.driver.observe.records.recorder import describe, describe_failure
-from edriver.driver.observe.records.source_commit import source_commit
 from edriver.driver.run.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.run.take_over import HeldClock, PortTakenError, await_agents, await_port_of_run, replay
 from edriver.driver.run.wiring import Wiring
@@ -44,7 +45,9 @@ from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
 from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.system.record_folder import RUN_FILE, remove_old
 from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of, keep_name
-from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
+from edriver.text.event_lines import plain
+from edriver.text.message_reader import message_of
+from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.wire.call_faults import CallFaults
 from edriver.wire.conversion import timestamp
 from edriver.wire.grpc_streams import SERVER_OPTIONS
@@ -284,6 +287,7 @@ class Session:
                 await await_agents(parts, self._head, self._agents_gone)
             except OSError as error:  # another process was faster
                 self._leave_run(1, f"this driver cannot listen: {error}")
+        parts.status.origin = self._origin = found_later(self._find_origin)
         parts.recorder.start(self._begin_records)
         service = await self._serve()
         try:
@@ -379,6 +383,14 @@ class Session:
         await asyncio.gather(service.stop(grace), self._parts.endpoint.close(grace), *metrics, *health)
         self._parts.recorder.close()
 
+    def _find_origin(self) -> status_pb2.Origin:
+        """What its first driver found, if that is recorded here; else what this one finds."""
+        if self.resumes and self._records is not None:
+            with suppress(OSError, ValueError):
+                about = json.loads((self._records / RUN_FILE).read_bytes())
+                return message_of(status_pb2.Origin, about["origin"])
+        return find_origin(Path.cwd())
+
     def _begin_records(self) -> None:
         """Write the description of the run to its records; done by the thread that writes them, as all disk access."""
         if self._records is None or (self._records / RUN_FILE).exists():
@@ -397,8 +409,10 @@ class Session:
             "mode": self._options.mode.mode.value,
             "hosts": self._options.hosts,
         }
-        if (commit := source_commit(Path.cwd())) is not None:
-            about["git"] = commit._asdict()
+        origin = self._origin.result()
+        about["origin"] = plain(origin)
+        if origin.commit:
+            about["git"] = {"commit": origin.commit, "changed": origin.changed}
         describe(self._records, about)
         if not self._options.records_asked:
             remove_old(self._records.parent, self._wall_clock())

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -73,6 +74,9 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         output: what its workers have written lately; None: nothing is kept of it.
         stacks: asks where they stand; None: nothing does.
         usage: what its hosts and workers use; None: it is not known.
+
+    Attributes:
+        origin: what the run was started from, once that is found.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         stacks: StackQuestions | None = None,
         usage: UsageTracker | None = None,
     ) -> None:
+        self.origin: Future[status_pb2.Origin] = Future()
         self._output = output
         self._stacks = stacks
         self._usage = usage
@@ -306,5 +311,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         if current and current.running:
             run.round_id.CopyFrom(round_id_message(current.plan.round_id))
         if failure := self._last_failure:
-            run.last_failure.CopyFrom(failure_message(failure))
+            run.last_failure.CopyFrom(failure_message(failure, view))
+        if self.origin.done() and not self.origin.exception():
+            run.origin.CopyFrom(self.origin.result())
         return run

@@ -29,15 +29,15 @@ def source_commit(folder: Path) -> SourceCommit | None:
         found = _git(folder, "rev-parse", "HEAD")
         if found.returncode:
             return None
-        changed = _git(folder, "diff", "--no-ext-diff", "--quiet", "HEAD").returncode != 0
+        changed = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--quiet", "HEAD").returncode != 0
     except (OSError, subprocess.TimeoutExpired):  # there is no git, or it hangs
         return None
     return SourceCommit(found.stdout.decode(errors="replace").strip(), changed)
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # fsmonitor would be a program that the repository names; locks would disturb the user's own git.
-    command = ["git", "-c", "core.fsmonitor=false", *arguments]
+    # fsmonitor and hooks would be programs that the repository names; locks would disturb the user's own git.
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *arguments]
     environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     return subprocess.run(
         command,
