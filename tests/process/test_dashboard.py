@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             expect(log).to_contain_text("was killed by SIGKILL", timeout=WAIT)
             used = page.locator("#usage-rows tr")
             expect(used.first).to_contain_text(
-                re.compile(r"^localhost[\d.]+ of \d+[\d.]+ \S+ of [\d.]+ GiB"), timeout=WAIT
+                re.compile(r"^localhost[\d.]+ of \d+[\d.]+( \S+)? of [\d.]+ GiB"), timeout=WAIT
             )
             expect(used.nth(1)).to_contain_text(re.compile(r"^localhost:0, rank \d[\d.]+\d\d\d MiB$"), timeout=WAIT)
             page.locator("#usage-filter").fill("rank 1")
@@ -66,6 +67,10 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             expect(output).not_to_contain_text("[0] rank 0 passed step 5")
             expect(page.locator("#rounds-note")).to_contain_text("1 failure")
             expect(size).to_have_text("3", timeout=WAIT)  # by the replacement
+            expect(page.locator("#about")).to_contain_text(f" on {socket.gethostname()}")
+            expect(page.locator("#failure")).to_contain_text("was killed by SIGKILL")
+            expect(page.locator("#failure-time")).to_contain_text("training has continued since")
+            expect(page.locator("#failure-details")).not_to_have_attribute("open", "")
             page.locator("#resize-size").fill("2")
             page.get_by_role("button", name="Resize").click()
             expect(size).to_have_text("2", timeout=WAIT)
@@ -88,7 +93,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             assert run.end() == 130
             expect(page.locator("#state-word")).to_have_text("stopped", timeout=WAIT)
             expect(page.locator("#doing")).to_have_text("the driver received SIGINT")
-            expect(size).to_have_text("0")
+            expect(size).to_have_text("2 to 3")
             with page.expect_download(timeout=WAIT) as download:
                 page.locator("#save-csv").click()
             said = {int(step): float(loss) for step, loss in map(str.split, reports.read_text().splitlines())}

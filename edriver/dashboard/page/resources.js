@@ -93,19 +93,26 @@ function drawUsage(story) {
   put("usage-rows-note", rest > 0 ? `${rest.toLocaleString("en")} more are not shown: filter` : `${story.head.ended || story.link === "record" ? "as they were last sampled" : "sampled every 2 s"}; a worker's processes together, what they share is counted once`);
 }
 
-function usageRow({slot, used, limits}, label) {
+function usageRow({host, slot, used, limits}, label) {
   const row = document.createElement("tr");
   if (slot === null) row.className = "host";
   const head = document.createElement("th");
   head.scope = "row";
-  head.textContent = label;
+  if (slot === null) head.textContent = host;
+  else head.append(Object.assign(document.createElement("span"), {className: "of", textContent: host}), label.slice(host.length));
   row.append(head);
   used.forEach((value, kind) => {
     const {limit, text} = RESOURCES[kind];
     const of = limits && limit !== undefined && limits[limit] ? ` of ${limit === 0 ? limits[0] : text(limits[limit])}` : "";
-    cell(row, value === null ? "" : `${text(value)}${of}`, "right");
+    cell(row, value === null ? "" : sharedUnit(text(value), of), "right");
   });
   return row;
+}
+
+// 3.0 of 23.5 GiB: a unit that both have stands once.
+function sharedUnit(text, of) {
+  const unit = text.slice(text.indexOf(" "));
+  return of && unit.startsWith(" ") && of.endsWith(unit) ? text.slice(0, -unit.length) + of : text + of;
 }
 
 function startUsage() {

@@ -10,14 +10,19 @@ const COLUMNS = [
   {name: "state", of: (run) => run.state, text: (run) => run.state},
   {name: "started", of: (run) => run.start, text: (run) => clockText(run.start, true)},
   {name: "took", of: (run) => run.seconds, text: (run) => spanText(run.seconds), right: true},
-  {name: "workers", of: (run) => run.size, text: (run) => (run.size === null ? "–" : String(run.size)), right: true},
-  {name: "steps", of: (run) => run.steps, text: (run) => (run.steps === null ? "–" : run.steps.toLocaleString("en")), right: true},
-  {name: "goodput", of: (run) => run.goodput, text: (run) => (run.goodput === null ? "–" : `${(100 * run.goodput).toFixed(1)} %`), right: true},
+  {name: "workers", of: (run) => run.size, text: (run) => (run.size === null ? "–" : String(run.size)), right: true, unit: "workers"},
+  {name: "steps", of: (run) => run.steps, text: (run) => (run.steps === null ? "–" : run.steps.toLocaleString("en")), right: true, unit: "steps"},
+  {name: "goodput", of: (run) => run.goodput, text: (run) => (run.goodput === null ? "–" : `${(100 * run.goodput).toFixed(1)} %`), right: true, unit: "goodput"},
   {name: "tags", of: (run) => tagText(run), text: (run) => tagText(run)},
   {name: "commit", of: (run) => run.commit, text: (run) => run.commit.slice(0, 10)},
   {name: "command", of: (run) => run.command.join(" "), text: (run) => run.command.join(" ")},
 ];
 const list = {runs: [], chosen: new Set(), by: "started", falling: true, shown: ""};
+
+// What stands beside a number where a row is a few lines, without the heads of columns; empty: the number is not shown there.
+function unitOf({of, unit}, run) {
+  return of(run) === null ? "" : of(run) === 1 ? unit.replace(/s$/, "") : unit;
+}
 
 function tagText(run) {
   return Object.entries(run.tags).map(([name, value]) => `${name}=${value}`).join(" ");
@@ -87,7 +92,10 @@ function rowOf(run) {
   for (const column of COLUMNS) {
     const cell = document.createElement("td");
     if (column.right) cell.className = "right";
+    if (column.unit) cell.dataset.unit = unitOf(column, run);
     if (column.name === "name") {
+      cell.className = "name";
+      cell.title = `${run.name} ${run.run_id}`.trim();
       const link = document.createElement("a");
       link.href = `run?${new URLSearchParams({run: run.run_id})}`;
       link.textContent = column.text(run);
@@ -112,10 +120,11 @@ function rowOf(run) {
     } else {
       cell.textContent = column.text(run);
       if (column.name === "command" || column.name === "commit") cell.className = "code";
-      if (column.name === "commit") cell.title = run.commit;
+      if (column.name === "commit" || column.name === "command") cell.title = column.name === "commit" ? run.commit : cell.textContent;
     }
     row.append(cell);
   }
+  keepTable(row);
   return row;
 }
 

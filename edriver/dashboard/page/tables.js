@@ -90,7 +90,7 @@ function drawFailure(failure, now) {
   }
   put("failure", failure.cause);
   const ago = failure.time === null ? "" : `${clockText(failure.time, now - failure.time > 86400)}, ${spanText(now - failure.time)} ago`;
-  put("failure-time", [ago, failure.over ? "trained on since" : ""].filter(Boolean).join("; "));
+  put("failure-time", [ago, failure.over ? "training has continued since" : ""].filter(Boolean).join("; "));
   put("failure-text", failure.text || "it has left no output");
 }
 
@@ -140,6 +140,7 @@ function cell(row, text, name) {
   made.textContent = text;
   if (name) made.className = name;
   row.append(made);
+  return made;
 }
 
 function drawHosts(story) {
@@ -151,10 +152,11 @@ function drawHosts(story) {
   const rows = shown.map((host) => {
     const row = document.createElement("tr");
     cell(row, host.name);
-    cell(row, String(host.slots), "right");
-    cell(row, String(host.workers), "right");
+    cell(row, String(host.slots), "right").dataset.unit = host.slots === 1 ? "slot" : "slots";
+    cell(row, String(host.workers), "right").dataset.unit = host.workers === 1 ? "worker" : "workers";
     cell(row, (trouble(host) ? "▲ " : "") + words(host), trouble(host) ? "trouble" : "");
     if (window.steering) steering.addTo(row, host);
+    keepTable(row);
     return row;
   });
   const refocus = window.steering ? steering.keepFocus() : () => {};
