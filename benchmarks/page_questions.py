@@ -1,7 +1,7 @@
 """What a stranger who knows W&B and Grafana asks, answered from the page alone: `python -m benchmarks.page_questions`.
 
-A real run is brought into trouble first. Each answer is read off the page in Chromium, checked against what was done to
-the run, and kept as a picture in build/questions.
+A real run is brought into trouble first. Each answer is read off the page in Chromium within PATIENCE, checked against
+what was done to the run, and kept as a picture in build/questions.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from tests.process.running import ROOT, Run, running
 WAIT: Final = 120_000
 """Milliseconds that the page has to show something, and the run to get so far."""
 
+PATIENCE: Final = 20.0
+"""Seconds in which each question is to be answered, from the request for the page on."""
+
 HANG: Final = 4.0
 """Seconds for which a worker stands still."""
 
@@ -39,6 +42,10 @@ SLOW: Final = 0.2
 LAST_NIGHT: Final = 0.4
 """Seconds that last night's run took to load the data of a step; tonight's slowest rank takes less."""
 
+LONG_HANG: Final = 30.0
+"""Seconds for which a worker stands still while it is asked who waits for whom."""
+
+TAGS: Final = {"last-night": "lr=1e-3", "tonight": "lr=3e-4"}
 LAST_WORDS: Final = "CUDA error 719: unspecified launch failure; giving up"
 OTHER_HOST: Final = "127.0.0.1"
 
@@ -50,12 +57,15 @@ class Trouble:
     Attributes:
         run: the run.
         address: of its driver.
+        orders: the folder where its workers look for orders.
+        commit: the git commit that it was started from.
         died: where the worker was that died.
     """
 
     run: Run
     address: Address
     orders: Path
+    commit: str
     died: str = ""
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -76,6 +86,7 @@ class Question:
         read: makes the gestures, and returns the answer that was read.
         right: a pattern that a right answer has.
         shown: what the picture shows; empty: all that is in the window.
+        before: what is done to the run before it is asked.
     """
 
     name: str
@@ -83,6 +94,7 @@ class Question:
     read: Callable[[Page], str]
     right: Callable[[Trouble], str]
     shown: str = ""
+    before: Callable[[Trouble], None] = lambda _: None
 
 
 def steps_on(client: Client, size: int, steps: int) -> None:
@@ -136,6 +148,17 @@ def text_of(page: Page, *selectors: str) -> str:
     return "; ".join(page.locator(selector).inner_text() for selector in selectors)
 
 
+def is_it_training(page: Page) -> str:
+    """The state, and two tiles."""
+    expect(page.locator("#progress-note")).to_contain_text("steps/s", timeout=WAIT)
+    return text_of(page, "#state-word", "#size", "#progress", "#progress-note")
+
+
+def what_runs(page: Page) -> str:
+    """The card at the top."""
+    return text_of(page, "#about")
+
+
 def how_far(page: Page) -> str:
     """The tile."""
     expect(page.locator("#progress-note")).to_contain_text("left of it", timeout=WAIT)
@@ -174,20 +197,41 @@ def what_failed_first(page: Page) -> str:
     """The oldest loss, and what is known of the last failure, which is the same here."""
     page.locator("#log-kind").select_option("loss")
     expect(page.locator("#failure")).to_contain_text("exited", timeout=WAIT)
-    return f"{page.locator('#log li').last.inner_text()}; {text_of(page, '#failure')}"
+    page.locator("#failure-details summary").click()  # it is a line, as training has continued
+    return f"{page.locator('#log li').last.inner_text()}; {text_of(page, '#failure', '#failure-time', '#failure-text')}"
 
 
-def longest_recovery(page: Page) -> str:
-    """The table of the chart: the row of the failure, its longest part."""
+def failure_row(page: Page) -> dict[str, str]:
+    """The interruption by the failure, in the table below the chart, by the heads of its columns."""
     page.locator("#phases ~ details.data summary").click()
     table = page.locator("#phases ~ details.data table")
     expect(table.locator("tbody tr").first).to_be_visible()
     heads = table.locator("th").all_inner_texts()
-    (row,) = [row for row in table.locator("tbody tr").all() if row.locator("td").nth(1).inner_text() == "failure"]
-    cells = row.locator("td").all_inner_texts()
-    parts = dict(zip(heads[4:-3], cells[4:-3], strict=True))
+    rows = [
+        dict(zip(heads, row.locator("td").all_inner_texts(), strict=True)) for row in table.locator("tbody tr").all()
+    ]
+    (found,) = [row for row in rows if row["kind"] == "failure"]
+    return found
+
+
+def longest_recovery(page: Page) -> str:
+    """Its longest phase."""
+    row = failure_row(page)
+    parts = dict(list(row.items())[4:-3])
     most = max(parts, key=lambda part: seconds_of(parts[part]))
-    return f"{cells[2]} without a step, of which {most} took {parts[most]}"
+    return f"{row['length']} without a step, of which {most} took {parts[most]}"
+
+
+def what_it_cost(page: Page) -> str:
+    """How long it took, and what had to be trained again."""
+    row = failure_row(page)
+    return f"{row['length']} without a step, {row['steps lost']} steps lost: {row['cause']}"
+
+
+def who_waits(page: Page) -> str:
+    """The headline."""
+    expect(page.locator("#trouble")).to_contain_text("waiting for", timeout=WAIT)
+    return text_of(page, "#trouble")
 
 
 def seconds_of(shown: str) -> float:
@@ -219,17 +263,28 @@ def memory_of_host(page: Page) -> str:
     return f"{row.locator('th, td').nth(0).inner_text()} has {row.locator('th, td').nth(2).inner_text()} in use"
 
 
-def faster_than_last_night(page: Page) -> str:
-    """The list of runs, two of them compared, and one curve as a table."""
+def compare(page: Page) -> None:
+    """Choose two in the list of runs."""
     page.get_by_role("link", name="all runs").click()
-    for name in ("tonight", "last-night"):
+    for name in TAGS:
         page.get_by_label(f"compare {name}").check(timeout=WAIT)
     page.locator("#compare").click()
     expect(page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+
+
+def what_differs(page: Page) -> str:
+    """The table that shows only what is not the same."""
+    compare(page)
+    return text_of(page, "#facts-head", "#facts")
+
+
+def faster_than_last_night(page: Page) -> str:
+    """The two runs compared, one curve as a table."""
+    compare(page)
     page.locator("#curve-table summary").click()
     heads = page.locator("#curve-rows th").all_inner_texts()
     rows = [row.locator("td").all_inner_texts() for row in page.locator("#curve-rows tr").all()[1:]]
-    rate = heads.index("steps a second")
+    rate = heads.index("steps per second")
     medians = {
         name: median(float(row[rate]) for row in rows if row[0].startswith(name) and row[rate] != "–")
         for name in ("tonight", "last-night")
@@ -244,6 +299,14 @@ def steps_lost(page: Page) -> str:
 
 
 QUESTIONS: Final = [
+    Question("training", "Is it training?", is_it_training, lambda _: r"^training; 2; step [\d,]+; [\d.]+ steps/s"),
+    Question(
+        "what-runs",
+        "Which command and commit is it?",
+        what_runs,
+        lambda trouble: rf"questioned_job .*lr=3e-4 .*{trouble.commit} .*started by \S+ on \S+ .*torch \d",
+        "#about-card",
+    ),
     Question(
         "how-far", "How far is it, and when is the epoch done?", how_far, lambda _: r"training; step [\d,]+; .*left"
     ),
@@ -289,6 +352,13 @@ QUESTIONS: Final = [
         "section:has(> #phases)",
     ),
     Question(
+        "cost",
+        "What did it cost?",
+        what_it_cost,
+        lambda trouble: rf"[\d.]+ m?s without a step, \d+ steps lost: .*{trouble.died}",
+        "section:has(> #phases)",
+    ),
+    Question(
         "slowest-rank",
         "Which rank is slowest, and why?",
         slowest_rank,
@@ -298,7 +368,7 @@ QUESTIONS: Final = [
         "memory",
         "How much memory of host localhost is in use?",
         memory_of_host,
-        lambda _: r"localhost has [\d.,]+ [MG]i?B",
+        lambda _: r"localhost has [\d.]+ of [\d.]+ GiB in use",
         "section:has(#usage-rows)",
     ),
     Question(
@@ -307,7 +377,21 @@ QUESTIONS: Final = [
         faster_than_last_night,
         lambda _: r"tonight is faster",
     ),
+    Question(
+        "differs",
+        "How does it differ from last night's run?",
+        what_differs,
+        lambda _: r"tonight .*last-night .*\blr 3e-4 1e-3",
+    ),
     Question("steps-lost", "Did we lose steps?", steps_lost, lambda _: r"\d+; \d+; 1 failure, "),
+    Question(
+        "who-waits",
+        "Who waits for whom?",
+        who_waits,
+        lambda _: r"no step for .*waiting for rank 1 \(\S+\).*questioned_job\.py:\d+",
+        "header",
+        before=lambda trouble: trouble.order(1, f"hang {LONG_HANG}"),
+    ),
     Question(
         "drain",
         "May I take host localhost out for maintenance?",
@@ -336,7 +420,8 @@ def record_last_night(place: Path) -> None:
     """A run to compare with."""
     command = [sys.executable, "-m", "benchmarks.questioned_job"]
     environ = {"ORDERS": str(place), "LOADING": str(LAST_NIGHT)}
-    with running(["-np", "4", "-H", "localhost:4", "--name", "last-night", *command], place, environ) as run:
+    name = ["--name", "last-night", "--tag", TAGS["last-night"]]
+    with running(["-np", "4", "-H", "localhost:4", *name, *command], place, environ) as run:
         run.line("round 1.1")
         with Client(here(run.id)) as client:
             steps_on(client, 4, 50)
@@ -346,9 +431,12 @@ def record_last_night(place: Path) -> None:
 
 def ask(page: Page, url: str, question: Question, trouble: Trouble, folder: Path) -> str:
     """Answer one question on a page that is loaded anew, and take a picture; returns what was read."""
+    question.before(trouble)
+    began = time.monotonic()
     page.goto(url)
     page.locator("#hosts tr").first.wait_for(timeout=WAIT)
     answer = " ".join(question.read(page).split())
+    took = time.monotonic() - began
     page.wait_for_timeout(1500)  # for the charts to be drawn
     path = folder / f"{question.name}.png"
     if question.shown:
@@ -356,7 +444,20 @@ def ask(page: Page, url: str, question: Question, trouble: Trouble, folder: Path
     else:
         page.screenshot(path=path)
     assert re.search(question.right(trouble), answer), f"{question.words}: {answer}"
-    return answer
+    assert took < PATIENCE, f"{question.words}: {took:.1f} s until {answer}"
+    return f"{answer} ({took:.1f} s)"
+
+
+def made_repository(place: Path) -> str:
+    """Have the runs start in a git repository; returns the commit."""
+
+    def git(*words: str) -> str:
+        names = ["-c", "user.name=ada", "-c", "user.email=ada@example.org"]
+        return subprocess.run(["git", *names, *words], cwd=place, check=True, capture_output=True, text=True).stdout
+
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "--message", "what runs tonight")
+    return git("rev-parse", "HEAD").strip()
 
 
 def main() -> None:
@@ -370,12 +471,14 @@ def main() -> None:
         os.environ["XDG_STATE_HOME"] = place
         orders = Path(place, "orders")
         orders.mkdir()
+        commit = made_repository(Path(place))
         record_last_night(Path(place))
         args = ["-np", "4", "--min-np", "1", "-H", f"localhost:2,{OTHER_HOST}:2", "--name", "tonight"]
+        args += ["--tag", TAGS["tonight"]]
         command = [sys.executable, "-m", "benchmarks.questioned_job"]
         with running([*args, *command], Path(place), {"ORDERS": str(orders)}) as run:
             run.line("round 1.1")
-            trouble = Trouble(run, here(run.id), orders)
+            trouble = Trouble(run, here(run.id), orders, commit)
             bring_into_trouble(trouble)
             with page_of(trouble) as url, sync_playwright() as playwright:
                 chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)

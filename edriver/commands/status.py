@@ -91,8 +91,6 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
 def lines(run: Run) -> Iterator[str]:
     """A run as text: the run, its hosts, its workers."""
     yield f"run {run.run_id}{name_text(run)}, {time_text(lasted(run))}, {mode_text(run.mode)}: {run.activity.text}"
-    for word, text in run_facts(run.command, "", run.tags, run.origin if run.HasField("origin") else None):
-        yield f"{word}: {text}"
     if progress := progress_text(run.progress) if run.HasField("progress") else "":
         yield progress
     if run.HasField("hold_up"):
@@ -111,6 +109,8 @@ def lines(run: Run) -> Iterator[str]:
         yield failure_text(run.last_failure, epoch_seconds(run.now))
     for warning in run.warnings:
         yield warning_text(warning, epoch_seconds(run.now))
+    for word, text in run_facts(run.command, "", run.tags, run.origin if run.HasField("origin") else None):
+        yield f"{word}: {text}"
     for host in run.hosts:
         used = f"; {host_usage_text(host.usage)}" if host.HasField("usage") else ""
         yield f"host {host.name} ({count_text(host.slots, 'slot')}) {host_text(host)}{used}"
