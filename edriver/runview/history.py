@@ -109,6 +109,7 @@ class History:
             "release": run.version,
             "mode": mode_text(run.mode) if run.mode else "",
             "about": list(run_facts(run.command, "", run.tags, run.origin if run.HasField("origin") else None)),
+            "warnings": [[each.cause.text, epoch_seconds(each.last_time), each.count] for each in run.warnings[::-1]],
             "np": run.np,
             "min_np": run.min_np,
             "max_np": run.max_np,

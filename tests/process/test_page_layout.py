@@ -190,3 +190,24 @@ def test_a_picture_of_the_curves_says_which_run_it_shows(browser: Browser, url: 
     expect(page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
     assert page.evaluate("pictureTitle(curves)").startswith("base aaaaaaaa; a-name")
     watched.check(url)
+
+
+def test_warnings_stand_in_the_header(browser: Browser, url: str) -> None:
+    watched = Watched(browser)
+    page = watched.page
+    page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT)
+    expect(page.locator("#state-word")).to_have_text("done", timeout=WAIT)
+    expect(page.locator("#warnings")).to_be_hidden()
+    page.evaluate(
+        """() => {
+          const warning = (n) => [`rank ${n} reported loss = nan`, story.now() - n, n + 1];
+          story.head.warnings = [...Array(5).keys()].map(warning);
+          drawHead(story);
+        }"""
+    )
+    lines = page.locator("#warnings").inner_text().splitlines()
+    assert len(lines) == 4
+    assert re.fullmatch(r"▲ rank 0 reported loss = nan \(\d\d:\d\d:\d\d\)", lines[0])
+    assert lines[1].endswith(", 2 times)")
+    assert lines[3] == "and 2 other warnings: see the events"
+    watched.check(url)

@@ -156,6 +156,16 @@ def test_the_last_progress_is_in_the_curve_and_in_the_counts() -> None:
     }
 
 
+def test_what_has_impaired_the_run_the_latest_first() -> None:
+    story = Story()
+    run = status_pb2.Run(run_id="abcd")
+    for text, time, count in (("the clock was set", 110.0, 1), ("rank 1 reported loss = nan", 120.0, 3)):
+        run.warnings.add(cause=cause_pb2.Cause(text=text), last_time=timestamp(time), count=count)
+    story.history.look(run, 1)
+    head = story.history.since(0)["head"]
+    assert head["warnings"] == [["rank 1 reported loss = nan", 120.0, 3], ["the clock was set", 110.0, 1]]
+
+
 def test_interruptions_and_recoveries() -> None:
     story = Story()
     story.killed()

@@ -3,6 +3,7 @@
 
 const MOST_HOSTS = 200;
 const MOST_SHOWN = 200;
+const MOST_WARNINGS = 3;
 const SIGNS = {loss: "✕", round: "▶", host: "▪", remark: "·", end: "■"};
 
 function put(id, text) {
@@ -34,6 +35,7 @@ function drawHead(story) {
   put("lost", lostText(head));
   put("rounds", head.rounds.toLocaleString("en"));
   put("rounds-note", [countText(head.failures, "failure"), countText(head.preemptions, "preemption"), countText(head.resizes, "resize"), ...(head.unproven ? [countText(head.unproven, KINDS.unproven)] : [])].join(", "));
+  drawWarnings(head.warnings || [], now);
   drawFailure(head.failure, now);
   drawPace(head.pace, now);
   drawProgress(story);
@@ -62,6 +64,13 @@ function drawAbout(about) {
     pair.append(Object.assign(document.createElement("dt"), {textContent: word}), Object.assign(document.createElement("dd"), {textContent: words}));
     return pair;
   }));
+}
+
+// What has impaired the run although it trains on, the latest first; the events have all of it.
+function drawWarnings(warnings, now) {
+  const lines = warnings.slice(0, MOST_WARNINGS).map(([text, time, count]) => `▲ ${text} (${clockText(time, now - time > 86400)}${count > 1 ? `, ${count} times` : ""})`);
+  const rest = warnings.length - lines.length;
+  put("warnings", [...lines, ...(rest > 0 ? [`and ${countText(rest, "other warning")}: see the events`] : [])].join("\n")).hidden = !lines.length;
 }
 
 // How many workers train now; of a run that is over, how many did.
