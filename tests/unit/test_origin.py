@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from edriver.common.release import VERSION
-from edriver.driver.observe.origin import find_origin, found_later
+from edriver.driver.observe.origin import find_origin, found_later, recorded_origin
+from edriver.text.event_lines import plain
 from edriver.v1 import status_pb2
 from tests import needs
 
@@ -58,6 +60,20 @@ def test_a_commit_is_read_and_no_program_of_the_repository_is_run(tmp_path: Path
     (folder / "train.py").write_text("2\n")
     assert find_origin(folder).changed
     assert not ran.exists()
+
+
+def test_what_the_first_driver_has_recorded(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    assert recorded_origin(file) is None
+    origin = find_origin(tmp_path)
+    for text, found in (
+        (json.dumps({"origin": plain(origin)}), origin),
+        ("{}", None),
+        ("[]", None),
+        ('{"origin": 1}', None),
+    ):
+        file.write_text(text)
+        assert recorded_origin(file) == found
 
 
 def test_who_asks_is_not_kept_waiting_for_what_cannot_be_found() -> None:

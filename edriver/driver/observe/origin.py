@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import platform
 import socket
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from edriver.common.release import VERSION
 from edriver.driver.observe.records.source_commit import source_commit
 from edriver.system.account import account_name
+from edriver.text.message_reader import message_of
 from edriver.v1 import status_pb2
 
 
@@ -35,6 +37,14 @@ def find_origin(directory: Path) -> status_pb2.Origin:
     if (found := source_commit(directory)) is not None:
         origin.commit, origin.changed = found
     return origin
+
+
+def recorded_origin(file: Path) -> status_pb2.Origin | None:
+    """The origin in a run's run.json; None: it has none, or cannot be read."""
+    try:
+        return message_of(status_pb2.Origin, json.loads(file.read_bytes())["origin"])
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 def found_later(find: Callable[[], status_pb2.Origin]) -> Future[status_pb2.Origin]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -33,7 +32,7 @@ from edriver.driver.observe.console.hints import Hints, last_stop
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.console.progress_lines import report_progress
 from edriver.driver.observe.driver_watch import DriverWatch, watch_run
-from edriver.driver.observe.origin import find_origin, found_later
+from edriver.driver.observe.origin import find_origin, found_later, recorded_origin
 from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.run.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.run.take_over import HeldClock, PortTakenError, await_agents, await_port_of_run, replay
@@ -46,7 +45,6 @@ from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.system.record_folder import RUN_FILE, remove_old
 from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of, keep_name
 from edriver.text.event_lines import plain
-from edriver.text.message_reader import message_of
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.wire.call_faults import CallFaults
 from edriver.wire.conversion import timestamp
@@ -385,11 +383,8 @@ class Session:
 
     def _find_origin(self) -> status_pb2.Origin:
         """What its first driver found, if that is recorded here; else what this one finds."""
-        if self.resumes and self._records is not None:
-            with suppress(OSError, ValueError):
-                about = json.loads((self._records / RUN_FILE).read_bytes())
-                return message_of(status_pb2.Origin, about["origin"])
-        return find_origin(Path.cwd())
+        known = recorded_origin(self._records / RUN_FILE) if self.resumes and self._records is not None else None
+        return known or find_origin(Path.cwd())
 
     def _begin_records(self) -> None:
         """Write the description of the run to its records; done by the thread that writes them, as all disk access."""
