@@ -228,6 +228,12 @@ def what_it_cost(page: Page) -> str:
     return f"{row['length']} without a step, {row['steps lost']} steps lost: {row['cause']}"
 
 
+def where_is_nan(page: Page) -> str:
+    """The header."""
+    expect(page.locator("#warnings")).to_contain_text("nan", timeout=WAIT)
+    return text_of(page, "#warnings")
+
+
 def who_waits(page: Page) -> str:
     """The headline."""
     expect(page.locator("#trouble")).to_contain_text("waiting for", timeout=WAIT)
@@ -384,6 +390,14 @@ QUESTIONS: Final = [
         lambda _: r"tonight .*last-night .*\blr 3e-4 1e-3",
     ),
     Question("steps-lost", "Did we lose steps?", steps_lost, lambda _: r"\d+; \d+; 1 failure, "),
+    Question(
+        "nan",
+        "Is a value NaN, and where?",
+        where_is_nan,
+        lambda _: r"\(rank 1, \S+\) reported loss = nan \(step \d+, .*questioned_job\.py:\d+",
+        "header",
+        before=lambda trouble: trouble.order(1, "nan 0"),
+    ),
     Question(
         "who-waits",
         "Who waits for whom?",

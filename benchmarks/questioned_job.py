@@ -1,6 +1,7 @@
 """Trains a little, and does what a file named after its rank orders: `benchmarks.page_questions` writes those.
 
-An order is a word and a number: `die 9`, `hang SECONDS`, `slow SECONDS` (each step from now on, while it loads data).
+An order is a word and a number: `die 9`, `nan 0` (as a loss), `hang SECONDS`, `slow SECONDS` (each step from now on,
+while it loads data).
 LOADING: seconds that it takes anyway to load the data of a step.
 """
 
@@ -56,6 +57,8 @@ def obey(rank: int) -> float:
     if verb == "die":
         print("CUDA error 719: unspecified launch failure; giving up", file=sys.stderr, flush=True)
         os._exit(int(number))
+    if verb == "nan":
+        state.report(loss=float("nan"))
     if verb == "hang":
         time.sleep(float(number))
     return float(number) if verb == "slow" else 0.0

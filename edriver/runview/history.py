@@ -14,7 +14,7 @@ from edriver.runview.lanes import Lanes
 from edriver.runview.rounds import Rounds
 from edriver.runview.run_view import ENDS, RunView
 from edriver.runview.usage import UsageHistory
-from edriver.text.cause_names import RUN_END_NAMES
+from edriver.text.cause_names import RUN_END_NAMES, SCRIPT_WARNING_NAMES
 from edriver.text.last_output import own_last_lines
 from edriver.text.progress_text import mode_text
 from edriver.text.run_facts import run_facts
@@ -73,6 +73,7 @@ class History:
         self.log: list[LogLine] = []
         self.first_losses: list[LogLine] = []
         self._limits: dict[str, Any] = {}
+        self._script_warnings: list[tuple[str, float, int]] = []  # as `look` gets them, where no driver can be asked
 
     # ---- what comes in ---------------------------------------------------------------------------------------
 
@@ -149,6 +150,8 @@ class History:
                 kind = "remark"
             case "interruption":
                 self.interruptions.add(self.revision, event.interruption)
+        if event.cause.kind in SCRIPT_WARNING_NAMES:
+            self._script_warnings.insert(0, (event.text, time, 1))
         if event.text:
             line = LogLine(event.seq, time, event.text, kind, self.revision)
             self.log.append(line)
@@ -179,6 +182,7 @@ class History:
         changes: dict[str, Any] = {
             "version": self.revision,
             "head": {
+                "warnings": self._script_warnings,
                 **self._limits,
                 "began": view.began,
                 "now": view.now,

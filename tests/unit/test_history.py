@@ -166,6 +166,14 @@ def test_what_has_impaired_the_run_the_latest_first() -> None:
     assert head["warnings"] == [["rank 1 reported loss = nan", 120.0, 3], ["the clock was set", 110.0, 1]]
 
 
+def test_what_the_script_was_warned_of_is_known_from_its_events_alone() -> None:
+    story = Story()
+    for time, kind in ((110.0, cause_pb2.CAUSE_KIND_NO_BOUNDARY), (120.0, cause_pb2.CAUSE_KIND_NOT_FINITE)):
+        story.event(time, f"at {time}", remark=status_pb2.Remark(), cause=cause_pb2.Cause(kind=kind))
+    story.remark(130.0, "waiting")
+    assert story.history.since(0)["head"]["warnings"] == [("at 120.0", 120.0, 1), ("at 110.0", 110.0, 1)]
+
+
 def test_interruptions_and_recoveries() -> None:
     story = Story()
     story.killed()
