@@ -1255,7 +1255,7 @@ class Progress(_message.Message):
     last report; `steps` may be ahead of it. Absent before that.
     """
     without_boundary: _builtins.bool
-    """Whether the script makes steps without a boundary, so that they are not counted in `steps`."""
+    """Whether the script makes steps without a boundary, so that they are not counted in `steps`. Absent while it does not."""
     @_builtins.property
     def reported(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The latest values that the script passed to `state.report`, by name."""
@@ -1276,20 +1276,24 @@ class Progress(_message.Message):
         reported: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         time_spent: Global___TimeSpent | None = ...,
         rank_0_steps: _builtins.int | None = ...,
-        without_boundary: _builtins.bool = ...,
+        without_boundary: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_rank_0_steps", b"_rank_0_steps", "epoch", b"epoch", "rank_0_steps", b"rank_0_steps", "time_spent", b"time_spent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_rank_0_steps", b"_rank_0_steps", "_without_boundary", b"_without_boundary", "epoch", b"epoch", "rank_0_steps", b"rank_0_steps", "time_spent", b"time_spent", "without_boundary", b"without_boundary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_rank_0_steps", b"_rank_0_steps", "epoch", b"epoch", "rank_0_steps", b"rank_0_steps", "reported", b"reported", "sample_rate", b"sample_rate", "samples", b"samples", "samples_done", b"samples_done", "step_rate", b"step_rate", "steps", b"steps", "time_spent", b"time_spent", "without_boundary", b"without_boundary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_rank_0_steps", b"_rank_0_steps", "_without_boundary", b"_without_boundary", "epoch", b"epoch", "rank_0_steps", b"rank_0_steps", "reported", b"reported", "sample_rate", b"sample_rate", "samples", b"samples", "samples_done", b"samples_done", "step_rate", b"step_rate", "steps", b"steps", "time_spent", b"time_spent", "without_boundary", b"without_boundary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     _WhichOneofReturnType__rank_0_steps: _TypeAlias = _typing.Literal["rank_0_steps"]  # noqa: Y015
     _WhichOneofArgType__rank_0_steps: _TypeAlias = _typing.Literal["_rank_0_steps", b"_rank_0_steps"]  # noqa: Y015
+    _WhichOneofReturnType__without_boundary: _TypeAlias = _typing.Literal["without_boundary"]  # noqa: Y015
+    _WhichOneofArgType__without_boundary: _TypeAlias = _typing.Literal["_without_boundary", b"_without_boundary"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rank_0_steps) -> _WhichOneofReturnType__rank_0_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__without_boundary) -> _WhichOneofReturnType__without_boundary | None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
 

@@ -91,6 +91,5 @@ def test_a_line_about_the_progress() -> None:
             "samples": "0",
             "sample_rate": 0.0,
             "reported": {"loss": "NaN"},
-            "without_boundary": False,
         },
     }

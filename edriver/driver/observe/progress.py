@@ -330,8 +330,9 @@ class ProgressTracker:
     def _counted(self) -> status_pb2.Progress:
         """The steps of the member that is furthest ahead; everything else as rank 0 of the current round reports it."""
         assert self._plan is not None
-        steps = self._before[self._plan.round_id] + self._reached
-        message = status_pb2.Progress(steps=steps, without_boundary=self.without_boundary)
+        message = status_pb2.Progress(steps=self._before[self._plan.round_id] + self._reached)
+        if self.without_boundary:
+            message.without_boundary = True
         if (known := self._standings.get(self._plan.workers[0])) is not None:
             latest = known.latest  # of a newcomer to rank 0, once it is synced: before, it knows of no epoch
             round_id = round_id_of(latest.round_id)
