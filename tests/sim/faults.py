@@ -43,6 +43,9 @@ KINDS = (
 CONVERGENCE_BOUND = 45.0
 """Virtual seconds, after the faults have ended, within which all slots that may be used share one round."""
 
+DRAIN_SHARE = 0.125
+"""Of all runs, those in which hosts are drained within a while, up to three times."""
+
 CRASH_SHARE = 0.5
 """Of all runs, those whose driver is killed, up to four times, and taken over."""
 
@@ -94,8 +97,8 @@ class Nemesis:
         if settings.max_np > np and sizes.random() < 0.1:
             job = replace(job, bad_size=sizes.randint(np + 1, settings.max_np))
         self._crashes = random.Random(seed ^ 0xD21E)
-        self._drains = random.Random(seed ^ 0xD2A1)
-        self._drains_in_time = self._drains.randint(1, 3) if self._drains.random() < 0.5 else 0
+        self._drains = random.Random(seed ^ 0xD2EB)
+        self._drains_in_time = self._drains.randint(1, 3) if self._drains.random() < DRAIN_SHARE else 0
         self.rng = rng
         self.world = World(seed, settings, job, log)
         if others.random() < 0.12:
