@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -50,6 +51,7 @@ def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, 
 def main() -> None:
     """The whole script."""
     flags = options()
+    time.sleep(flags.boot_seconds)
     data = Numbered(flags.samples)
     model = make_model(flags.hidden).to(flags.device)
     optimizer = torch.optim.Adam(model.parameters())

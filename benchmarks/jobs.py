@@ -54,6 +54,7 @@ class Workload:
     commit_steps: int = 0
     digest: bool = False
     device: str = "cpu"
+    boot_seconds: float = 0.0
 
     def flags(self, folder: Path) -> list[str]:
         """As a command line's end."""
@@ -61,6 +62,7 @@ class Workload:
         found += ["--samples", str(self.samples), "--batch-size", str(self.batch_size)]
         found += ["--hidden", str(self.hidden), "--step-seconds", str(self.step_seconds)]
         found += ["--commit-steps", str(self.commit_steps), "--device", self.device]
+        found += ["--boot-seconds", str(self.boot_seconds)] if self.boot_seconds else []
         return [*found, "--digest"] if self.digest else found
 
 

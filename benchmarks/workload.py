@@ -57,6 +57,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model lies")
     parser.add_argument("--digest", action="store_true", help="record a hash of the state with every step")
+    parser.add_argument("--boot-seconds", type=float, default=0.0, help="stand-in for long imports: a sleep")
     flags = parser.parse_args()
     if flags.device == "cuda":
         share_the_gpu()

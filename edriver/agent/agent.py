@@ -27,16 +27,12 @@ from edriver.agent.workers.ready_socket import READY_SOCKET, ReadySocket
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.system.guard import Guard
 from edriver.v1 import agent_pb2, agent_pb2_grpc, cause_pb2
-from edriver.wire.conversion import span_seconds
+from edriver.wire.conversion import duration, span_seconds
 
 logger = logging.getLogger("edriver.agent")
 
 DIAL_IN_TIMEOUT = 600.0
 """Seconds that an agent that dials in on its own waits for the driver to listen, and to admit its host."""
-
-DRAIN_TIMEOUT = 20.0
-"""Seconds that an agent which has got SIGTERM gives the driver to drain its workers: Kubernetes and Slurm kill it 30 s
-after SIGTERM."""
 
 OUT_OF_MEMORY = (cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, cause_pb2.CAUSE_KIND_MAYBE_OUT_OF_MEMORY)
 """Causes of an exit by which the kernel's kill of a worker is explained."""
@@ -72,6 +68,7 @@ class Agent:
         welcomed: asyncio.Event | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._leave_timeout = settings.leave_timeout
         self._hello = agent_pb2.Hello(
             run_id=settings.run_id,
             host=settings.host,
@@ -211,7 +208,8 @@ class Agent:
 
     def _leave(self, reason: str) -> None:
         """Ask the driver to drain this host: it sends Shutdown when that is done."""
-        self._send(agent_pb2.ConnectRequest(drain_requested=agent_pb2.DrainRequested(reason=reason)))
+        drain = agent_pb2.DrainRequested(reason=reason, within=duration(self._leave_timeout))
+        self._send(agent_pb2.ConnectRequest(drain_requested=drain))
 
     def _terminated(self) -> None:
         """SIGTERM: the first asks the driver, the second ends the workers, the third does so at once."""
@@ -219,7 +217,7 @@ class Agent:
             self._stop(grace=0)
         elif self._draining is None and self._welcomed.is_set():
             self._leave("its agent received SIGTERM")
-            self._draining = self._loop.call_later(DRAIN_TIMEOUT, self._terminated)
+            self._draining = self._loop.call_later(self._leave_timeout, self._terminated)
         else:
             self._exit_code = 128 + signal.SIGTERM
             self._stop(TERMINATION_GRACE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import socket
 from collections.abc import Sequence
@@ -12,12 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from edriver.agent.workers.worker_environment import cuda_devices
-from edriver.common.join_config import ENDED_KEY, JoinConfig
+from edriver.common.join_config import ENDED_KEY, GRACE, JoinConfig
 from edriver.model import limits
 from edriver.text.command_parser import CommandParser
 
 NO_AGENT_ID: Final = 0
 """The agent_id of an agent that has not been assigned one yet."""
+
+MAX_GRACE: Final = 24 * 3600.0
+"""Most seconds that a host may stay after SIGTERM to its agent."""
 
 LISTEN_TIMEOUT: Final = 5.0
 """Seconds that a driver may take to accept a connection; taking longer does not mean that it is gone."""
@@ -73,6 +77,14 @@ def parser() -> argparse.ArgumentParser:
         "(default: 0)",
     )
     made.add_argument(
+        "--grace",
+        type=_grace,
+        default=GRACE,
+        metavar="SECONDS",
+        help="how long this host stays after SIGTERM or SIGUSR1 to the agent: meanwhile its workers train on until "
+        f"others can take their places (default: {GRACE:g})",
+    )
+    made.add_argument(
         "--health-port",
         type=int,
         default=0,
@@ -117,7 +129,18 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         slots=slots,
         health_port=_health_port_of(flags.health_port),
         left_code=flags.left_code,
+        grace=flags.grace,
     )
+
+
+def _grace(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 1 <= seconds <= MAX_GRACE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {MAX_GRACE:g}")
+    return seconds
 
 
 def _drivers_of(flags: argparse.Namespace, run: JoinConfig) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
         slots=join_config.slots,
         left_code=join_config.left_code,
         secret=bytes.fromhex(join_config.secret),
+        grace=join_config.grace,
     )
     target = join_config.drivers[0]
     if not target.startswith("unix:"):

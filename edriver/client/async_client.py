@@ -16,7 +16,7 @@ from edriver.client.core import ANSWER_TIMEOUT, Calls, Core, channel_to
 from edriver.client.errors import RunError
 from edriver.client.redial import Watching
 from edriver.client.requester import own_name
-from edriver.v1 import resources_pb2, status_pb2
+from edriver.v1 import control_pb2, resources_pb2, status_pb2
 
 Answer = TypeVar("Answer")
 
@@ -123,9 +123,15 @@ class AsyncClient:
 
     # ---- steering --------------------------------------------------------------------------------------------
 
-    async def drain(self, host: str, slot: int | None = None, reason: str = "") -> int:
+    async def drain(self, host: str, slot: int | None = None, reason: str = "", within: float | None = None) -> int:
         """See Client.drain."""
-        return await self._do(core.drain(host, slot, reason, self._requester))
+        return await self._do(core.drain(host, slot, reason, within, self._requester))
+
+    async def preview_drain(
+        self, host: str, slot: int | None = None, within: float | None = None
+    ) -> control_pb2.PreviewDrainResponse:
+        """See Client.preview_drain."""
+        return await self._do(core.preview_drain(host, slot, within))
 
     async def undrain(self, host: str, slot: int | None = None) -> None:
         """See Client.undrain."""

@@ -15,7 +15,7 @@ from edriver.client.core import ANSWER_TIMEOUT, Calls, Core, channel_to
 from edriver.client.errors import RunError
 from edriver.client.redial import Redialling, Watching
 from edriver.client.requester import own_name
-from edriver.v1 import resources_pb2, status_pb2
+from edriver.v1 import control_pb2, resources_pb2, status_pb2
 
 Answer = TypeVar("Answer")
 
@@ -140,9 +140,29 @@ class Client:
 
     # ---- steering --------------------------------------------------------------------------------------------
 
-    def drain(self, host: str, slot: int | None = None, reason: str = "") -> int:
-        """Stop using a host, or one of its slots, from the next agreed step on; returns the number of slots left."""
-        return self._do(core.drain(host, slot, reason, self._requester))
+    def drain(self, host: str, slot: int | None = None, reason: str = "", within: float | None = None) -> int:
+        """Stop using a host, or one of its slots.
+
+        Its workers train on while replacements boot in free slots elsewhere, and change places with them at one agreed
+        step; where no slots are free, they leave at the next one.
+
+        Args:
+            host: the host, as discovery names it.
+            slot: the slot, counted from 0; None: the whole host.
+            reason: the reason, for observers.
+            within: seconds in which the workers must have left, replaced or not; 0: at once; None: as long as the run
+                waits for workers (--elastic-timeout).
+
+        Returns:
+            the number of slots that the run may still use.
+        """
+        return self._do(core.drain(host, slot, reason, within, self._requester))
+
+    def preview_drain(
+        self, host: str, slot: int | None = None, within: float | None = None
+    ) -> control_pb2.PreviewDrainResponse:
+        """What `drain` would do now: whether training pauses, and for how long. Changes nothing; arguments as there."""
+        return self._do(core.preview_drain(host, slot, within))
 
     def undrain(self, host: str, slot: int | None = None) -> None:
         """Use a drained host, or one slot of it, again."""

@@ -11,11 +11,13 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from edriver.client.addresses import Address
 from edriver.client.errors import error_of
 from edriver.v1 import control_pb2, control_pb2_grpc, resources_pb2, status_pb2, status_pb2_grpc
+from edriver.wire.conversion import duration
 from edriver.wire.driver_channel import open_channel
 
 ANSWER_TIMEOUT: Final = 10.0
@@ -117,11 +119,24 @@ def events(since: int) -> Calls[list[status_pb2.Event]]:
         found += portion
 
 
-def drain(host: str, slot: int | None, reason: str, requester: str) -> Calls[int]:
+def drain(host: str, slot: int | None, reason: str, within: float | None, requester: str) -> Calls[int]:
     """See Client.drain."""
-    request = control_pb2.DrainRequest(host=host, slot=slot, reason=reason, requester=requester)
+    request = control_pb2.DrainRequest(
+        host=host, slot=slot, reason=reason, requester=requester, within=_optional_duration(within)
+    )
     left: int = (yield ServiceCall("Drain", request)).slots_left
     return left
+
+
+def preview_drain(host: str, slot: int | None, within: float | None) -> Calls[control_pb2.PreviewDrainResponse]:
+    """See Client.preview_drain."""
+    request = control_pb2.PreviewDrainRequest(host=host, slot=slot, within=_optional_duration(within))
+    answer: control_pb2.PreviewDrainResponse = yield ServiceCall("PreviewDrain", request)
+    return answer
+
+
+def _optional_duration(seconds: float | None) -> Duration | None:
+    return None if seconds is None else duration(seconds)
 
 
 def undrain(host: str, slot: int | None, requester: str) -> Calls[None]:

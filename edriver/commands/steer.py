@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from typing import Final
 
-from edriver.client import RunError
+import grpc
+
+from edriver.client import Client, RunError
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.command_parser import CommandParser
-from edriver.text.steering_text import STOPPED_TEXT, drained_text, resized_text, undrained_text
+from edriver.text.steering_text import STOPPED_TEXT, drain_preview_text, drained_text, resized_text, undrained_text
+
+MAX_WITHIN: Final = 7 * 24 * 3600.0
+"""Most seconds that a drain may take."""
 
 COMMAND_DESCRIPTIONS: Final = {
-    "drain": "Stop using a host, or one of its slots, from the next agreed step on. No step is lost.",
+    "drain": "Stop using a host, or one of its slots. No step is lost. Where other slots are free, its workers train "
+    "on until replacements are ready, and change places with them at one agreed step.",
     "undrain": "Use a drained host, or one of its slots, again.",
     "resize": "Set the maximum number of workers from now on, between --min-np and --max-np.",
     "stop": "End the run, as Ctrl-C in its terminal does.",
@@ -33,6 +40,17 @@ def parser(verb: str) -> argparse.ArgumentParser:
         made.add_argument("size", metavar="N", type=_size, help="maximum number of workers")
     if verb in ("drain", "stop"):
         made.add_argument("--reason", default="", metavar="TEXT", help="the reason, printed in the output of the run")
+    if verb == "drain":
+        made.add_argument(
+            "--within",
+            type=_seconds,
+            metavar="SECONDS",
+            help="its workers have left by then, also if replacements are not ready; 0: at the next agreed step "
+            "(by default as long as the run waits for workers: --elastic-timeout)",
+        )
+        made.add_argument(
+            "--dry-run", action="store_true", help="say whether training would pause, and for how long; change nothing"
+        )
     add_run_flags(made, "--control-credentials")
     return made
 
@@ -48,7 +66,12 @@ def steer(verb: str, arguments: Sequence[str]) -> str:
     with client_of(flags) as run:
         match verb:
             case "drain":
-                done = drained_text(flags.place, run.drain(*place, flags.reason))
+                expected = _preview(run, *place, flags.within)
+                if flags.dry_run:
+                    done = f"a drain of {flags.place}: {expected}"
+                else:
+                    done = drained_text(flags.place, run.drain(*place, flags.reason, flags.within))
+                    done += f": {expected}" if expected else ""
             case "undrain":
                 run.undrain(*place)
                 done = undrained_text(flags.place)
@@ -59,6 +82,26 @@ def steer(verb: str, arguments: Sequence[str]) -> str:
                 run.stop(flags.reason)
                 done = STOPPED_TEXT
         return f"run {run.run_id}: {done}"
+
+
+def _preview(run: Client, host: str, slot: int | None, within: float | None) -> str:
+    """What a drain does; empty if the run's driver is of an earlier release, which cannot tell."""
+    try:
+        return drain_preview_text(run.preview_drain(host, slot, within))
+    except RunError as error:
+        if error.code is grpc.StatusCode.UNIMPLEMENTED:
+            return ""
+        raise
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= MAX_WITHIN:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {MAX_WITHIN:g}")
+    return seconds
 
 
 def _size(text: str) -> int:

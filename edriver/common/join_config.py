@@ -21,6 +21,11 @@ MEMBER_NAME: Final = "member.edriver"
 """The name in the certificate that all workers of a run share."""
 
 
+GRACE: Final = 30.0
+"""Seconds that a host stays after SIGTERM to its agent, unless --grace says otherwise: Kubernetes and Slurm kill it
+then."""
+
+
 @dataclass(frozen=True, slots=True)
 class JoinConfig:
     """What one agent needs to join a run.
@@ -45,6 +50,7 @@ class JoinConfig:
         secret: authenticates this agent to the driver, in hexadecimal digits; empty: its first Welcome
             brings it.
         other_drivers: where other drivers may take the run over, address:port each.
+        grace: seconds that the host stays after SIGTERM or SIGUSR1 to the agent.
     """
 
     run_id: str
@@ -64,6 +70,7 @@ class JoinConfig:
     left_code: int = 0
     server_name: str = SERVER_NAME
     other_drivers: tuple[str, ...] = ()
+    grace: float = GRACE
 
     def __repr__(self) -> str:
         """Without what must not be seen in a log."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from edriver.client import AsyncClient, RunError
-from edriver.text.steering_text import STOPPED_TEXT, drained_text, resized_text, undrained_text
+from edriver.text.steering_text import STOPPED_TEXT, drain_preview_text, drained_text, resized_text, undrained_text
 
 PAGE_HEADER: Final = "X-Edriver-Page"
 """The secret of the page that makes a request."""
@@ -112,6 +112,8 @@ class Steering:
         match order:
             case {"do": "drain", "host": str(host), "slot": (int() | None) as slot, "reason": str(reason)}:
                 return drained_text(_place(host, slot), await self._client.drain(host, slot, reason))
+            case {"do": "preview drain", "host": str(host), "slot": (int() | None) as slot}:
+                return drain_preview_text(await self._client.preview_drain(host, slot))
             case {"do": "undrain", "host": str(host), "slot": (int() | None) as slot}:
                 await self._client.undrain(host, slot)
                 return undrained_text(_place(host, slot))

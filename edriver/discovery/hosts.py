@@ -28,6 +28,7 @@ _NONE_RULE = ", or 0 for no workers"
 _EXPECTED_FORMS = "expected host:slots, or host alone"
 
 _BRACKETED_PATTERN = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")
+_LEAVING_PATTERN = re.compile(r"(.*\S)\s+leaving\s*=\s*(\S*)")
 _MPIRUN_PATTERN = re.compile(r"(\S+)\s+slots\s*=\s*(\S+)", re.IGNORECASE)
 
 
@@ -39,7 +40,8 @@ def parse_hosts(text: str | bytes, default_slots: Slots) -> HostSet:
 
     A line is `host:slots`, `host` (then it has `default_slots`), or mpirun's `host slots=n`; an IPv6 address
     stands in brackets. Slots are a number, or one of Devices. A host with 0 slots is to have no worker, as if it were
-    not listed. Space around a line, blank lines and lines that begin with # are ignored.
+    not listed. At the end of a line, `leaving=120` gives notice that the host will be lost in so many seconds. Space
+    around a line, blank lines and lines that begin with # are ignored.
 
     Returns:
         the hosts in the order of their lines; may be empty.
@@ -108,10 +110,23 @@ def _parse_entry(entry: bytes, default_slots: Slots, least: int) -> Host:
         raise DiscoveryError(f"{_shown(entry)} is not UTF-8 text: {_EXPECTED_FORMS}") from None
     if not text.isprintable():
         raise DiscoveryError(f"{_shown(entry)} has control characters in it: {_EXPECTED_FORMS}")
+    leaving = None
+    if notice := _LEAVING_PATTERN.fullmatch(text):
+        text, leaving = notice[1], _parse_leaving(notice[2], entry)
     written, text_of_slots = _split_slots(text)
     name = _parse_name(written, entry)
     slots = default_slots if text_of_slots is None else _parse_slots(text_of_slots, entry, least)
-    return UncountedHost(name, devices=slots) if isinstance(slots, Devices) else Host(name, slots)
+    if isinstance(slots, Devices):
+        return UncountedHost(name, devices=slots, leaving=leaving)
+    return Host(name, slots, leaving)
+
+
+def _parse_leaving(text: str, entry: bytes) -> float:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        raise DiscoveryError(
+            f"{_shown(entry)}: leaving takes the seconds after which the host will be lost, as leaving=120"
+        )
+    return float(text)
 
 
 def _split_slots(text: str) -> tuple[str, str | None]:

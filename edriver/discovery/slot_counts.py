@@ -120,7 +120,7 @@ class SlotCounts:
         needed = self._needed if first else None
         if needed is not None and any(asked.has_none for asked in self._hosts.values()):
             raise UnusableSourceError(self.note)
-        hosts = [Host(host.name, self._slots(host)) for host in answer]
+        hosts = [Host(host.name, self._slots(host), host.leaving) for host in answer]
         found = HostSet(tuple(host for host in hosts if host.slots))
         if needed is not None and listed and not self.note and found.total_slots < needed:
             raise UnusableSourceError(

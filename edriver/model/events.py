@@ -428,12 +428,18 @@ class DrainRequested:
         slot: the slot; None: all of the host.
         reason: the reason, for observers.
         requester: the operator who requests it, according to their client; empty: not known, or the agent.
+        within: seconds in which its workers must have left: meanwhile they train on until others can take over; 0:
+            they leave at once.
+        notice: whether the host's source has given notice that the host will be lost then: its workers train on as long
+            as that allows, also where no other slot is free, for hosts may come.
     """
 
     host: str
     slot: int | None
     reason: str
     requester: str = ""
+    within: float = 0.0
+    notice: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,12 @@ class Host:
     Attributes:
         name: its name or address; an IPv6 address has no brackets.
         slots: the number of workers that may run on it.
+        leaving: the seconds after which it will be lost, according to its source; None: it gives no notice.
     """
 
     name: str
     slots: int
+    leaving: float | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"[{self.name}]:{self.slots}" if ":" in self.name else f"{self.name}:{self.slots}"

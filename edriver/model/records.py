@@ -83,11 +83,13 @@ class OfferKind(NamedTuple):
         version: see Offer,
         checkpoint: 0 for None.
         placed: whether the worker has a slot.
+        leaving: whether its slot is drained, and it stays until others have taken over.
     """
 
     version: Version
     checkpoint: int
     placed: bool
+    leaving: bool = False
 
 
 @dataclass(slots=True)
@@ -111,6 +113,7 @@ class Worker:
         looks_after: the last round, if no worker could still write a checkpoint of it when this one was started,
             seated or ordered to look again, so that this one sees all checkpoints. None: a worker could still write.
         trained: whether it has passed a boundary in a round.
+        leave_at: if its slot is drained, until when it trains on while its replacement gets ready; None: not at all.
     """
 
     worker_id: int
@@ -128,6 +131,7 @@ class Worker:
     unexplained: bool = False
     looks_after: RoundId | None = None
     trained: bool = False
+    leave_at: float | None = None
 
     @property
     def live(self) -> bool:
@@ -232,6 +236,7 @@ class HostRecord:
         killed: the time and slot of each worker that was killed from outside.
         drained: the drained slots.
         drained_whole: whether all slots are drained, including any that it gets later.
+        to_be_lost: whether it is drained because its source has given notice that the host will be lost.
     """
 
     name: str
@@ -245,6 +250,7 @@ class HostRecord:
     killed: deque[tuple[float, int]] = field(default_factory=deque)
     drained: set[int] = field(default_factory=set)
     drained_whole: bool = False
+    to_be_lost: bool = False
 
     @property
     def present(self) -> bool:
@@ -291,7 +297,7 @@ class HostRecord:
 
     def undrain(self, slot: int | None) -> None:
         """Use a slot again; None: all."""
-        self.drained_whole = False
+        self.drained_whole = self.to_be_lost = False
         if slot is None:
             self.drained.clear()
         else:

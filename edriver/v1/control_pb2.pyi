@@ -4,7 +4,9 @@ isort:skip_file
 How an operator changes a running run."""
 
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -16,6 +18,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _DrainOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DrainOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DrainOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DRAIN_OUTCOME_UNSPECIFIED: _DrainOutcome.ValueType  # 0
+    """Not known."""
+    DRAIN_OUTCOME_UNUSED: _DrainOutcome.ValueType  # 1
+    """No worker trains there."""
+    DRAIN_OUTCOME_MOVES: _DrainOutcome.ValueType  # 2
+    """Replacements take the places of all workers there, at one agreed boundary."""
+    DRAIN_OUTCOME_SHRINKS: _DrainOutcome.ValueType  # 3
+    """Fewer workers train on, because too few slots are free, or the time is too short."""
+    DRAIN_OUTCOME_PAUSES: _DrainOutcome.ValueType  # 4
+    """Training stops until replacements have booted, because fewer workers than --min-np are left before."""
+
+class DrainOutcome(_DrainOutcome, metaclass=_DrainOutcomeEnumTypeWrapper):
+    """DrainOutcome is what a drain does to the workers that train."""
+
+DRAIN_OUTCOME_UNSPECIFIED: DrainOutcome.ValueType  # 0
+"""Not known."""
+DRAIN_OUTCOME_UNUSED: DrainOutcome.ValueType  # 1
+"""No worker trains there."""
+DRAIN_OUTCOME_MOVES: DrainOutcome.ValueType  # 2
+"""Replacements take the places of all workers there, at one agreed boundary."""
+DRAIN_OUTCOME_SHRINKS: DrainOutcome.ValueType  # 3
+"""Fewer workers train on, because too few slots are free, or the time is too short."""
+DRAIN_OUTCOME_PAUSES: DrainOutcome.ValueType  # 4
+"""Training stops until replacements have booted, because fewer workers than --min-np are left before."""
+Global___DrainOutcome: _TypeAlias = DrainOutcome  # noqa: Y015
+
 @_typing.final
 class DrainRequest(_message.Message):
     """DrainRequest names the host or slot to drain."""
@@ -26,6 +60,7 @@ class DrainRequest(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REQUESTER_FIELD_NUMBER: _builtins.int
+    WITHIN_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     """The host's name."""
     slot: _builtins.int
@@ -36,6 +71,12 @@ class DrainRequest(_message.Message):
     """The operator who requests this, such as alice@login1, according to the client. The driver shows it in events, and
     cannot verify it.
     """
+    @_builtins.property
+    def within(self) -> _duration_pb2.Duration:
+        """How long the workers may train on while their replacements boot: they have left by then. If absent, as long as the
+        run waits for workers (--elastic-timeout). If 0, they leave at the next agreed boundary.
+        """
+
     def __init__(
         self,
         *,
@@ -43,10 +84,11 @@ class DrainRequest(_message.Message):
         slot: _builtins.int | None = ...,
         reason: _builtins.str = ...,
         requester: _builtins.str = ...,
+        within: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "slot", b"slot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "slot", b"slot", "within", b"within"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "host", b"host", "reason", b"reason", "requester", b"requester", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "host", b"host", "reason", b"reason", "requester", b"requester", "slot", b"slot", "within", b"within"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__slot: _TypeAlias = _typing.Literal["slot"]  # noqa: Y015
     _WhichOneofArgType__slot: _TypeAlias = _typing.Literal["_slot", b"_slot"]  # noqa: Y015
@@ -75,6 +117,100 @@ class DrainResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
+
+@_typing.final
+class PreviewDrainRequest(_message.Message):
+    """PreviewDrainRequest names the host or slot that may be drained."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    WITHIN_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    """The host's name."""
+    slot: _builtins.int
+    """The slot. If absent, the whole host."""
+    @_builtins.property
+    def within(self) -> _duration_pb2.Duration:
+        """How long its workers could train on, as in DrainRequest."""
+
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        slot: _builtins.int | None = ...,
+        within: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "slot", b"slot", "within", b"within"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "host", b"host", "slot", b"slot", "within", b"within"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__slot: _TypeAlias = _typing.Literal["slot"]  # noqa: Y015
+    _WhichOneofArgType__slot: _TypeAlias = _typing.Literal["_slot", b"_slot"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slot) -> _WhichOneofReturnType__slot | None: ...
+
+Global___PreviewDrainRequest: _TypeAlias = PreviewDrainRequest  # noqa: Y015
+
+@_typing.final
+class PreviewDrainResponse(_message.Message):
+    """PreviewDrainResponse is what a drain would do, from the slots that are free now and the boots of this run so far."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    SLOTS_LEFT_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    BOOT_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
+    WITHIN_FIELD_NUMBER: _builtins.int
+    RESTARTS_FIELD_NUMBER: _builtins.int
+    outcome: Global___DrainOutcome.ValueType
+    """What it would do."""
+    slots_left: _builtins.int
+    """Number of slots that the run could still use."""
+    leaving: _builtins.int
+    """Number of workers that would leave."""
+    replaced: _builtins.int
+    """Number of free slots in which replacements for them would boot."""
+    left: _builtins.int
+    """Number of workers that would train right after they have left."""
+    restarts: _builtins.bool
+    """Whether all processes would start anew, as at any change in restart mode."""
+    @_builtins.property
+    def boot(self) -> _duration_pb2.Duration:
+        """How long workers of this run take to boot. Absent if none has booted yet."""
+
+    @_builtins.property
+    def pause(self) -> _duration_pb2.Duration:
+        """For how long training would stop, beside the change of the members itself. Absent if not known."""
+
+    @_builtins.property
+    def within(self) -> _duration_pb2.Duration:
+        """How long the workers would train on at most."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___DrainOutcome.ValueType = ...,
+        slots_left: _builtins.int = ...,
+        leaving: _builtins.int = ...,
+        replaced: _builtins.int = ...,
+        left: _builtins.int = ...,
+        boot: _duration_pb2.Duration | None = ...,
+        pause: _duration_pb2.Duration | None = ...,
+        within: _duration_pb2.Duration | None = ...,
+        restarts: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boot", b"boot", "pause", b"pause", "within", b"within"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot", b"boot", "leaving", b"leaving", "left", b"left", "outcome", b"outcome", "pause", b"pause", "replaced", b"replaced", "restarts", b"restarts", "slots_left", b"slots_left", "within", b"within"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewDrainResponse: _TypeAlias = PreviewDrainResponse  # noqa: Y015
 
 @_typing.final
 class UndrainRequest(_message.Message):

@@ -41,6 +41,11 @@ class ControlServiceStub(object):
                 request_serializer=edriver_dot_v1_dot_control__pb2.DrainRequest.SerializeToString,
                 response_deserializer=edriver_dot_v1_dot_control__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.PreviewDrain = channel.unary_unary(
+                '/edriver.v1.ControlService/PreviewDrain',
+                request_serializer=edriver_dot_v1_dot_control__pb2.PreviewDrainRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_control__pb2.PreviewDrainResponse.FromString,
+                _registered_method=True)
         self.Undrain = channel.unary_unary(
                 '/edriver.v1.ControlService/Undrain',
                 request_serializer=edriver_dot_v1_dot_control__pb2.UndrainRequest.SerializeToString,
@@ -64,9 +69,17 @@ class ControlServiceServicer(object):
     """
 
     def Drain(self, request, context):
-        """Drain stops the use of a host, or of one of its slots: its workers leave at the next agreed boundary, and no worker is
-        started there until Undrain. Returns as soon as the drain is ordered, not when the workers have left.
+        """Drain stops the use of a host, or of one of its slots: no worker is started there until Undrain, and its workers leave
+        at an agreed boundary. Where other slots are free, that is once replacements for all of them are ready, or as late as
+        `within` allows; else at once. Returns as soon as the drain is ordered, not when the workers have left.
         NOT_FOUND: the run has no such host or slot. FAILED_PRECONDITION: fewer slots than --min-np would remain.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreviewDrain(self, request, context):
+        """PreviewDrain says what Drain would do now, and changes nothing. The errors are those of Drain.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,6 +114,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=edriver_dot_v1_dot_control__pb2.DrainRequest.FromString,
                     response_serializer=edriver_dot_v1_dot_control__pb2.DrainResponse.SerializeToString,
+            ),
+            'PreviewDrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreviewDrain,
+                    request_deserializer=edriver_dot_v1_dot_control__pb2.PreviewDrainRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_control__pb2.PreviewDrainResponse.SerializeToString,
             ),
             'Undrain': grpc.unary_unary_rpc_method_handler(
                     servicer.Undrain,
@@ -147,6 +165,33 @@ class ControlService(object):
             '/edriver.v1.ControlService/Drain',
             edriver_dot_v1_dot_control__pb2.DrainRequest.SerializeToString,
             edriver_dot_v1_dot_control__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreviewDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edriver.v1.ControlService/PreviewDrain',
+            edriver_dot_v1_dot_control__pb2.PreviewDrainRequest.SerializeToString,
+            edriver_dot_v1_dot_control__pb2.PreviewDrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

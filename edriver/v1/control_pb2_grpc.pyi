@@ -36,10 +36,13 @@ class ControlServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ControlServiceAsyncStub: ...
     Drain: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.DrainResponse]
-    """Drain stops the use of a host, or of one of its slots: its workers leave at the next agreed boundary, and no worker is
-    started there until Undrain. Returns as soon as the drain is ordered, not when the workers have left.
+    """Drain stops the use of a host, or of one of its slots: no worker is started there until Undrain, and its workers leave
+    at an agreed boundary. Where other slots are free, that is once replacements for all of them are ready, or as late as
+    `within` allows; else at once. Returns as soon as the drain is ordered, not when the workers have left.
     NOT_FOUND: the run has no such host or slot. FAILED_PRECONDITION: fewer slots than --min-np would remain.
     """
+    PreviewDrain: _grpc.UnaryUnaryMultiCallable[_control_pb2.PreviewDrainRequest, _control_pb2.PreviewDrainResponse]
+    """PreviewDrain says what Drain would do now, and changes nothing. The errors are those of Drain."""
     Undrain: _grpc.UnaryUnaryMultiCallable[_control_pb2.UndrainRequest, _control_pb2.UndrainResponse]
     """Undrain allows a host, or one of its slots, to be used again. NOT_FOUND: the run has no such host or slot."""
     Resize: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResizeRequest, _control_pb2.ResizeResponse]
@@ -57,10 +60,13 @@ class ControlServiceAsyncStub(ControlServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Drain: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.DrainResponse]  # type: ignore[assignment]
-    """Drain stops the use of a host, or of one of its slots: its workers leave at the next agreed boundary, and no worker is
-    started there until Undrain. Returns as soon as the drain is ordered, not when the workers have left.
+    """Drain stops the use of a host, or of one of its slots: no worker is started there until Undrain, and its workers leave
+    at an agreed boundary. Where other slots are free, that is once replacements for all of them are ready, or as late as
+    `within` allows; else at once. Returns as soon as the drain is ordered, not when the workers have left.
     NOT_FOUND: the run has no such host or slot. FAILED_PRECONDITION: fewer slots than --min-np would remain.
     """
+    PreviewDrain: _aio.UnaryUnaryMultiCallable[_control_pb2.PreviewDrainRequest, _control_pb2.PreviewDrainResponse]  # type: ignore[assignment]
+    """PreviewDrain says what Drain would do now, and changes nothing. The errors are those of Drain."""
     Undrain: _aio.UnaryUnaryMultiCallable[_control_pb2.UndrainRequest, _control_pb2.UndrainResponse]  # type: ignore[assignment]
     """Undrain allows a host, or one of its slots, to be used again. NOT_FOUND: the run has no such host or slot."""
     Resize: _aio.UnaryUnaryMultiCallable[_control_pb2.ResizeRequest, _control_pb2.ResizeResponse]  # type: ignore[assignment]
@@ -81,10 +87,19 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.DrainResponse, _abc.Awaitable[_control_pb2.DrainResponse]]:
-        """Drain stops the use of a host, or of one of its slots: its workers leave at the next agreed boundary, and no worker is
-        started there until Undrain. Returns as soon as the drain is ordered, not when the workers have left.
+        """Drain stops the use of a host, or of one of its slots: no worker is started there until Undrain, and its workers leave
+        at an agreed boundary. Where other slots are free, that is once replacements for all of them are ready, or as late as
+        `within` allows; else at once. Returns as soon as the drain is ordered, not when the workers have left.
         NOT_FOUND: the run has no such host or slot. FAILED_PRECONDITION: fewer slots than --min-np would remain.
         """
+
+    @_abc_1.abstractmethod
+    def PreviewDrain(
+        self,
+        request: _control_pb2.PreviewDrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.PreviewDrainResponse, _abc.Awaitable[_control_pb2.PreviewDrainResponse]]:
+        """PreviewDrain says what Drain would do now, and changes nothing. The errors are those of Drain."""
 
     @_abc_1.abstractmethod
     def Undrain(

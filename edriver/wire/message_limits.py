@@ -210,6 +210,7 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "WorkerWaiting.left_at": _text,
     "StoreAddress.port": _number(65535),
     "DrainRequest.host": _word(MAX_HOST_NAME_LENGTH),
+    "PreviewDrainRequest.host": _word(MAX_HOST_NAME_LENGTH),
     "UndrainRequest.host": _word(MAX_HOST_NAME_LENGTH),
     "ResizeRequest.size": _number(MAX_TOTAL_SLOTS),
     "StateChange.nodes": _messages(MAX_RENDEZVOUS_NODES),

@@ -29,8 +29,8 @@ WORKER_BOUNDS: Final = (
         "an agent finds nothing listening at the driver's address for, and ends",
         "edriver.agent.control_stream.DRIVER_GONE_TIMEOUT",
     ),
-    ("workers leave in good order once their agent has received SIGTERM", "edriver.agent.agent.DRAIN_TIMEOUT"),
-    ("and after that, between SIGTERM and SIGKILL to them", "edriver.agent.worker.TERMINATION_GRACE"),
+    ("a host stays after SIGTERM to its agent (`--grace`)", "edriver.common.join_config.GRACE"),
+    ("and its workers, between SIGTERM and SIGKILL, once it ends them", "edriver.agent.worker.TERMINATION_GRACE"),
     (
         "a worker whose agent's stream has ended ends its process group after",
         "edriver.worker.rounds.notification.ORPHAN_TIMEOUT",

@@ -294,6 +294,7 @@ class Control(Target):
         async with served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
             methods: dict[Any, Any] = {
                 channel.unary_unary(CONTROL + "Drain"): control_pb2.DrainRequest,
+                channel.unary_unary(CONTROL + "PreviewDrain"): control_pb2.PreviewDrainRequest,
                 channel.unary_unary(CONTROL + "Undrain"): control_pb2.UndrainRequest,
                 channel.unary_unary(CONTROL + "Resize"): control_pb2.ResizeRequest,
                 channel.unary_unary(CONTROL + "Stop"): control_pb2.StopRequest,
@@ -308,7 +309,11 @@ class Control(Target):
             match event:
                 case events.ResizeRequested(size):
                     assert 2 <= size <= 3
-                case events.DrainRequested(host, slot) | events.UndrainRequested(host, slot):
+                case events.DrainRequested(host, slot, within=within):
+                    assert host in ("a", "b")
+                    assert slot in (None, 0, 1)
+                    assert within >= 0
+                case events.UndrainRequested(host, slot):
                     assert host in ("a", "b")
                     assert slot in (None, 0, 1)
                 case _:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from edriver.client.requester import own_name
-from tests.process.running import SCRIPTS, Run, edriver, running
+from tests.process.running import PATIENT, SCRIPTS, Hosts, Run, edriver, running
+from tests.waiting import until
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 FLAGS = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.1:1"]
@@ -82,6 +83,43 @@ def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Sig
         os.kill(agent_of(run, "127.0.0.1"), number)
         run.line(rf"host 127\.0\.0\.1 is drained: its agent received {number.name}", after)
         goes_on_without(run, staying, after)
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+def test_a_hosts_workers_train_on_until_others_are_ready(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:1", "127.0.0.1:2")
+    flags = ["-np", "3", "--min-np", "3", "--max-np", "3", "--host-discovery-script", str(hosts.script), *PATIENT]
+    with running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
+        for rank in range(3):
+            run.line(f"rank {rank} passed step 5")
+        hosts.are("localhost:1", "127.0.0.1:2", "127.0.0.2:2")
+        expected = "2 workers train on there until 2 others are ready"
+        until(lambda: expected in steered(run, "drain", "127.0.0.1", "--dry-run").stdout, "a third host is free")
+        assert "is drained" not in run.text
+        after = len(run.lines)
+        assert expected in steered(run, "drain", "127.0.0.1").stdout
+        run.line("round .*: 3 workers on localhost, 127.0.0.2$", after)
+        for rank in range(3):
+            run.line(rf"rank {rank} of 3 ", after)
+        rounds = [line for line in run.lines[after:] if re.search(r"round .*: \d workers on", line)]
+        assert len(rounds) == 1, "all change places in one round change, and never are there fewer"
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+def test_a_host_of_which_discovery_gives_notice_is_left(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:1", "127.0.0.1:2")
+    flags = ["-np", "3", "--min-np", "1", "--host-discovery-script", str(hosts.script), *PATIENT]
+    with running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
+        for rank in range(3):
+            run.line(f"rank {rank} passed step 5")
+        after = len(run.lines)
+        hosts.are("localhost:1", "127.0.0.1:2 leaving=600", "127.0.0.2:2")
+        run.line(r"host 127\.0\.0\.1 is drained: its source gives notice of its loss", after)
+        run.line("round .*: 3 workers on localhost, 127.0.0.2$", after)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert run.gone(), run.left_behind()

@@ -93,6 +93,7 @@ def test_the_blocking_client_looks_and_steers() -> None:
         assert [host.name for host in client.status().hosts] == ["a", "b"]
         assert client.rounds() == []
         assert client.progress_history() == []
+        assert client.preview_drain("b").slots_left == 1
         assert client.drain("b", reason="it runs hot") == 1
         client.undrain("b")
         client.resize(2)
@@ -114,6 +115,7 @@ def test_the_client_for_asyncio_looks_and_steers() -> None:
             assert [host.name for host in (await client.status()).hosts] == ["a", "b"]
             assert await client.rounds() == []
             assert await client.progress_history() == []
+            assert (await client.preview_drain("b")).slots_left == 1
             assert await client.drain("b", reason="it runs hot") == 1
             await client.undrain("b")
             await client.resize(2)

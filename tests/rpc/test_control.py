@@ -13,9 +13,11 @@ import pytest
 from edriver.driver.core.membership import Membership
 from edriver.driver.services.control import ControlServer
 from edriver.model import events
+from edriver.model.defaults import ELASTIC_TIMEOUT
 from edriver.model.hosts import Host, HostSet
 from edriver.model.settings import Settings
 from edriver.v1 import control_pb2, control_pb2_grpc
+from edriver.wire.conversion import duration
 from tests import serving
 
 
@@ -48,7 +50,7 @@ def test_a_drain_is_handed_on(host: str, slot: int | None, left: int) -> None:
             assert (await stub.Drain(drain)).slots_left == left
             await stub.Undrain(control_pb2.UndrainRequest(host=host, slot=slot, requester="ada@login1"))
         assert put == [
-            events.DrainRequested(host, slot, "it runs hot", "ada@login1"),
+            events.DrainRequested(host, slot, "it runs hot", "ada@login1", ELASTIC_TIMEOUT),
             events.UndrainRequested(host, slot, "ada@login1"),
         ]
 
@@ -112,5 +114,31 @@ def test_a_run_is_stopped() -> None:
             await stub.Stop(control_pb2.StopRequest())
             await stub.Stop(control_pb2.StopRequest(reason="its loss is flat", requester="ada@login1"))
         assert put == [events.StopRequested(""), events.StopRequested("its loss is flat", "ada@login1")]
+
+    soon(work())
+
+
+def test_a_drain_has_the_time_that_it_is_given() -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        async with served(put) as stub:
+            await stub.Drain(control_pb2.DrainRequest(host="b", within=duration(120)))
+            await stub.Drain(control_pb2.DrainRequest(host="b", within=duration(0)))
+        assert put == [events.DrainRequested("b", None, "", within=within) for within in (120.0, 0.0)]
+
+    soon(work())
+
+
+def test_a_preview_of_a_drain_changes_nothing() -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        async with served(put) as stub:
+            found = await stub.PreviewDrain(control_pb2.PreviewDrainRequest(host="b", within=duration(120)))
+            assert (found.outcome, found.slots_left) == (control_pb2.DRAIN_OUTCOME_UNUSED, 2)  # nothing trains yet
+            assert (found.within, found.restarts) == (duration(120), False)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.PreviewDrain(control_pb2.PreviewDrainRequest(host="a"))
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert put == []
 
     soon(work())

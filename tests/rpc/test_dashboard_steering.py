@@ -32,6 +32,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.services.control import ControlServer
 from edriver.driver.services.status import StatusServer
 from edriver.model import actions, events
+from edriver.model.defaults import ELASTIC_TIMEOUT
 from edriver.model.hosts import Host, HostSet
 from edriver.model.settings import Settings
 from edriver.v1 import control_pb2_grpc, status_pb2_grpc
@@ -151,12 +152,12 @@ WHO = "ada@login1 (dashboard)"
         (
             {"do": "drain", "host": "b", "slot": None, "reason": "it runs hot"},
             "b is being drained; there will be 2 slots to use",
-            events.DrainRequested("b", None, "it runs hot", WHO),
+            events.DrainRequested("b", None, "it runs hot", WHO, ELASTIC_TIMEOUT),
         ),
         (
             {"do": "drain", "host": "a", "slot": 1, "reason": ""},
             "a:1 is being drained; there will be 2 slots to use",
-            events.DrainRequested("a", 1, "", WHO),
+            events.DrainRequested("a", 1, "", WHO, ELASTIC_TIMEOUT),
         ),
         (
             {"do": "undrain", "host": "b", "slot": None},
@@ -172,6 +173,15 @@ def test_the_page_steers_in_its_owners_name(order: dict[str, Any], done: str, ev
     async def work(page: Served) -> None:
         assert await page.post(order) == (200, {"done": done})
         assert page.run.asked == [event]
+
+    serve(work)
+
+
+def test_the_page_is_told_what_a_drain_would_do() -> None:
+    async def work(page: Served) -> None:
+        order = {"do": "preview drain", "host": "b", "slot": None}
+        assert await page.post(order) == (200, {"done": "no worker trains there"})
+        assert page.run.asked == []
 
     serve(work)
 
@@ -370,7 +380,8 @@ def test_an_operator_steers_by_the_keyboard_alone() -> None:
                     break
             assert reached == "drain b"
             await page.keyboard.press("Enter")
-            await expect(page.get_by_role("dialog", name="Drain host b?")).to_be_visible()
+            dialog = page.get_by_role("dialog", name="Drain host b?")
+            await expect(dialog).to_contain_text("What it would do now: no worker trains there.", timeout=WAIT)
             await page.keyboard.press("Escape")  # it is asked first
             await expect(page.get_by_role("button", name="drain b")).to_be_focused()
             assert served.run.asked == []

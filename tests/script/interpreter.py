@@ -32,7 +32,7 @@ One command a line:
     stalled W in PHASE [round=R]: STACKS    WorkerStalled, after STALL seconds
     idle W [round=R] [for=10]        WorkerIdle, after so many seconds; for=0: it goes on
     blocked W ... at B [round=R] [for=3]    WorkerBlocked, after so many seconds; for=0: they go on
-    drain HOST [slot=N] [by=WHO]: REASON    DrainRequested
+    drain HOST [slot=N] [within=SECONDS] [notice=yes] [by=WHO]: REASON    DrainRequested
     undrain HOST [slot=N]            UndrainRequested
     resize N [by=WHO]                ResizeRequested
     resumed N                        DriverResumed: it is number N
@@ -233,9 +233,10 @@ class Interpreter:
 
     def _do_drain(self, words: Words) -> Iterator[str]:
         (host,) = words.names
-        slot = words.pairs.get("slot")
-        requester = words.pairs.get("by", "")
-        return self._tell(events.DrainRequested(host, None if slot is None else int(slot), words.text, requester))
+        slot, within = words.pairs.get("slot"), float(words.pairs.get("within", 0))
+        requester, notice = words.pairs.get("by", ""), words.pairs.get("notice") == "yes"
+        where = None if slot is None else int(slot)
+        return self._tell(events.DrainRequested(host, where, words.text, requester, within, notice))
 
     def _do_undrain(self, words: Words) -> Iterator[str]:
         (host,) = words.names

@@ -11,7 +11,7 @@ from edriver.model.cause import CauseKind
 from edriver.model.ids import NO_VERSION
 from edriver.model.plan import RoundPlan
 from edriver.model.settings import HOST_COOLDOWN, Settings
-from tests.sim.invariants import Violation, check
+from tests.sim.checking import Violation, check
 from tests.sim.sim_driver import ROUNDING
 from tests.sim.trainee import BUG_LINE, Job
 from tests.sim.world import World
@@ -42,6 +42,9 @@ KINDS = (
 
 CONVERGENCE_BOUND = 45.0
 """Virtual seconds, after the faults have ended, within which all slots that may be used share one round."""
+
+DRAIN_SHARE = 0.125
+"""Of all runs, those in which hosts are drained within a while, up to three times."""
 
 CRASH_SHARE = 0.5
 """Of all runs, those whose driver is killed, up to four times, and taken over."""
@@ -94,6 +97,8 @@ class Nemesis:
         if settings.max_np > np and sizes.random() < 0.1:
             job = replace(job, bad_size=sizes.randint(np + 1, settings.max_np))
         self._crashes = random.Random(seed ^ 0xD21E)
+        self._drains = random.Random(seed ^ 0xD2EB)
+        self._drains_in_time = self._drains.randint(1, 3) if self._drains.random() < DRAIN_SHARE else 0
         self.rng = rng
         self.world = World(seed, settings, job, log)
         if others.random() < 0.12:
@@ -130,6 +135,8 @@ class Nemesis:
             clockwork.after(self._unlinks_at, self._unlink)
         for _ in range(self._disasters):
             clockwork.after(self._disaster_rng.uniform(1, self.ends), self._kill_all_that_hold)
+        for _ in range(self._drains_in_time):
+            clockwork.after(self._drains.uniform(1, self.ends), self._drain_in_time)
         if self._crashes.random() < CRASH_SHARE:
             for _ in range(self._crashes.randint(1, 4)):
                 at = self._crashes.uniform(0, 1.2 * self.ends)
@@ -277,6 +284,21 @@ class Nemesis:
             self.rng.choice((self.rng.uniform(0, 0.1), max(0.0, self.ends - self.world.clockwork.now))),
             lambda: self.world.driver.feed(events.UndrainRequested(host, slot)),
         )
+
+    def _drain_in_time(self) -> None:
+        """A host that is in use is to be left within a while; sometimes a member dies meanwhile."""
+        world, rng, members = self.world, self._drains, self.world.members()
+        if self._calm or not members:
+            return
+        host = rng.choice(sorted({member.host.name for member in members}))
+        slot = 0 if rng.random() < 0.3 else None
+        drain = events.DrainRequested(host, slot, "a notice", within=rng.uniform(1, 15), notice=rng.random() < 0.3)
+        world.log(f"fault  drain of {host} within {drain.within:.1f} s")
+        world.driver.feed(drain)
+        undrain = events.UndrainRequested(host, slot)
+        world.clockwork.after(max(0.0, self.ends - world.clockwork.now), lambda: world.driver.feed(undrain))
+        if rng.random() < 0.5:
+            world.clockwork.after(rng.uniform(0, 3), self._kill_a_member)
 
     def _undo(self, hosts: list[tuple[str, int]]) -> None:
         if not self._calm:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from edriver.model import actions
+from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, FailedResize, RepeatedError
 from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
@@ -14,6 +14,8 @@ from edriver.model.plan import RoundPlan
 from edriver.model.records import WorkerState
 from edriver.wire.conversion import round_id_of
 from edriver.worker.rounds.participant import Stage
+from tests.sim.checking import check
+from tests.sim.drains import Drains
 from tests.sim.trainee import BUG_LINE, SIZE_LINE
 
 if TYPE_CHECKING:
@@ -40,16 +42,6 @@ AVOIDABLE = {CauseKind.NO_ANSWER, CauseKind.BOUNDARY_MISSED, CauseKind.LEFT_ROUN
 UNEVEN = {CauseKind.BOUNDARIES_DIFFER, CauseKind.UNEVEN_STEPS}
 """Causes that only a script has whose ranks make unequal numbers of steps. Not MEMBERS_CHANGE: a member that a slow
 network keeps in its last collective, while all others have stopped, looks the same; it takes over their state."""
-
-
-class Violation(AssertionError):  # noqa: N818
-    """An invariant does not hold."""
-
-
-def check(holds: bool, text: str) -> None:
-    """Raise Violation unless it holds."""
-    if not holds:
-        raise Violation(text)
 
 
 def check_seats(plan: RoundPlan) -> None:
@@ -93,11 +85,17 @@ class Invariants:
         self._struck: set[RoundId] = set()
         self._failed_alone: set[int] = set()
         self._sizes = FailedSizes()
+        self._drains = Drains()
 
     # ---- as it goes -------------------------------------------------------------------------------------------
 
+    def before_step(self, event: events.Event) -> None:
+        """Take in what the core is about to be told."""
+        self._drains.note(event, self._world.driver.core, self._world.driver.now)
+
     def after_step(self, orders: list[actions.Action]) -> None:
         """Check what the core knows and what it orders."""
+        self._drains.check(orders, self._world.driver.core)
         self._check_roster()
         self._check_quarantine()
         self._check_outlived()
@@ -106,8 +104,10 @@ class Invariants:
                 case RoundPlan() as plan:
                     self._check_plan(plan)
                     self._open_at = self._world.driver.now + self._world.driver.core.settings.resize_pause
-                case actions.HostsUpdated(_, round_id, _, HostUpdateResult.ADDED):
+                case actions.HostsUpdated(members, round_id, _, HostUpdateResult.ADDED):
                     waited = self._world.driver.now >= self._open_at
+                    # The last one with the state stays until they have it, and its host is drained.
+                    waited = waited or self._world.driver.core.roster.placed.isdisjoint(members)
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker():
                     kept = len(self._world.driver.core.roster.placed)
@@ -241,7 +241,7 @@ class Invariants:
         settings, roster = self._world.driver.core.settings, self._world.driver.core.roster
         check(plan.round_id > self._assigned, f"round {plan.round_id} follows round {self._assigned}")
         check_seats(plan)
-        keepers = [seat for seat in plan.seats if seat.worker_id not in roster.placed]
+        keepers = [seat for seat in plan.seats if seat.worker_id not in roster.placed | roster.leaving]
         check(len(keepers) <= 1, "more than one member without a slot")
         size = len(plan.seats) - len(keepers)
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.core import membership, round_control, selection
+from edriver.driver.core import membership, placement, round_control, selection
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
@@ -443,7 +443,25 @@ def the_second_stall_at_a_place_ends_the_run(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LongWork, "judge", judge)
 
 
+def drained_workers_do_not_wait(patch: pytest.MonkeyPatch) -> None:
+    """The workers of a drained host leave at once, while their replacements boot."""
+    patch.setattr(placement, "leave_at", lambda now, within: None)
+
+
+def drained_workers_stay_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """The workers of a drained host wait for their replacements however long these take."""
+    patch.setattr(placement, "leave_at", lambda now, within: now + 10_000 if within else None)
+
+
+def a_failure_ends_the_wait_for_replacements(patch: pytest.MonkeyPatch) -> None:
+    """When a round fails, workers of a drained host are not in the next one."""
+    patch.setattr(RoundControl, "_size_to_keep", lambda self, now: 0)
+
+
 MUTANTS: tuple[Patch, ...] = (
+    drained_workers_do_not_wait,
+    drained_workers_stay_for_ever,
+    a_failure_ends_the_wait_for_replacements,
     checkpoints_are_not_looked_for_again,
     a_late_offer_has_seen_every_checkpoint,
     checkpoints_are_forgotten,

@@ -11,6 +11,7 @@ MUTANT_SEEDS = 2000
 
 NOTICED_BY = {
     "a_kill_is_a_hosts_fault_for_good": 17,
+    "a_failure_ends_the_wait_for_replacements": 195,
     "a_late_offer_has_seen_every_checkpoint": 21947,
     "a_loss_is_not_reported": 10,
     "a_swallowed_interrupt_is_forgiven": 23,
@@ -26,6 +27,8 @@ NOTICED_BY = {
     "clean_is_restored": 5,
     "done_ignores_aborts": 94,
     "done_is_no_report": 2327,
+    "drained_workers_do_not_wait": 45,
+    "drained_workers_stay_for_ever": 245,
     "draws_begin_anew": 15,
     "events_after_a_snapshot_are_left_out": 10,
     "events_are_replayed_at_the_time_of_the_replay": 15,

@@ -170,7 +170,7 @@ class RandomEvents:
         draw, host, slot = self._draw, self._draw.choice(HOSTS), self._draw.choice((None, 0, 1))
         return draw.choice(
             (
-                events.DrainRequested(host, slot, "reason"),
+                events.DrainRequested(host, slot, "reason", "", draw.choice((0.0, 5.0, 60.0)), draw.random() < 0.3),
                 events.UndrainRequested(host, slot),
                 events.ResizeRequested(draw.randint(self._settings.min_np, self._settings.max_np)),
                 events.DiscoveryFailed("reason"),

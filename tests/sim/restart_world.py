@@ -12,15 +12,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from edriver.model import actions
+from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, FailedResize
 from edriver.model.ids import RoundId
 from edriver.model.mode import Mode
 from edriver.model.plan import RoundPlan
 from edriver.model.settings import Settings
 from edriver.v1 import notification_pb2 as pb
+from tests.sim.checking import check
+from tests.sim.drains import Drains
 from tests.sim.faults import Nemesis
-from tests.sim.invariants import AVOIDABLE, FailedSizes, check
+from tests.sim.invariants import AVOIDABLE, FailedSizes
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
 from tests.sim.sim_agents import SimAgents
 from tests.sim.sim_hosts import Process
@@ -38,11 +40,16 @@ class RestartInvariants:
         self._world = world
         self.checkpoint = 0
         self._sizes = FailedSizes()
+        self._drains = Drains()
         self._ended: dict[RoundId, set[int]] = {}
         self._stop_ordered: tuple[RoundId, float] | None = None
 
+    def before_step(self, event: events.Event) -> None:
+        self._drains.note(event, self._world.driver.core, self._world.driver.now)
+
     def after_step(self, orders: list[actions.Action]) -> None:
         core = self._world.driver.core
+        self._drains.check(orders, core)
         limit = core.settings.reset_limit
         for order in orders:
             match order:

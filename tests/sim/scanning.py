@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import product
 
 from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WINDOW
 from edriver.driver.core.membership import Membership
@@ -12,7 +13,7 @@ from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import Prospect, prospect, select
 from edriver.model.ids import NO_VERSION
 from edriver.model.records import HostRecord, OfferKind, Worker, WorkerState
-from tests.sim.invariants import check
+from tests.sim.checking import check
 
 
 def check_indexes(core: Membership) -> None:
@@ -23,7 +24,9 @@ def check_indexes(core: Membership) -> None:
     kept = {name: set(index) for name, index in vars(roster).items() if name in _WORKERS or name in _HOSTS}
     placed = _placed(roster)
     check(roster.placed == placed, f"{roster.placed} are said to have a slot, and {placed} do")
-    check(roster.unplaced == {w.worker_id for w in roster.live()} - placed, "workers without a slot")
+    leaving = {w.worker_id for w in roster.live() if _leaving(roster, w)}
+    check(roster.leaving == leaving, f"{roster.leaving} are said to be leaving, and {leaving} are")
+    check(roster.unplaced == {w.worker_id for w in roster.live()} - placed - leaving, "workers without a slot")
     for name, belongs in _WORKERS.items():
         found = {number for number, worker in workers.items() if belongs(worker)}
         check(kept[name] == found, f"{name} has {kept[name]}, and not {found}")
@@ -114,6 +117,11 @@ def _placed(roster: Roster) -> set[int]:
     return placed
 
 
+def _leaving(roster: Roster, worker: Worker) -> bool:
+    record = roster.hosts[worker.host]
+    return record.present and record.is_drained(worker.slot) and worker.leave_at is not None
+
+
 def _has_room(roster: Roster, record: HostRecord) -> bool:
     there = [w for w in roster.workers.values() if w.host == record.name and not record.is_drained(w.slot)]
     return record.wanted and record.connected and record.open_count > len(there)
@@ -132,12 +140,12 @@ def _check_offers(core: Membership, ordinal: int) -> None:
     """What is counted of the offers, and what a round would be that is formed of them, with any number of members."""
     roster = core.roster
     waiting = [w for w in roster.workers.values() if w.waits_in(ordinal)]
-    offers = Counter(_kind(worker, worker.worker_id in roster.placed) for worker in waiting)
+    offers = Counter(_kind(roster, worker) for worker in waiting)
     check(roster.offers(ordinal) == offers, f"{dict(roster.offers(ordinal))} is offered, and not {dict(offers)}")
     check(roster.waiting_in(ordinal) == waiting, "those that wait in a call, oldest first")
     candidates = roster.candidates(waiting, by_place=not core.settings.mode.members_survive)
-    for most in range(len(waiting) + 2):
-        chosen = select(candidates, roster.placed, most)
+    for most, before in product(range(len(waiting) + 2), range(len(waiting) + 2) if roster.leaving else (0,)):
+        chosen = select(candidates, roster.placed, most, roster.leaving, before)
         found = Prospect(
             version=chosen.version,
             members=len(chosen.members),
@@ -146,12 +154,14 @@ def _check_offers(core: Membership, ordinal: int) -> None:
             checkpoint=chosen.checkpoint,
             waiting=len(waiting),
         )
-        check(prospect(roster.offers(ordinal), most) == found, f"of {dict(offers)}, {most} at most, follows {found}")
+        ahead = prospect(roster.offers(ordinal), most, before)
+        check(ahead == found, f"of {dict(offers)}, {most} at most, {before} before, follows {found}")
 
 
-def _kind(worker: Worker, placed: bool) -> OfferKind:
+def _kind(roster: Roster, worker: Worker) -> OfferKind:
     assert worker.offer is not None
-    return OfferKind(worker.offer.version, worker.offer.checkpoint or 0, placed)
+    placed, leaving = worker.worker_id in roster.placed, worker.worker_id in roster.leaving
+    return OfferKind(worker.offer.version, worker.offer.checkpoint or 0, placed, leaving)
 
 
 def _untroubled(core: Membership) -> Iterator[HostRecord]:
@@ -172,6 +182,8 @@ def _deadlines(core: Membership) -> Iterator[float]:
     for worker in roster.workers.values():
         if worker.stop_at is not None:
             yield worker.stop_at
+        if worker.leave_at is not None:
+            yield worker.leave_at
         if worker.state is WorkerState.WAITING:
             yield worker.waiting_since + settings.join_window
         if worker.state is WorkerState.BOOTING and not settings.mode.members_survive:

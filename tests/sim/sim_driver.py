@@ -15,7 +15,7 @@ from edriver.model.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.assignments import assignment_notices, assignments_by_host
 from edriver.wire.orders import notice_of
-from tests.sim.invariants import check
+from tests.sim.checking import check
 from tests.sim.scanning import check_indexes
 from tests.sim.sim_hosts import SimHost
 from tests.sim.sim_journal import SimJournal
@@ -80,6 +80,7 @@ class SimDriver:
         self._world.log(f"event  {event}")
         if isinstance(event, events.AgentLost):
             self._world.agents.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
+        self._world.invariants.before_step(event)
         orders = self.core.step(event, self.now)
         if orders:  # after the others nothing is different, as a rule; random_events.py checks after each
             check_indexes(self.core)

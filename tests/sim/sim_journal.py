@@ -11,7 +11,7 @@ from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
 from edriver.driver.run.driver_state import state_codec
 from edriver.model import actions, events
 from edriver.model.settings import Settings
-from tests.sim.invariants import check
+from tests.sim.checking import check
 from tests.sim.scanning import check_indexes
 
 SNAPSHOT_EVENTS = (1, 10, 50, 10**9)

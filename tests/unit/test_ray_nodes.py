@@ -65,6 +65,13 @@ def test_dead_and_draining_nodes_are_no_hosts_and_what_the_run_holds_counts() ->
     assert found == HostSet((Host(held.host, 2),))
 
 
+def test_a_node_that_ray_drains_by_a_deadline_is_left_by_then() -> None:
+    free, held = (node(n, {"CPU": 1}, draining=True, deadline=220.0) for n in (1, 2))
+    found = hosts_of([free, held], {"CPU": 1}, {held.host: 2}, now=100.0)
+    assert [(host.name, host.slots, host.leaving) for host in found] == [(held.host, 2, 120.0)]
+    assert [host.leaving for host in needed_of(found, 2, {held.host: 2})] == [120.0]
+
+
 @pytest.mark.parametrize(
     ("there", "need", "count"),
     [

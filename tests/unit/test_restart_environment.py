@@ -117,6 +117,21 @@ def test_a_standby_imports_in_its_predecessors_place_and_forgets_it(
     monkeypatch.delitem(sys.modules, "reads_its_rank")
 
 
+def test_the_first_worker_of_a_slot_imports_what_another_slots_did_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for slot, written in ((0, 200), (1, 100)):
+        (tmp_path / f"of_slot_{slot}.py").write_text("")
+        record = tmp_path / f"imports.{slot}"
+        record.write_text(json.dumps({"modules": [f"of_slot_{slot}"], "environment": {}}))
+        os.utime(record, (written, written))
+    standby.preload(tmp_path / "imports.2")
+    assert "of_slot_0" in sys.modules
+    assert "of_slot_1" not in sys.modules
+    monkeypatch.delitem(sys.modules, "of_slot_0")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -56,3 +56,35 @@ def test_wanted_members(
     members: set[int], newcomers: list[int], fitting: set[int], max_np: int, wanted: set[int]
 ) -> None:
     assert wanted_members(members, newcomers, fitting, max_np) == wanted
+
+
+@pytest.mark.parametrize(
+    ("newcomers", "leaving", "max_np", "wanted"),
+    [
+        pytest.param([], {3, 4}, 4, {1, 2, 3, 4}, id="they-stay-without-others"),
+        pytest.param([5], {3, 4}, 4, {1, 2, 3, 5}, id="the-younger-leaves-for-one"),
+        pytest.param([5, 6], {3, 4}, 4, {1, 2, 5, 6}, id="all-leave-for-as-many"),
+        pytest.param([5, 6], {3, 4}, 8, {1, 2, 5, 6}, id="they-keep-no-more-places-than-there-were"),
+        pytest.param([], {3, 4}, 3, {1, 2, 3}, id="at-most-max-np"),
+        pytest.param([], {4}, 4, {1, 2, 4}, id="not-one-that-leaves-at-once"),
+        pytest.param([], {1, 2, 3, 4}, 4, {1, 2, 3, 4}, id="all"),
+    ],
+)
+def test_members_that_are_leaving_fill_the_round_up_to_its_size(
+    newcomers: list[int], leaving: set[int], max_np: int, wanted: set[int]
+) -> None:
+    placed = {1, 2, 5, 6} - leaving
+    assert wanted_members({1, 2, 3, 4}, newcomers, placed, max_np, leaving=leaving) == wanted
+
+
+@pytest.mark.parametrize(
+    ("waiting", "before", "members"),
+    [
+        pytest.param("1@a=2:5 2@b=2:5 3@b=2:5", 3, [1, 2, 3], id="all-are-needed"),
+        pytest.param("1@a=2:5 2@b=2:5 3@b=2:5 4@c=-", 3, [1, 4, 2], id="a-newcomer-goes-before"),
+        pytest.param("1@a=2:5 2@b=2:4 3@b=2:5", 2, [1, 3], id="the-holder-of-the-newer-state-stays"),
+        pytest.param("1@a=2:5 2@b=2:5 3@b=2:5", 0, [1], id="none-is-to-stay"),
+    ],
+)
+def test_a_round_is_filled_up_with_those_that_are_leaving(waiting: str, before: int, members: list[int]) -> None:
+    assert [c.worker_id for c in select(candidates(waiting), {1, 4}, 4, {2, 3}, before).members] == members

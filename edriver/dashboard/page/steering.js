@@ -63,8 +63,8 @@ class Steering {
     put("steering-answer", text).dataset.refused = refused;
   }
 
-  // A dialog that asks once more.
-  ask({title, text, yes, act, slots = 0}) {
+  // A dialog that asks once more; look, if given, is called with the slot that is selected, at first and at each change.
+  ask({title, text, yes, act, slots = 0, look = () => {}}) {
     put("ask-title", title);
     put("ask-text", text);
     put("ask-yes", yes);
@@ -76,6 +76,8 @@ class Steering {
       option.textContent = slot === "" ? "all of the host" : `slot ${slot}`;
       return option;
     }));
+    element("ask-slot").onchange = () => look(element("ask-slot").value);
+    look("");
     this.whenSure = act;
     this.askedFrom = document.activeElement.dataset.key;
     element("ask").showModal();
@@ -106,13 +108,23 @@ class Steering {
   }
 
   askDrain(host) {
+    const text = "Its workers leave at an agreed step, and nothing is lost. The run does not use it again until you undrain it.";
+    const slotOf = (slot) => (slot === "" ? null : Number(slot));
+    let looks = 0;
     this.ask({
       title: `Drain host ${host.name}?`,
-      text: "Its workers leave at the next agreed step, and nothing is lost. The run does not use it again until you undrain it.",
+      text,
+      look: (slot) => {
+        const look = ++looks;
+        this.run({do: "preview drain", host: host.name, slot: slotOf(slot)}, (found) => {
+          if (look === looks && element("ask").open) put("ask-text", `${text} What it would do now: ${found}.`);
+        });
+      },
       yes: "Drain",
       slots: host.slots,
-      act: (reason, slot) => this.steerHost(host.name, {do: "drain", host: host.name, slot: slot === "" ? null : Number(slot), reason}),
+      act: (reason, slot) => this.steerHost(host.name, {do: "drain", host: host.name, slot: slotOf(slot), reason}),
     });
+    element("ask").addEventListener("close", () => { looks += 1; }, {once: true});
   }
 
   async steerHost(name, order) {

@@ -122,7 +122,9 @@ class AgentMessages:
                 self._on_stacks(message.worker_stacks_taken)
                 return None
             case "drain_requested":
-                return events.DrainRequested(peer.host, None, message.drain_requested.reason)
+                drain = message.drain_requested
+                within = max(0.0, span_seconds(drain.within))
+                return events.DrainRequested(peer.host, None, drain.reason, within=within)
             case "agent_ending":
                 self._on_agent_ended(peer.agent_id)
                 return None

@@ -13,7 +13,8 @@ class Demand:
     """What the run needs of an engine, at one moment.
 
     Attributes:
-        slots: number of slots that the run can use, in all: --max-np, or what the operator has asked for since.
+        slots: number of slots that the run can use, in all: --max-np, or what the operator has asked for since; and
+            those of drained workers that train on until others can take their places.
         needed: number of slots below which it cannot train: --min-np.
         unused: hosts of which the run uses no slot and will use none: the oldest first.
         hosts: all hosts that the run knows.
@@ -38,4 +39,5 @@ def demand_of(run: Membership) -> Demand:
         for record in run.roster.hosts.values()
         if not workers[record.name] and (record.drained_whole or (has_most and record.wanted))
     )
-    return Demand(run.sizes.worth_asking_for, run.settings.min_np, tuple(unused), tuple(run.roster.hosts))
+    slots = run.sizes.worth_asking_for + len(run.roster.leaving)
+    return Demand(slots, run.settings.min_np, tuple(unused), tuple(run.roster.hosts))

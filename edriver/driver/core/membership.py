@@ -180,6 +180,7 @@ class Membership:
         rounds, placement, settings = self.rounds, self.placement, self.settings
         yield self._take_in(event, now)
         yield from self._judge_suspects(now)
+        self.roster.end_waits(now)
         yield placement.tend_hosts(now)
         yield placement.dismiss(now)
         yield [Explain(cause) for cause in placement.quarantine.review(now)]
@@ -254,7 +255,7 @@ class Membership:
             case events.WorkerQuiet() | events.LeaseExpired() | events.WorkerStuck():
                 suspects.note(event, rounds.current, now)
             case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
-                placement.steer(event)
+                placement.steer(event, now)
             case events.StopRequested(reason, requester):
                 stopped = Cause(CauseKind.STOPPED, detail=ReportedText(reason), requester=requester)
                 return rounds.end_run(RunEnd.STOPPED, stopped)
@@ -363,6 +364,8 @@ class Membership:
         offer = Offer(
             event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn, event.checkpoint
         )
+        if worker.offer is None and worker.rank is None:
+            self.placement.note_boot(worker, now)
         self.roster.take_offer(worker, offer, now)
         self.roster.looked_last(worker, rounds.completed)
         rounds.note_offer(event)

@@ -9,6 +9,7 @@ Hosts that cannot be reached do not count, and go behind those that were not tri
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import nlargest
 from itertools import chain, islice
@@ -33,6 +34,13 @@ host waits for those before it."""
 
 MAX_REASONS: Final = 4
 """The maximum number of hosts, and of reasons, that the cause of a change of members names."""
+
+LEAVE_TIME: Final = 30.0
+"""Seconds before its deadline, or half of the time to it if that is less, at which a drained worker leaves without a
+replacement: it has a step to end, and a process."""
+
+BOOTS_KEPT: Final = 8
+"""The number of boots from which the length of the next one is estimated."""
 
 MAX_TROUBLES: Final = 8
 """The maximum number of reasons in a cause: thousands of hosts may be out of reach. Each host's status has its reason.
@@ -74,6 +82,7 @@ class Placement:
         quarantine: decides which slots and hosts are not used for a while.
         discovery: why no hosts are known.
         in_order_until: until when workers are started in the order of discovery; None before the first agent starts.
+        boots: how long the last workers have taken to boot, in seconds.
     """
 
     def __init__(self, settings: Settings, roster: Roster, sizes: NewSizes, draw: Callable[[], float]) -> None:
@@ -87,6 +96,7 @@ class Placement:
         self._trouble: dict[str, Cause] = {}
         self._drains: dict[tuple[str, int | None], Cause] = {}  # by host and slot; None: all of the host
         self.in_order_until: float | None = None
+        self.boots = deque[float](maxlen=BOOTS_KEPT)
         self._seen: tuple[int, int, frozenset[str]] | None = None
         self._nothing_due_until = -math.inf
 
@@ -152,22 +162,23 @@ class Placement:
             self._nothing_due_until = min((at for at in resting if at > now), default=math.inf)
         return chosen
 
-    def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
+    def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested, now: float) -> None:
         """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""
         match wish:
             case events.ResizeRequested(size, requester):
                 self.sizes.resize(size, requester)
-            case events.DrainRequested(host, slot, reason, requester):
+            case events.DrainRequested(host, slot, reason, requester, within, notice):
                 if record := self._roster.hosts.get(host):
-                    self._roster.drain(record, slot, True)
+                    self._roster.drain(record, slot, leave_at(now, within))
                     target = DrainTarget(slot, reason)
                     drained = Cause(CauseKind.DRAINED, host=host, detail=target, requester=requester)
                     self._drains.setdefault((host, slot), drained)
                     if slot is None:
+                        record.to_be_lost = record.to_be_lost or notice
                         self._trouble[host] = drained
             case events.UndrainRequested(host, slot):
                 if record := self._roster.hosts.get(host):
-                    self._roster.drain(record, slot, False)
+                    self._roster.undrain(record, slot)
                     self._trouble.pop(host, None)
                     self._forget_drains(host, slot)
 
@@ -219,9 +230,20 @@ class Placement:
         before = roster.first_unconnected(self._trouble)
         return roster.in_order(name for name in roster.with_room if roster.place_of(name) < before)
 
+    def note_boot(self, worker: Worker, now: float) -> None:
+        """A worker is ready for the first time."""
+        self.boots.append(now - worker.started)
+
     def booting(self) -> bool:
         """Whether a worker with a slot is starting."""
-        return any(w in self._roster.placed for w in self._roster.booting)
+        return any(w in self._roster.placed or w in self._roster.leaving for w in self._roster.booting)
+
+    def may_come(self, now: float) -> bool:
+        """Whether there may soon be more workers that are ready: some boot, or slots or hosts for them are there."""
+        roster = self._roster
+        if self._awaited() or any(w in roster.placed for w in roster.booting):
+            return True
+        return not roster.with_room <= self.quarantine.excluded_hosts(now)
 
     def replacement_expected(self, now: float) -> bool:
         """Whether one is starting, and has not been for longer than a member may take to come back."""
@@ -356,6 +378,7 @@ class Placement:
         if until is not None and until > now and self._roster.first_unconnected(self._trouble) < math.inf:
             yield until
         yield self._roster.next_stop(now)
+        yield self._roster.next_leave(now)
         yield self._roster.next_wait_over(self._settings.join_window, now)
         if not self._settings.mode.members_survive:
             yield self._roster.next_boot_over(self._settings.rejoin_timeout, now)
@@ -363,6 +386,11 @@ class Placement:
     def _awaited(self) -> set[str]:
         """Hosts whose first agent has been started and has not connected yet."""
         return self._roster.unconnected - self._trouble.keys()
+
+
+def leave_at(now: float, within: float) -> float | None:
+    """Until when workers that must have left `within` seconds may wait for their replacements; None: not at all."""
+    return now + max(within / 2, within - LEAVE_TIME) if within > 0 else None
 
 
 def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], now: float) -> set[str]:

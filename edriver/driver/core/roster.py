@@ -43,6 +43,7 @@ class Roster:
         hosts: the hosts by name, the oldest first.
         workers: the workers by id, which is the order of age.
         placed: the live workers that have a slot now: on each host the oldest, as many as it has slots to use.
+        leaving: the live workers whose slot is drained, and that train on until others can take over.
         unplaced: the other live workers.
         booting: the workers that are BOOTING.
         waiting: the workers that are WAITING, in the order in which they began to wait.
@@ -71,6 +72,7 @@ class Roster:
         self.hosts: dict[str, HostRecord] = {}
         self.workers: dict[int, Worker] = {}
         self.placed: set[int] = set()
+        self.leaving: set[int] = set()
         self.unplaced: set[int] = set()
         self.booting: set[int] = set()
         self.waiting: dict[int, None] = {}
@@ -99,6 +101,7 @@ class Roster:
         self._waits: list[tuple[float, int]] = []  # since when a worker has been waiting,
         self._boots: list[tuple[float, int]] = []  # when one that boots was started,
         self._stops: list[tuple[float, int]] = []  # when one is to be terminated,
+        self._leaves: list[tuple[float, int]] = []  # when one that is leaving does so without a replacement,
         self._awaited: list[tuple[int, str]] = []  # and the unconnected hosts, by their places
         self._overdue: set[int] = set()  # the workers that are taken from _stops because their time has come
 
@@ -119,6 +122,8 @@ class Roster:
         heapify(self._waits)
         self._stops = [(worker.stop_at, w) for w, worker in workers.items() if worker.stop_at is not None]
         heapify(self._stops)
+        self._leaves = [(worker.leave_at, w) for w, worker in workers.items() if worker.leave_at is not None]
+        heapify(self._leaves)
 
     # ---- hosts -----------------------------------------------------------------------------------------------
 
@@ -156,13 +161,52 @@ class Roster:
         record.agent_id, record.connected = None, False
         self.host_changed(record)
 
-    def drain(self, record: HostRecord, slot: int | None, drained: bool) -> None:
-        """Leave a host's slot, or use it again; None: all of them."""
-        if drained:
-            record.drain(slot)
-        else:
-            record.undrain(slot)
+    def drain(self, record: HostRecord, slot: int | None, leave_at: float | None) -> None:
+        """Leave a host's slot; None: all of them. Workers that have been members may stay until `leave_at`, or until
+        they must leave by an earlier request; None: they leave at once.
+        """
+        for worker in self.on(record.name):
+            if slot is None or worker.slot == slot:
+                until = leave_at if worker.rank is not None else None
+                if record.is_drained(worker.slot):
+                    until = None if until is None or worker.leave_at is None else min(until, worker.leave_at)
+                self._leave_at(worker, until)
+        record.drain(slot)
         self.host_changed(record)
+
+    def undrain(self, record: HostRecord, slot: int | None) -> None:
+        """Use a host's slot again; None: all of them."""
+        record.undrain(slot)
+        for worker in self.on(record.name):
+            if not record.is_drained(worker.slot):
+                worker.leave_at = None
+        self.host_changed(record)
+
+    def _leave_at(self, worker: Worker, at: float | None) -> None:
+        worker.leave_at = at
+        if at is not None:
+            heappush(self._leaves, (at, worker.worker_id))
+
+    def wait_no_longer(self, worker: Worker) -> None:
+        """A worker of a drained slot leaves as soon as it can, with or without a replacement."""
+        worker.leave_at = None
+        self._place_workers(self.hosts[worker.host])
+
+    def end_waits(self, now: float) -> None:
+        """Workers of drained slots whose time has come wait for their replacements no longer."""
+        leaves = self._leaves
+        while leaves and (leaves[0][0] <= now or not self._leaves_then(*leaves[0])):
+            at, worker_id = heappop(leaves)
+            if self._leaves_then(at, worker_id):
+                self.wait_no_longer(self.workers[worker_id])
+
+    def next_leave(self, now: float) -> float:
+        """When the next worker of a drained slot leaves without a replacement; infinite: there is none."""
+        self.end_waits(now)
+        return self._leaves[0][0] if self._leaves else math.inf
+
+    def _leaves_then(self, at: float, worker_id: int) -> bool:
+        return worker_id in self.workers and self.workers[worker_id].leave_at == at
 
     def slot_completed(self, worker: Worker) -> None:
         """A worker has gone through the whole script: none is started in its place."""
@@ -262,6 +306,7 @@ class Roster:
         self.waiting.pop(worker_id, None)
         self._count_offer(worker_id, None)
         self.placed.discard(worker_id)
+        self.leaving.discard(worker_id)
         self.unplaced.discard(worker_id)
         self._place_workers(self.hosts[worker.host])
 
@@ -378,7 +423,8 @@ class Roster:
     def _count_offer(self, worker_id: int, worker: Worker | None) -> None:
         kind = None
         if worker is not None and worker.state is WorkerState.WAITING and (offer := worker.offer) is not None:
-            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, worker_id in self.placed)
+            placed, leaving = worker_id in self.placed, worker_id in self.leaving
+            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, placed, leaving)
         before = self._offered.pop(worker_id, None)
         if kind is not None:
             self._offered[worker_id] = kind
@@ -404,10 +450,12 @@ class Roster:
             placed = worker.live and room > 0 and not drained
             room -= placed
             number = worker.worker_id
-            if placed != (number in self.placed):
+            leaving = worker.live and drained and record.present and worker.leave_at is not None
+            if placed != (number in self.placed) or leaving != (number in self.leaving):
                 _keep(self.placed, number, placed)
+                _keep(self.leaving, number, leaving)
                 self._count_offer(number, worker)
-            _keep(self.unplaced, number, worker.live and not placed)
+            _keep(self.unplaced, number, worker.live and not placed and not leaving)
         _keep(self.with_room, record.name, record.connected and opened > taken and record.wanted)
 
     # ---- questions -------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from edriver.driver.core.obstacles import Obstacles
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round, RunCall
-from edriver.driver.core.selection import Selection, plan_round, prospect, select, wanted_members
+from edriver.driver.core.selection import Selection, plan_round, prospect, select, still_needed, wanted_members
 from edriver.model import events
 from edriver.model.actions import (
     Abort,
@@ -378,18 +378,25 @@ class RoundControl:
         if current.members == current.done.keys():
             return self._finish(current, now)
         roster, sizes = self.roster, self.placement.sizes
-        unplaced = [roster.workers[worker_id] for worker_id in sorted(roster.unplaced & roster.waiting.keys())]
-        actions: list[Action] = [self.dismiss(worker, now) for worker in unplaced]
+        without = (roster.unplaced | roster.leaving) & roster.waiting.keys()
+        actions: list[Action] = [self.dismiss(roster.workers[worker_id], now) for worker_id in sorted(without)]
         members, placed = current.members, roster.placed
         interrupt = current.interrupt
         if interrupt is not None and not interrupt.answered(members) and now < interrupt.deadline:
             return actions
         newcomers = []
+        leaving = members & roster.leaving
         # Without boundaries nobody could stop for them: they join when the round has ended for another reason.
-        if not self.call.without_boundary and (interrupt is not None or now >= current.open_at):
+        if not self.call.without_boundary and (interrupt is not None or leaving or now >= current.open_at):
             newcomers = self.placement.ready_newcomers(self.call.ordinal, now, patient=interrupt is None)
         survive = self.settings.mode.members_survive
-        settled = not newcomers and members.isdisjoint(roster.unplaced)
+        settled = members.isdisjoint(roster.unplaced)
+        waits = bool(leaving) and not self.call.without_boundary and self._more_expected(leaving, now)
+        staying = leaving if waits else set[int]()
+        if settled and staying and self._needed_of_leaving(members, newcomers):
+            newcomers = []  # all change places together
+        else:
+            settled = settled and not newcomers and not leaving
         if settled and interrupt is None and len(members) <= sizes.allowed(len(members)):
             return actions  # the members are those that are wanted
         if current.completed:
@@ -398,13 +405,30 @@ class RoundControl:
             wanted = members  # a restart would have scripts that have run to their end make their last steps again
         else:
             ready = sum(worker in placed for worker in (*members, *newcomers))
-            wanted = wanted_members(members, newcomers, placed, sizes.allowed(ready), keeps_state=survive)
+            ready += min(len(staying), self._needed_of_leaving(members, newcomers))
+            wanted = wanted_members(members, newcomers, placed, sizes.allowed(ready), survive, staying)
         if interrupt is None:
             return actions + self._begin_interrupt(current, wanted, now)
         if interrupt.answered(members):
             return actions + self._give_verdict(current, interrupt, wanted, now)
         late = current.unanswered(interrupt, self._answer_timeout)  # for its deadline has come
         return actions + self.abort(late if survive else self._change_of(members, wanted), now)
+
+    def _needed_of_leaving(self, members: set[int], newcomers: list[int]) -> int:
+        """The number of places of members with drained slots that no newcomer can take yet."""
+        roster = self.roster
+        staying = len(members) - len(members & roster.leaving) - len(members & roster.unplaced)
+        ready = staying + sum(worker in roster.placed for worker in newcomers)
+        return still_needed(ready, len(members), self.placement.sizes.max_workers)
+
+    def _more_expected(self, leaving: set[int], now: float) -> bool:
+        """Whether workers with drained slots wait for more that can take their places.
+
+        Where a host's source has given notice of its loss, they wait as long as that allows: hosts may come.
+        """
+        hosts, workers = self.roster.hosts, self.roster.workers
+        noticed = any(hosts[workers[worker_id].host].to_be_lost for worker_id in leaving)
+        return noticed or self.placement.may_come(now)
 
     def _begin_interrupt(self, current: Round, wanted: set[int], now: float) -> list[Action]:
         members = current.members
@@ -531,15 +555,18 @@ class RoundControl:
         actions = self._find_newest_checkpoint()
         roster, call, sizes = self.roster, self.call, self.placement.sizes
         offers = roster.offers(call.ordinal)
-        allowed = sizes.allowed(sum(count for kind, count in offers.items() if kind.placed))
-        chosen = prospect(offers, allowed)
+        ready = sum(count for kind, count in offers.items() if kind.placed)
+        leaving = sum(count for kind, count in offers.items() if kind.leaving)
+        before = self._size_to_keep(now) if leaving else 0
+        allowed = sizes.allowed(ready + min(leaving, still_needed(ready, before, sizes.max_workers)))
+        chosen = prospect(offers, allowed, before)
         ended = self.current if chosen.size or not call.checkpoints else None
         if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
             return actions + self.give_up(trouble)
-        obstacle = self._obstacles.find(chosen, self.current, call, now, lambda: self._newest_of(allowed))
+        obstacle = self._obstacles.find(chosen, self.current, call, now, lambda: self._newest_of(allowed, before))
         selected = None
         if obstacle is None:
-            selected = self._select(allowed)
+            selected = self._select(allowed, before)
             trouble = self._breakage.repeated_failure(self.current, chosen.version, roster, now)
             if not trouble and not call.may_differ(chosen.version):
                 trouble = disagreement(roster.waiting_in(call.ordinal), chosen.version)
@@ -555,23 +582,30 @@ class RoundControl:
                 return actions + self.time_out(obstacle.cause)
         if self.suspects or chosen.waiting == chosen.size:
             return actions  # the places are known when these have shown themselves, or have ended
-        selected = selected or self._select(allowed)
+        selected = selected or self._select(allowed, before)
         places = {c.worker_id for c in selected.all}
         # Those without a place leave once the others are safe: now that all members have stopped.
         without = [worker for worker in roster.waiting_in(call.ordinal) if worker.worker_id not in places]
         return actions + [self.dismiss(worker, now) for worker in without]
 
-    def _select(self, allowed: int) -> Selection:
+    def _select(self, allowed: int, before: int) -> Selection:
         roster = self.roster
         waiting = roster.waiting_in(self.call.ordinal)
         by_place = self.current is None or not self.settings.mode.members_survive
-        return select(roster.candidates(waiting, by_place), roster.placed, allowed)
+        candidates = roster.candidates(waiting, by_place)
+        return select(candidates, roster.placed, allowed, roster.leaving, before)
 
-    def _newest_of(self, allowed: int) -> float:
+    def _size_to_keep(self, now: float) -> int:
+        """The size that workers with drained slots are to fill the next round up to; 0: they leave."""
+        if self.current is None or not self._more_expected(self.roster.leaving, now):
+            return 0
+        return len(self.current.plan.seats)
+
+    def _newest_of(self, allowed: int, before: int) -> float:
         """Since when the latest of those that would be members has been waiting."""
         roster, ordinal = self.roster, self.call.ordinal
-        if sum(count for kind, count in roster.offers(ordinal).items() if kind.placed) > allowed:
-            return max(roster.workers[c.worker_id].waiting_since for c in self._select(allowed).members)
+        if before or sum(count for kind, count in roster.offers(ordinal).items() if kind.placed) > allowed:
+            return max(roster.workers[c.worker_id].waiting_since for c in self._select(allowed, before).members)
         latest_first = (roster.workers[w] for w in reversed(roster.waiting) if w in roster.placed)
         return next(worker.waiting_since for worker in latest_first if worker.waits_in(ordinal))
 
@@ -599,6 +633,8 @@ class RoundControl:
     def _assign(self, chosen: Selection, now: float) -> RoundPlan:
         settings, sizes, before = self.settings, self.placement.sizes, self.current
         self._formed += 1
+        if chosen.state_keeper:  # it leaves once the others have the state
+            self.roster.wait_no_longer(self.roster.workers[chosen.state_keeper.worker_id])
         plan = plan_round(
             RoundId(self.incarnation, self._formed),
             self.call.ordinal,

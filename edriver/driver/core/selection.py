@@ -65,7 +65,13 @@ class Selection:
         return newest_checkpoint(self.all)
 
 
-def select(candidates: Sequence[Candidate], placed: Collection[int], max_np: int) -> Selection:
+def select(
+    candidates: Sequence[Candidate],
+    placed: Collection[int],
+    max_np: int,
+    leaving: Collection[int] = (),
+    before: int = 0,
+) -> Selection:
     """Choose a round's members among the workers that wait.
 
     If there are more than max_np, the youngest are left out; holders of the highest version come before other
@@ -75,10 +81,14 @@ def select(candidates: Sequence[Candidate], placed: Collection[int], max_np: int
         candidates: the waiting workers.
         placed: worker_ids that have a slot now.
         max_np: maximum number of members.
+        leaving: worker_ids that stay while their replacements get ready: they fill the round up to its size before.
+        before: that size.
     """
     best = highest_version(candidates)
     ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, -c.checkpoint, c.age))
-    members = tuple([c for c in ordered if c.worker_id in placed][:max_np])
+    staying = [c for c in ordered if c.worker_id in placed][:max_np]
+    room = still_needed(len(staying), before, max_np)
+    members = (*staying, *[c for c in ordered if c.worker_id in leaving][:room])
     if best == NO_VERSION or highest_version(members) == best:
         return Selection(best, members, state_keeper=None)
     return Selection(best, members, state_keeper=ordered[0])
@@ -110,15 +120,24 @@ class Prospect:
         return self.members + self.keeper
 
 
-def prospect(offers: Mapping[OfferKind, int], max_np: int) -> Prospect:
-    """What `select` would choose among workers that make these offers; `max_np` as there."""
+def still_needed(ready: int, before: int, max_np: int) -> int:
+    """The number of workers with drained slots that a round keeps, so that it is no smaller than before.
+
+    Args:
+        ready: the number of its members with a slot.
+        before: its size before.
+        max_np: maximum number of members.
+    """
+    return max(0, min(before, max_np) - ready)
+
+
+def prospect(offers: Mapping[OfferKind, int], max_np: int, before: int = 0) -> Prospect:
+    """What `select` would choose among workers that make these offers; the arguments as there."""
     best = max((kind.version for kind in offers), default=NO_VERSION)
     ordered = sorted(offers, key=lambda kind: (kind.version != best, kind.version == NO_VERSION, -kind.checkpoint))
-    room, chosen = max_np, list[tuple[OfferKind, int]]()
-    for kind in ordered:
-        if kind.placed and room > 0:
-            chosen.append((kind, min(offers[kind], room)))
-            room -= chosen[-1][1]
+    chosen = _fill([kind for kind in ordered if kind.placed], offers, max_np)
+    room = still_needed(sum(count for _, count in chosen), before, max_np)
+    chosen += _fill([kind for kind in ordered if kind.leaving], offers, room)
     keeper = best != NO_VERSION and all(kind.version != best for kind, _ in chosen)
     kinds = [kind for kind, _ in chosen] + ordered[:1] * keeper
     holds = best == NO_VERSION or any(kind.checkpoint for kind in kinds if kind.version == best)
@@ -132,17 +151,36 @@ def prospect(offers: Mapping[OfferKind, int], max_np: int) -> Prospect:
     )
 
 
+def _fill(kinds: Iterable[OfferKind], offers: Mapping[OfferKind, int], room: int) -> list[tuple[OfferKind, int]]:
+    """The first workers of these kinds, as many as there is room for."""
+    chosen = list[tuple[OfferKind, int]]()
+    for kind in kinds:
+        if room > 0:
+            chosen.append((kind, min(offers[kind], room)))
+            room -= chosen[-1][1]
+    return chosen
+
+
 def wanted_members(
-    members: Iterable[int], newcomers: Iterable[int], placed: Collection[int], max_np: int, keeps_state: bool = True
+    members: Collection[int],
+    newcomers: Iterable[int],
+    placed: Collection[int],
+    max_np: int,
+    keeps_state: bool = True,
+    leaving: Collection[int] = (),
 ) -> set[int]:
     """The members that a running round should have: those that still have a slot, then newcomers that are ready.
 
-    If no member has a slot any more, the oldest stays where members hold the state, so that it is held.
+    Members that are `leaving` stay as long as there would be fewer members than now without them. If no member has a
+    place any more, the oldest stays where members hold the state, so that it is held.
     """
     staying = sorted(w for w in members if w in placed)[:max_np]
     joining = sorted(w for w in newcomers if w in placed)[: max_np - len(staying)]
-    state_keeper = [] if staying or not keeps_state else [min(members)]
-    return {*staying, *joining, *state_keeper}
+    still = sorted(w for w in members if w in leaving)[
+        : still_needed(len(staying) + len(joining), len(members), max_np)
+    ]
+    state_keeper = [] if staying or still or not keeps_state else [min(members)]
+    return {*staying, *joining, *still, *state_keeper}
 
 
 # ---- with which rank ------------------------------------------------------------------------------------------

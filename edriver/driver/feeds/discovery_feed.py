@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -13,8 +14,10 @@ from edriver.discovery.slot_counts import SlotCounts
 from edriver.discovery.sources import HostSource
 from edriver.discovery.steadiness import Steadiness
 from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.loss_notices import LossNotices
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.model import events
+from edriver.model.hosts import HostSet
 from edriver.model.limits import MAX_ERROR_LENGTH
 from edriver.text.wire_text import wire_text
 
@@ -42,6 +45,7 @@ class DiscoveryFeed:
         on_failing: called after each further poll without an answer with the reason, while the hosts of the last
             answer are used; with "" once there is an answer again. The same where hosts of the answer are left out.
         counts: counts the slots of hosts that have one for each device; None: none of the source's do.
+        steady_clock: seconds of a clock that is never set, by which notices of losses are judged.
 
     Attributes:
         polls: how the source has answered so far.
@@ -56,6 +60,7 @@ class DiscoveryFeed:
         on_unsteady: Callable[[str, int], None] = lambda _host, _changes: None,
         on_failing: Callable[[str], None] = lambda _why: None,
         counts: SlotCounts | None = None,
+        steady_clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._counts = counts
         self._left_out = ""
@@ -67,8 +72,11 @@ class DiscoveryFeed:
         self._source = source
         self._inbox = inbox
         self._clock = clock
+        self._steady_clock = steady_clock
         self._sleep = sleep
         self._filter = PollFilter()
+        self._notices = LossNotices()
+        self._answer: HostSet | None = None
         self._note = ""
         self._unanswered = ""
         self.polls = Polls()
@@ -95,8 +103,9 @@ class DiscoveryFeed:
         return verdict, error
 
     async def _ask(self) -> tuple[PollResult, Exception | None]:
+        self._answer = None
         try:
-            answer = await self._source.find()
+            self._answer = answer = await self._source.find()
             self._steadiness.accept(answer)
             if self._counts is not None:
                 answer = await self._counts.counted(answer)
@@ -135,4 +144,7 @@ class DiscoveryFeed:
                 self._inbox.put(events.DiscoveryFailed(verdict.error))
         elif verdict.changed or self._unanswered:
             self._inbox.put(events.HostsObserved(verdict.hosts))
+        if self._answer:
+            for event in self._notices.accept(self._answer, verdict.hosts, self._steady_clock()):
+                self._inbox.put(event)
         self._unanswered = "" if verdict.hosts else verdict.error

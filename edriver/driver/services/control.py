@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from google.protobuf.message import Message
 
+from edriver.driver.core.drain_preview import DrainOutcome, preview_drain
 from edriver.driver.core.membership import Membership
 from edriver.model import events
 from edriver.model.limits import OutOfBoundsError
 from edriver.text.phrases import count_text
 from edriver.v1 import control_pb2, control_pb2_grpc
 from edriver.wire import message_limits
+from edriver.wire.conversion import duration, span_seconds
 
 if TYPE_CHECKING:
     from edriver.model.records import HostRecord
     from edriver.v1.control_pb2_grpc import _ServicerContext
+
+
+_OUTCOMES: Final = {
+    DrainOutcome.UNUSED: control_pb2.DRAIN_OUTCOME_UNUSED,
+    DrainOutcome.MOVES: control_pb2.DRAIN_OUTCOME_MOVES,
+    DrainOutcome.SHRINKS: control_pb2.DRAIN_OUTCOME_SHRINKS,
+    DrainOutcome.PAUSES: control_pb2.DRAIN_OUTCOME_PAUSES,
+}
 
 
 class ControlServer(control_pb2_grpc.ControlServiceServicer):
@@ -39,6 +49,33 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
     async def Drain(  # noqa: N802
         self, request: control_pb2.DrainRequest, context: _ServicerContext
     ) -> control_pb2.DrainResponse:
+        record, slot, left = await self._drainable(request, context)
+        within = self._within(request)
+        self._put(events.DrainRequested(record.name, slot, request.reason, request.requester, within))
+        return control_pb2.DrainResponse(slots_left=left)
+
+    async def PreviewDrain(  # noqa: N802
+        self, request: control_pb2.PreviewDrainRequest, context: _ServicerContext
+    ) -> control_pb2.PreviewDrainResponse:
+        record, slot, left = await self._drainable(request, context)
+        within = self._within(request)
+        found = preview_drain(self._membership, record, slot, within)
+        return control_pb2.PreviewDrainResponse(
+            outcome=_OUTCOMES[found.outcome],
+            slots_left=left,
+            leaving=found.leaving,
+            replaced=found.replaced,
+            left=found.left,
+            boot=None if found.boot is None else duration(found.boot),
+            pause=None if found.pause is None else duration(found.pause),
+            within=duration(within),
+            restarts=not self._membership.settings.mode.members_survive,
+        )
+
+    async def _drainable(
+        self, request: control_pb2.DrainRequest | control_pb2.PreviewDrainRequest, context: _ServicerContext
+    ) -> tuple[HostRecord, int | None, int]:
+        """The place that a request names, and the number of slots that are left without it."""
         await _check(request, context)
         record, slot = await self._place(request, context)
         left = self._left_without(record, slot)
@@ -49,8 +86,13 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
                 f"this leaves {count_text(left, 'slot')}; the run needs {least} (--min-np, by default -np): "
                 "add a host first",
             )
-        self._put(events.DrainRequested(record.name, slot, request.reason, request.requester))
-        return control_pb2.DrainResponse(slots_left=left)
+        return record, slot, left
+
+    def _within(self, request: control_pb2.DrainRequest | control_pb2.PreviewDrainRequest) -> float:
+        """The seconds in which the workers must have left."""
+        if request.HasField("within"):
+            return max(0.0, span_seconds(request.within))
+        return self._membership.settings.elastic_timeout
 
     async def Undrain(  # noqa: N802
         self, request: control_pb2.UndrainRequest, context: _ServicerContext
@@ -82,7 +124,9 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         return control_pb2.StopResponse()
 
     async def _place(
-        self, request: control_pb2.DrainRequest | control_pb2.UndrainRequest, context: _ServicerContext
+        self,
+        request: control_pb2.DrainRequest | control_pb2.PreviewDrainRequest | control_pb2.UndrainRequest,
+        context: _ServicerContext,
     ) -> tuple[HostRecord, int | None]:
         hosts = self._membership.roster.hosts
         record = hosts.get(request.host)

@@ -54,10 +54,11 @@ def become_worker(imports: Path) -> None:
 def preload(path: Path) -> None:
     """Import what the file names, in the environment of the worker that wrote it.
 
-    Without the file nothing is imported. What cannot be imported is left to the script.
+    The first worker of a slot has no such file yet: it imports what another slot of its host imported last, while the
+    round before still trains. If there is none, nothing is imported. What cannot be imported is left to the script.
     """
     try:
-        record = json.loads(path.read_text())
+        record = json.loads((path if path.exists() else _latest_beside(path)).read_text())
         modules, place = [str(name) for name in record["modules"]], dict(record["environment"])
     except (OSError, ValueError, KeyError, TypeError):
         return
@@ -73,6 +74,18 @@ def preload(path: Path) -> None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _latest_beside(path: Path) -> Path:
+    """The file that another slot's worker has written last.
+
+    Raises:
+        OSError: there is none.
+    """
+    found = [(other.stat().st_mtime_ns, other) for other in path.parent.glob(f"{path.stem}.*")]
+    if not found:
+        raise FileNotFoundError(path)
+    return max(found)[1]
 
 
 class ImportRecord:

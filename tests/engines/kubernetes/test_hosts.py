@@ -53,6 +53,11 @@ class Scene:
         while [host.name for host in await self._hosts.find()] != [*wanted]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
+    async def gives_notice(self, wanted: dict[str, float | None]) -> None:
+        """Wait until these are the hosts, with the seconds that are left to them; it is second 1000."""
+        while {host.name: host.leaving for host in await self._hosts.find()} != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for something: the API server announces nothing here."""
         await until_async(holds)
@@ -74,7 +79,7 @@ def play(target: str, scene: Callable[[Scene], Awaitable[None]]) -> None:
             async def connect() -> client.ApiClient:
                 return reached
 
-            hosts = KubernetesHosts(Target.of(target), DialledIn(), "default", connect)
+            hosts = KubernetesHosts(Target.of(target), DialledIn(), "default", connect, lambda: 1000.0)
             try:
                 async with asyncio.timeout(BOUND):
                     await scene(Scene(api, hosts))
@@ -86,13 +91,15 @@ def play(target: str, scene: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_a_host_whose_pod_is_about_to_end_is_left() -> None:
+def test_notice_is_given_of_a_host_whose_pod_is_about_to_end() -> None:
     async def scene(on: Scene) -> None:
         await on.followed()
-        await on.api.put("pods", pod(1, deletionTimestamp="2026-01-01T00:00:00Z"))
-        await on.become("a-agents-0")
+        await on.api.put("pods", pod(1, deletionTimestamp="1970-01-01T00:18:20Z"))
+        await on.gives_notice({"a-agents-0": None, "a-agents-1": 100.0})
         await on.api.put("pods", pod(1))
-        await on.become("a-agents-0", "a-agents-1")
+        await on.gives_notice({"a-agents-0": None, "a-agents-1": None})
+        await on.api.put("pods", pod(1, "Failed"))
+        await on.become("a-agents-0")
 
     play("job/a-agents", scene)
 

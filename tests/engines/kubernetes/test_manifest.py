@@ -197,12 +197,16 @@ def test_the_driver_may_do_what_it_does_and_nothing_else(capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("kind", Kind)
 def test_pods_end_in_good_order_and_are_probed(capsys: pytest.CaptureFixture[str], kind: Kind) -> None:
-    for pod in pod_templates(printed(capsys, "-np", "4", "--kind", kind, "python", "t.py")).values():
-        from edriver.agent.agent import DRAIN_TIMEOUT, FLUSH_LIMIT
+    for role, pod in pod_templates(printed(capsys, "-np", "4", "--kind", kind, "python", "t.py")).items():
+        from edriver.agent.agent import FLUSH_LIMIT
+        from edriver.agent.settings import AgentSettings
         from edriver.agent.worker import TERMINATION_GRACE
 
-        assert pod["spec"]["terminationGracePeriodSeconds"] > DRAIN_TIMEOUT + TERMINATION_GRACE + FLUSH_LIMIT
         (container,) = pod["spec"]["containers"]
+        if role != "driver":
+            told = float(container["command"][container["command"].index("--grace") + 1])
+            drain = AgentSettings("run", "a", 0, "", Path("/"), grace=told).leave_timeout
+            assert pod["spec"]["terminationGracePeriodSeconds"] > drain + TERMINATION_GRACE + FLUSH_LIMIT
         (port,) = [port["containerPort"] for port in container["ports"] if port["name"] == "health"]
         asked = {name: container[f"{name}Probe"]["grpc"] for name in ("startup", "liveness", "readiness")}
         assert {name: probe["service"] for name, probe in asked.items()} == {

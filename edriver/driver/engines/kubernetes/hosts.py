@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +34,7 @@ class KubernetesHosts:
         dialled_in: the hosts that have dialled in.
         namespace: where the pods are.
         connect: makes a client of the API server.
+        clock: seconds since the epoch.
 
     Attributes:
         target: see there.
@@ -43,16 +46,19 @@ class KubernetesHosts:
         dialled_in: HostSource,
         namespace: str,
         connect: Callable[[], Awaitable[client.ApiClient]] = api.connect,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.target = target
         self._dialled_in = dialled_in
         self._namespace = namespace
         self._connect = connect
+        self._clock = clock
         self._following: asyncio.Task[None] | None = None
         self._pods: ObjectWatch | None = None
         self._nodes: ObjectWatch | None = None
         self._on_end: Callable[[str, str], None] = lambda _host, _reason: None
         self._leaving: dict[str, str] = {}
+        self._lost_at: dict[str, float] = {}
         self._troubles: dict[str, str] = {}
 
     @classmethod
@@ -75,7 +81,7 @@ class KubernetesHosts:
         self._on_end = on_end
 
     async def find(self) -> HostSet:
-        """The hosts that have dialled in and are not about to end.
+        """The hosts that have dialled in and whose pods have not ended; with notice of those that are about to end.
 
         Raises:
             UnusableSourceError: no API server is known here.
@@ -83,8 +89,10 @@ class KubernetesHosts:
         if self._following is None:
             found = await self._connect()
             self._following = asyncio.create_task(self._follow(found))
-        leaving = self._leaving
-        return HostSet(tuple(host for host in await self._dialled_in.find() if host.name not in leaving))
+        hosts, lost_at, now = await self._dialled_in.find(), self._lost_at, self._clock()
+        leaving = {name: max(0.0, lost_at[name] - now) if name in lost_at else None for name in hosts.names}
+        staying = (host for host in hosts if host.name not in self._leaving or host.name in lost_at)
+        return HostSet(tuple(replace(host, leaving=leaving[host.name]) for host in staying))
 
     async def _follow(self, found: client.ApiClient) -> None:
         core = client.CoreV1Api(found)
@@ -114,6 +122,9 @@ class KubernetesHosts:
                 self._on_end(name, end)
             self._say_trouble(name, pod_state.trouble(pod))
         self._leaving = leaving
+        now = self._clock()
+        pods = {name: self._pods.objects[name] for name in leaving}
+        self._lost_at = {name: pod_state.lost_at(pod, now) for name, pod in pods.items() if not pod_state.ended(pod)}
 
     def _removed(self, pod: dict[str, Any]) -> None:
         name = pod_state.name_of(pod)

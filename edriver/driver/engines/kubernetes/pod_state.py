@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
+
+DEFAULT_GRACE: Final = 30.0
+"""terminationGracePeriodSeconds of a pod that does not name it."""
 
 Pod = dict[str, Any]
 """A pod, as the API server writes it."""
@@ -30,6 +34,18 @@ def leaving(pod: Pod, cordoned: Collection[str] = ()) -> str:
         return "its pod has ended"
     node = pod.get("spec", {}).get("nodeName", "")
     return f"its node {node} is cordoned" if node in cordoned else ""
+
+
+def lost_at(pod: Pod, now: float) -> float:
+    """When a pod that is leaving will be killed, in seconds since the epoch, as far as it says.
+
+    Args:
+        pod: the pod.
+        now: the time; one whose deletion has not been requested yet has its grace from then on, at least.
+    """
+    if deletion := pod["metadata"].get("deletionTimestamp"):  # which includes the grace
+        return datetime.fromisoformat(deletion).timestamp()
+    return now + float(pod.get("spec", {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE))
 
 
 def ended(pod: Pod) -> str:

@@ -7,8 +7,11 @@ from typing import Final
 from edriver.driver.engines.kubernetes.plan import DRIVER_PORT, HEALTH_PORT, METRICS_PORT, Manifest, RunSpec
 
 TERMINATION_GRACE: Final = 60
-"""Seconds between SIGTERM and SIGKILL: an agent asks the driver to drain its host (20 s), then ends its workers (5 s);
-the driver ends its agents (11 s)."""
+"""Seconds between SIGTERM and SIGKILL: an agent asks the driver to drain its host (40 s), then ends its workers (5 s)
+and sends what they have printed last (8 s); the driver ends its agents (11 s)."""
+
+AGENT_GRACE: Final = 50
+"""What an agent is told of it (--grace): it keeps 10 s of that for its workers' end."""
 
 CREDENTIALS_FOLDER: Final = "/etc/edriver"
 DRIVER_FILE, AGENT_FILE = "driver.json", "agent.json"
@@ -51,6 +54,7 @@ def agent_pod(plan: RunSpec, restart_policy: str = "Never") -> Manifest:
         *("edriver", "agent", "--driver", f"{plan.driver}:{DRIVER_PORT}"),
         *("--credentials", f"{CREDENTIALS_FOLDER}/{AGENT_FILE}", "--host", "$(POD_NAME)"),
         *("--slots", str(plan.slots), "--health-port", str(HEALTH_PORT), "--exit-code-if-drained", str(DRAINED)),
+        *("--grace", str(AGENT_GRACE)),
     ]
     name = "node" if plan.agents_job == "node" else "agent"
     container = {

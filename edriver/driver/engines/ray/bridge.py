@@ -178,6 +178,7 @@ def _described(table: Sequence[dict[str, Any]], doubted: Collection[str]) -> lis
             "name": node["NodeName"] or node["NodeManagerAddress"],
             "alive": node["Alive"] and (node["NodeID"] not in doubted or _listens(node)),
             "draining": node["NodeID"] in draining,
+            "deadline": draining.get(node["NodeID"], 0) / 1000,  # Ray has milliseconds, and 0 for none
             "total": node["Resources"],
             "available": available.get(node["NodeID"], {}),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterable, Sequence
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
@@ -77,7 +78,7 @@ class RayCluster:
 
     def _hosts(self) -> HostSet:
         held = {host: slots for host, slots, _ in self._agents.values()}
-        found = hosts_of(self._nodes, self.resources, held)
+        found = hosts_of(self._nodes, self.resources, held, time.time())
         if not found:
             share = ", ".join(f"{name}={amount:g}" for name, amount in self.resources.items())
             living = sum(node.alive for node in self._nodes)

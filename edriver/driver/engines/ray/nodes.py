@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from edriver.model.hosts import Host, HostSet
@@ -32,6 +32,7 @@ class Node:
         draining: whether Ray has been asked to drain it.
         total: all its resources, by name,
         available: and those that nothing holds.
+        deadline: of a node that Ray drains, when it will be gone, in seconds since the epoch; 0: Ray does not say.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Node:
     draining: bool
     total: Mapping[str, float]
     available: Mapping[str, float]
+    deadline: float = 0.0
 
     @property
     def host(self) -> str:
@@ -95,17 +97,24 @@ def workers_that_fit(there: Mapping[str, float], resources: Mapping[str, float])
     return min(MAX_HOST_SLOTS, *(math.floor((there.get(name, 0) + share) / need) for name, need in resources.items()))
 
 
-def hosts_of(nodes: Iterable[Node], resources: Mapping[str, float], held: Mapping[str, int]) -> HostSet:
-    """The hosts that workers can be placed on.
+def hosts_of(
+    nodes: Iterable[Node], resources: Mapping[str, float], held: Mapping[str, int], now: float = 0.0
+) -> HostSet:
+    """The hosts that workers can be placed on, and those that Ray drains by a deadline while the run holds slots there.
 
     Args:
         nodes: the node table.
         resources: what one worker holds.
         held: the slots that the run's own agents hold, by host.
+        now: seconds since the epoch.
     """
-    usable = [node for node in nodes if node.alive and not node.draining]
-    slots = {node.host: held.get(node.host) or workers_that_fit(node.available, resources) for node in usable}
-    return HostSet(tuple(Host(name, count) for name, count in slots.items() if count))
+    hosts = dict[str, Host]()
+    for node in nodes:
+        if not node.alive or (node.draining and not (node.deadline and held.get(node.host))):
+            continue
+        slots = held.get(node.host) or workers_that_fit(node.available, resources)
+        hosts[node.host] = Host(node.host, slots, max(0.0, node.deadline - now) if node.draining else None)
+    return HostSet(tuple(host for host in hosts.values() if host.slots))
 
 
 def needed_of(hosts: HostSet, wanted: int, kept: Mapping[str, int]) -> HostSet:
@@ -116,13 +125,13 @@ def needed_of(hosts: HostSet, wanted: int, kept: Mapping[str, int]) -> HostSet:
         wanted: the total number of slots that the run can use.
         kept: the hosts that it continues to use, with the slots that it has taken there.
     """
-    taken = {host.name: min(host.slots, kept[host.name]) for host in hosts if host.name in kept}
-    left = wanted - sum(taken.values())
+    taken = {host.name: replace(host, slots=min(host.slots, kept[host.name])) for host in hosts if host.name in kept}
+    left = wanted - sum(host.slots for host in taken.values())
     for host in hosts:
         if host.name not in taken and left > 0:
-            taken[host.name] = min(host.slots, left)
-            left -= taken[host.name]
-    return HostSet(tuple(Host(name, slots) for name, slots in taken.items()))
+            taken[host.name] = replace(host, slots=min(host.slots, left))
+            left -= taken[host.name].slots
+    return HostSet(tuple(taken.values()))
 
 
 def actor_options(resources: Mapping[str, float], workers: int) -> dict[str, object]:
