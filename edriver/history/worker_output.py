@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -24,6 +25,9 @@ from edriver.wire.conversion import timestamp
 
 BLOCK_BYTES: Final = 64 * 1024
 """Bytes that are read at once. Files are not held open: a run may have thousands of workers."""
+
+MIN_SHARE: Final = 10
+"""Lines of a worker that are worth showing."""
 
 _EDRIVER: Final = b"edriver"
 
@@ -67,8 +71,27 @@ def recorded_output(
         found: Iterator[tuple[Header, RecordedLine]] = reversed(list(islice(latest, lines)))
     else:
         found = heapq.merge(*(_wanted(each, rank) for each in chosen), key=_time)
+    yield from _messages(found)
+
+
+def latest_output(folder: Path, limit: int) -> list[status_pb2.WorkerLine]:
+    """The latest output of each worker, equally much, in the order in which the driver received it.
+
+    Args:
+        folder: where the files are.
+        limit: lines of all workers together; of very many workers, those that have written last.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    workers = list(_workers(folder))
+    share = max(MIN_SHARE, limit // max(1, len(workers)))
+    of_each = [list(islice(_wanted(each, None, backward=True), share))[::-1] for each in workers]
+    return list(_messages(list(heapq.merge(*of_each, key=_time))[-limit:]))
+
+
+def _messages(found: Iterable[tuple[Header, RecordedLine]]) -> Iterator[status_pb2.WorkerLine]:
     for seq, (header, line) in enumerate(found, start=1):
-        said = line.stream == _EDRIVER
         yield status_pb2.WorkerLine(
             seq=seq,
             time=timestamp(line.seconds),
@@ -77,7 +100,7 @@ def recorded_output(
             host=header.host,
             slot=header.slot,
             stderr=line.stream != b"stdout",
-            text=b"edriver: " + line.text if said else line.text,
+            text=b"edriver: " + line.text if line.stream == _EDRIVER else line.text,
         )
 
 
@@ -86,9 +109,17 @@ def _workers(folder: Path) -> Iterator[_Recorded]:
     with suppress(FileNotFoundError):
         entries = [(worker_id, entry) for entry in folder.iterdir() if (worker_id := worker_of(entry.name)) is not None]
         for worker_id, current in sorted(entries):
-            headers = [(path, _header(path)) for path in (older(current), current) if path.is_file()]
+            headers = [(path, _header(path)) for path in (older(current), current) if _is_own_file(path)]
             header = next((found for _, found in headers if found), Header(worker_id, 0, 1, "?"))
             yield _Recorded(header, tuple(path for path, _ in headers), cut=header.part > 1)
+
+
+def _is_own_file(path: Path) -> bool:
+    """Whether it is a file; a link may lead anywhere, and a pipe may wait for ever."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _header(path: Path) -> Header | None:

@@ -296,5 +296,7 @@ def test_files_that_the_user_has_spoiled_are_read_as_far_as_that_goes(tmp_path: 
     (tmp_path / "worker.3.log").write_bytes(b"\0\xff\n\n" + written_line(time_bytes(1.0), line("left")))
     (tmp_path / "worker.x.log").write_bytes(b"mine")
     (tmp_path / "worker.4.log").write_bytes(b"")
+    (tmp_path / "worker.5.log").symlink_to("worker.3.log")
+    os.mkfifo(tmp_path / "worker.6.log")
     assert texts(tmp_path) == ["left"]
     assert [each.worker_id for each in recorded_output(tmp_path)] == [3]
