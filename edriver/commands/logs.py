@@ -102,7 +102,7 @@ def ended_run(flags: argparse.Namespace) -> Records | None:
             sys.stderr.write(f"edriver: no run is in progress; this is your latest, {named}\n")
         records = records_of(named)
     except RecordError as error:
-        raise RunError(str(error)) from None
+        raise RunError(f"no run {named} is in progress, and {error}") from None
     except OSError as error:
         raise RunError(f"{error.filename}: {error.strerror}") from None
     if records.output is None:

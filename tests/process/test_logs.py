@@ -124,7 +124,9 @@ def test_a_run_can_keep_no_output_in_its_records(tmp_path: Path) -> None:
     refused = ended(tmp_path, "--run", run.id)
     assert refused.returncode == 1
     assert "do not have the output of its workers: it wrote none, or ran with --no-logs" in refused.stderr
-    assert ended(tmp_path, "--run", "nowhere").stderr.startswith("edriver: there are no records of a run 'nowhere'")
+    assert ended(tmp_path, "--run", "nowhere").stderr.startswith(
+        "edriver: no run nowhere is in progress, and there are no records of a run 'nowhere'"
+    )
 
 
 def ended(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -188,6 +188,17 @@ def test_what_is_put_is_written_and_a_bar_now_and_then() -> None:
     assert recorder.fault == ""
 
 
+def test_only_what_waits_counts() -> None:
+    disk = Disk()
+    recorder = OutputRecorder(disk, lambda: 0.0, delay=0.0, limit=1000)
+    recorder.start()
+    for number in range(30):
+        recorder.put("a", batch(line("bar", stderr=True, unfinished=True), line(f"{number}")))
+        until(lambda number=number: f"{number}" in disk.texts(ONE), every=0.001)  # type: ignore[misc]
+    recorder.close()
+    assert disk.texts(ONE) == ["bar", *map(str, range(30))]
+
+
 def test_a_full_disk_costs_lines_within_bounds_and_the_file_says_how_many(caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk()
     recorder = OutputRecorder(disk, lambda: 0.0, delay=0.0, limit=2000)

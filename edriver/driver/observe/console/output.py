@@ -95,8 +95,9 @@ class OutputStream:
     def footer(self, lines: bytes) -> None:
         """Have these lines, without the last end, below all others from now on; empty: none. For terminals only."""
         with self._changed:
-            self._footer = lines
-            self._changed.notify_all()
+            if lines != self._footer:
+                self._footer = lines
+                self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
         """Wait until all is written, or this many seconds pass without a write; returns whether all is written."""
