@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edriver.driver.observe.records.output_files import OutputFiles, Writer
 from edriver.driver.observe.records.recorder import progress_is_due
+from edriver.system.record_folder import OUTPUT_FOLDER
 from edriver.text.event_lines import event_line, progress_line
-from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
+from edriver.text.output_lines import time_bytes, written_line
+from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import duration, timestamp
 
 BEGAN = 1_790_000_000.0
@@ -64,6 +67,14 @@ class MadeRun:
         with (folder / "events.jsonl").open("w") as file:
             file.writelines(self.lines())
         return folder
+
+    def write_output(self, root: Path, *lines: tuple[int, str]) -> None:
+        """Write what its workers have printed: the rank, which is the slot's number, and the line, each."""
+        files = OutputFiles(root / self.run_id / OUTPUT_FOLDER, free=lambda _: 2**40)
+        for number, (rank, text) in enumerate(lines):
+            writer = Writer(rank + 1, rank % self.slots, f"node-{rank // self.slots:03d}")
+            line = agent_pb2.OutputLine(rank=rank, text=text.encode())
+            files.append(writer, written_line(time_bytes(self.began + number), line))
 
     def loss(self, step: float) -> float:
         """What it reported after so many steps."""

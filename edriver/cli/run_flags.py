@@ -412,14 +412,15 @@ _OUTPUT: Final = (
     Flag(
         "--no-logs",
         action="store_true",
-        help="do not keep the output of the workers for edriver logs and other observers",
+        help="do not keep the output of the workers, neither in the records nor for edriver logs and other observers",
     ),
     Flag("--event-log", metavar="FILE", help="append a line of JSON for each event"),
     Flag(
         "--records",
         metavar="DIR",
-        help="write the run's records (its command, all events, a trace for Perfetto) to DIR/RUN_ID (default: "
-        f"$XDG_STATE_HOME/edriver or ~/.local/state/edriver, where the latest {MAX_KEPT_RUNS} runs are kept)",
+        help="write the run's records (its command, all events, its workers' output, a trace for Perfetto) to "
+        f"DIR/RUN_ID (default: $XDG_STATE_HOME/edriver or ~/.local/state/edriver, where the latest {MAX_KEPT_RUNS} "
+        "runs are kept)",
     ),
     Flag("--no-records", action="store_true", help="write no records"),
     Flag(

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import grpc
 
-from edriver.client import AsyncClient, Event, ProgressSample, RunError, WorkerLine
+from edriver.client import AsyncClient, Event, ProgressSample, RunError
+from edriver.dashboard.output import MAX_OUTPUT_LINES, page_line
 from edriver.runview.history import History
 from edriver.text.printable import printable
 from edriver.text.stacks_text import stacks_text
@@ -24,12 +25,6 @@ IDLE_POLL_INTERVAL: Final = 10.0
 
 POLL_PAUSE_FACTOR: Final = 20
 """A query is followed by a pause of at least this many times its duration."""
-
-MAX_OUTPUT_LINES: Final = 500
-"""Lines of workers' output that a page gets at a time, the latest."""
-
-MAX_OUTPUT_LINE_BYTES: Final = 4000
-"""Bytes of such a line that it gets."""
 
 MAX_STACKS_LENGTH: Final = 1_000_000
 """Characters of workers' stacks after which a page gets no more of them."""
@@ -120,7 +115,7 @@ class Feed:
             ]
         except RunError as error:
             return {"lines": [], "why": str(error)}
-        return {"lines": [_plain(line) for line in lines], "why": ""}
+        return {"lines": [page_line(line) for line in lines], "why": ""}
 
     async def stacks(self, host: str, slot: int | None) -> dict[str, Any]:
         """Where the threads of workers stand now, as it goes to the page.
@@ -195,9 +190,3 @@ class Feed:
         self.link, self.why = link, why
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def _plain(line: WorkerLine) -> list[Any]:
-    place = str(line.rank) if line.HasField("rank") else f"{line.host}:{line.slot}"
-    text = line.text[:MAX_OUTPUT_LINE_BYTES].decode("utf-8", "replace")
-    return [line.seq, epoch_seconds(line.time), place, line.stderr, printable(text)]

@@ -15,6 +15,7 @@ from edriver.history.run_list import RunSummary, living_summary, recorded_runs
 from edriver.system.record_folder import (
     EVENTS_FILE,
     FAILURE_FILE,
+    OUTPUT_FOLDER,
     RUN_FILE,
     called,
     default_root,
@@ -64,7 +65,7 @@ class KnownRuns:
         try:
             root = self._folder().resolve()
             folder = root / run_id
-            files = [folder / name for name in (RUN_FILE, EVENTS_FILE, FAILURE_FILE)]
+            files = [folder / name for name in (RUN_FILE, EVENTS_FILE, FAILURE_FILE, OUTPUT_FOLDER)]
             if is_run_id(run_id) and folder.is_dir() and all(file.resolve() == file for file in files):
                 return records_of(str(folder))
         except (OSError, RuntimeError, RunError):  # a link that leads in a circle, no folder at all

@@ -13,6 +13,7 @@ from html import escape
 from typing import Any, Final
 
 from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
+from edriver.dashboard.output import latest_lines
 from edriver.history.records import RecordError, Records, UnreadableLine, read, read_usage
 from edriver.runview.history import History
 from edriver.runview.interruptions import InterruptionRecord
@@ -53,6 +54,7 @@ class RecordedRun:
         unreadable: the lines of its event log that are not events, which are left out.
         lives: for a run without an end: whether it is in progress; None: not known.
         unreadable_usage: lines that are left out of what its hosts used.
+        output: the latest lines of its workers, as a page has them.
     """
 
     history: History
@@ -61,6 +63,7 @@ class RecordedRun:
     unreadable: Sequence[UnreadableLine] = ()
     lives: bool | None = None
     unreadable_usage: int = 0
+    output: Sequence[Sequence[Any]] = ()
 
 
 def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
@@ -95,7 +98,8 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
     if not history.revision:
         first = f": line {unreadable[0].number} is not an event ({unreadable[0].why})" if unreadable else ""
         raise RecordError(f"{records.events} records no run{first or ': it is empty'}")
-    return RecordedRun(history, records.run, records.failure, unreadable, lives, unreadable_usage)
+    output = latest_lines(records)
+    return RecordedRun(history, records.run, records.failure, unreadable, lives, unreadable_usage, output)
 
 
 def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
@@ -225,7 +229,7 @@ def page_data(recorded: RecordedRun, name: str) -> dict[str, Any]:
         if recorded.failure:
             changes["head"]["failure"] = None  # it stands in the summary, whole
     link = "ended" if history.view.ended else "record"
-    return {"whole": True, "link": link, "why": "", "time": history.view.now, **changes}
+    return {"whole": True, "link": link, "why": "", "time": history.view.now, "output": recorded.output, **changes}
 
 
 def script_safe(data: Any) -> str:

@@ -44,6 +44,7 @@ from edriver.dashboard.callers import Callers
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.feeds import Feeds
 from edriver.dashboard.known_runs import KnownRuns
+from edriver.dashboard.output import recorded_lines
 from edriver.dashboard.record_pages import RecordPages, curve_parts
 from edriver.dashboard.steering import MAX_REQUEST_BYTES, Steering
 from edriver.history.records import RecordError
@@ -290,9 +291,19 @@ class PageServer:
     async def _output(self, request: web.Request) -> web.Response:
         """What workers have written: of all of them, or in one slot, after a line's number."""
         host, slot = _place(request)
-        feed = await self._asked_feed(request)
-        found = await feed.output(host, slot, _number(request.query.get("since", "0")))
+        feed, since = await self._asked_feed(request), _number(request.query.get("since", "0"))
+        if feed.history.view.ended and self._runs is not None:  # its driver is gone; the page has what came before
+            found = {"lines": [], "why": ""} if since else await asyncio.to_thread(self._recorded, feed, host, slot)
+        else:
+            found = await feed.output(host, slot, since)
         return web.json_response(found, headers={"Cache-Control": "no-store"})
+
+    def _recorded(self, feed: Feed, host: str, slot: int | None) -> dict[str, Any]:
+        assert self._runs is not None
+        try:
+            return recorded_lines(self._runs.records(feed.run_id), host, slot)
+        except (RecordError, OSError) as error:
+            return {"lines": [], "why": str(error)}
 
     async def _stacks(self, request: web.Request) -> web.Response:
         """Where the threads of workers stand now: of all of them, or in one slot."""

@@ -19,6 +19,7 @@ from edriver.model.ids import RoundId
 from edriver.system.record_folder import (
     EVENTS_FILE,
     FAILURE_FILE,
+    OUTPUT_FOLDER,
     RUN_FILE,
     USAGE_FILE,
     called,
@@ -51,12 +52,14 @@ class Records:
         run: the contents of run.json; empty without the file.
         failure: why the run failed, in words; empty if it has not failed, or no record says so.
         usage: the file with the usage of its hosts, or None.
+        output: the folder with the output of its workers, or None.
     """
 
     events: Path
     run: Mapping[str, Any] = field(default_factory=dict)
     failure: str = ""
     usage: Path | None = None
+    output: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +112,16 @@ def _records_in(folder: Path) -> Records:
     file = folder / RUN_FILE
     failure = _failure_in(folder)
     usage = folder / USAGE_FILE if (folder / USAGE_FILE).is_file() else None
+    output = folder / OUTPUT_FOLDER if (folder / OUTPUT_FOLDER).is_dir() else None
     if not file.is_file():
-        return Records(events, failure=failure, usage=usage)
+        return Records(events, failure=failure, usage=usage, output=output)
     try:
         run = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{file} is not JSON: {error}") from None
     if not isinstance(run, dict):
         raise RecordError(f"{file} is not an object")
-    return Records(events, run, failure, usage)
+    return Records(events, run, failure, usage, output)
 
 
 def _failure_in(folder: Path) -> str:

@@ -22,6 +22,9 @@ RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE = "run.json", "events.jsonl", "t
 USAGE_FILE = "usage.jsonl"
 """And what its hosts used over time."""
 
+OUTPUT_FOLDER: Final = "output"
+"""And the folder with the output of its workers."""
+
 JOURNAL_FILE: Final = "journal.sqlite3"
 """And, while it lasts, what another driver could take it over from."""
 
@@ -38,6 +41,7 @@ MIN_REMOVAL_AGE: Final = 24 * 3600.0
 """Seconds since its last writing for which a run's records are not removed, however many there are."""
 
 _RUN_ID_PATTERN: Final = re.compile(r"[0-9a-f]{8}")
+_OUTPUT_PATTERN: Final = re.compile(r"worker\.[0-9]+\.log(\.1)?")
 
 
 def is_run_id(text: str) -> bool:
@@ -112,6 +116,10 @@ def remove_old(root: Path, now: float, kept: int = MAX_KEPT_RUNS) -> list[Path]:
         if now - written > MIN_REMOVAL_AGE and _is_evidently_ours(folder):
             with contextlib.suppress(OSError):
                 # What identifies it is removed last: if this is interrupted, the next run continues it.
+                for entry in _output_files(folder):
+                    entry.unlink()
+                with contextlib.suppress(FileNotFoundError):
+                    (folder / OUTPUT_FOLDER).rmdir()
                 for name in (*JOURNAL_FILES, FAILURE_FILE, TRACE_FILE, USAGE_FILE, EVENTS_FILE, RUN_FILE):
                     (folder / name).unlink(missing_ok=True)
                 folder.rmdir()
@@ -129,12 +137,29 @@ def _last_writing(folder: Path) -> float | None:
     return None
 
 
+def _output_files(folder: Path) -> list[Path]:
+    """What is in the folder with the workers' output, if there is one; no link is followed.
+
+    Raises:
+        OSError: it is no folder, or cannot be read.
+    """
+    output = folder / OUTPUT_FOLDER
+    try:
+        if not stat.S_ISDIR(output.lstat().st_mode):
+            raise NotADirectoryError(output)
+    except FileNotFoundError:
+        return []
+    return list(output.iterdir())
+
+
 def _is_evidently_ours(folder: Path) -> bool:
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode) or folder.stat().st_uid != os.getuid():
             return False
-        own = {RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE, USAGE_FILE, *JOURNAL_FILES}
+        own = {RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE, USAGE_FILE, OUTPUT_FOLDER, *JOURNAL_FILES}
         if not {entry.name for entry in folder.iterdir()} <= own:
+            return False
+        if not all(_OUTPUT_PATTERN.fullmatch(entry.name) for entry in _output_files(folder)):
             return False
         about = json.loads((folder / RUN_FILE).read_bytes())
     except (OSError, ValueError):

@@ -1238,6 +1238,7 @@ class OutputLine(_message.Message):
     STDERR_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     REPLACES_FIELD_NUMBER: _builtins.int
+    UNFINISHED_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The worker's ID."""
     slot: _builtins.int
@@ -1250,6 +1251,10 @@ class OutputLine(_message.Message):
     """The line, without its end-of-line character."""
     replaces: _builtins.bool
     """Whether the line takes the place of the last one of this worker and stream: the same line of a progress bar, further on."""
+    unfinished: _builtins.bool
+    """Whether this is a state of a line that no end-of-line character has ended: the next line of this worker and stream
+    takes its place.
+    """
     def __init__(
         self,
         *,
@@ -1259,10 +1264,11 @@ class OutputLine(_message.Message):
         stderr: _builtins.bool = ...,
         text: _builtins.bytes = ...,
         replaces: _builtins.bool = ...,
+        unfinished: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank", "replaces", b"replaces", "slot", b"slot", "stderr", b"stderr", "text", b"text", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank", "replaces", b"replaces", "slot", b"slot", "stderr", b"stderr", "text", b"text", "unfinished", b"unfinished", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

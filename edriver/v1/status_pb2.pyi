@@ -447,6 +447,7 @@ class WorkerLine(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     STDERR_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    UNFINISHED_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """The number of the line among all lines of the run, from 1. Numbers of lines that are no longer kept, or were not asked
     for, are missing.
@@ -463,6 +464,10 @@ class WorkerLine(_message.Message):
     """Whether the line was written to standard error."""
     text: _builtins.bytes
     """The line, without its end-of-line character."""
+    unfinished: _builtins.bool
+    """Whether this is a state of a line that has not ended, such as a progress bar's: the next line of this worker and stream
+    takes its place.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When the driver received the line."""
@@ -478,10 +483,11 @@ class WorkerLine(_message.Message):
         slot: _builtins.int = ...,
         stderr: _builtins.bool = ...,
         text: _builtins.bytes = ...,
+        unfinished: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "host", b"host", "rank", b"rank", "seq", b"seq", "slot", b"slot", "stderr", b"stderr", "text", b"text", "time", b"time", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "host", b"host", "rank", b"rank", "seq", b"seq", "slot", b"slot", "stderr", b"stderr", "text", b"text", "time", b"time", "unfinished", b"unfinished", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

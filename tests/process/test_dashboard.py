@@ -94,6 +94,8 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             expect(page.locator("#state-word")).to_have_text("stopped", timeout=WAIT)
             expect(page.locator("#doing")).to_have_text("the driver received SIGINT")
             expect(size).to_have_text("2 to 3")
+            page.locator("#output-of").select_option("")
+            expect(output).to_contain_text("[0] rank 0", timeout=WAIT)  # from the records: there is no driver
             with page.expect_download(timeout=WAIT) as download:
                 page.locator("#save-csv").click()
             said = {int(step): float(loss) for step, loss in map(str.split, reports.read_text().splitlines())}

@@ -40,9 +40,10 @@ class Terminal:
         folder: the working folder.
         columns: how wide it is.
         environ: more variables.
+        driver: whether it is the run's own; else another command's.
     """
 
-    def __init__(self, args: list[str], folder: Path, columns: int, environ: dict[str, str]) -> None:
+    def __init__(self, args: list[str], folder: Path, columns: int, environ: dict[str, str], driver: bool) -> None:
         self.screen = pyte.HistoryScreen(columns, 30, history=100_000, ratio=1.0)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
@@ -50,7 +51,7 @@ class Terminal:
         self.before = termios.tcgetattr(theirs)
         self._size(columns)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "edriver", "--no-journal", *args],
+            [sys.executable, "-m", "edriver", *(["--no-journal"] if driver else []), *args],
             cwd=folder,
             env={**_environ(), "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ},
             stdin=theirs,
@@ -101,8 +102,10 @@ class Terminal:
 
 
 @contextmanager
-def terminal(args: list[str], folder: Path, columns: int = 120, **environ: str) -> Iterator[Terminal]:
-    shown = Terminal(args, folder, columns, environ)
+def terminal(
+    args: list[str], folder: Path, columns: int = 120, driver: bool = True, **environ: str
+) -> Iterator[Terminal]:
+    shown = Terminal(args, folder, columns, environ, driver)
     try:
         yield shown
     finally:
@@ -154,3 +157,49 @@ def test_without_a_terminal_there_is_no_escape(tmp_path: Path) -> None:
     with running(["-np", "1", *TRAIN], tmp_path, {"EPOCHS": "2"}) as run:
         assert run.end() == 0
         assert "\x1b" not in run.text
+
+
+BARS = [sys.executable, str(SCRIPTS / "bars.py")]
+
+
+def bars(shown: Terminal) -> list[int]:
+    """How far the bars of both ranks are that stand below all other lines; empty before that."""
+    found = [re.match(r"\[(\d)\]<stderr>:bar \1: +(\d+) \|#{20}\|$", line) for line in shown.lines[-2:]]
+    states = [int(match[2]) for match in found if match]
+    return states if len(states) == 2 else []
+
+
+def until_both_go_on(shown: Terminal) -> None:
+    shown.until(lambda: bool(bars(shown)))
+    first = bars(shown)
+    shown.until(lambda: bool(bars(shown)) and all(now > then for now, then in zip(bars(shown), first, strict=True)))
+    assert len([line for line in shown.lines if "|##" in line]) == 2
+
+
+def test_the_bars_of_workers_stand_below_the_lines_and_are_replaced(tmp_path: Path) -> None:
+    with terminal(["-np", "2", "--no-records", *BARS], tmp_path, WIDE) as shown:
+        until_both_go_on(shown)
+        assert "[1]<stdout>:rank 1 begins" in shown.lines
+        (tmp_path / "enough").touch()
+        shown.until(has_ended(shown))
+        assert shown.process.wait(BOUND) == 0
+        assert not [line for line in shown.lines if "|##" in line]
+        for rank in range(2):
+            assert shown.lines.count(f"[{rank}]<stderr>:bar {rank}: whole") == 1
+            assert f"[{rank}]<stdout>:rank {rank} ends" in shown.lines
+        assert shown.state() == shown.before
+
+
+def test_the_bars_that_edriver_logs_follows_are_replaced(tmp_path: Path) -> None:
+    with running(["-np", "2", "--no-records", *BARS], tmp_path) as run:
+        run.line("rank 1 begins")
+        with terminal(["logs", "-f", "--run", run.id], tmp_path, WIDE, driver=False) as shown:
+            until_both_go_on(shown)
+            (tmp_path / "enough").touch()
+            shown.until(lambda: all(f"[{rank}]<stderr>:bar {rank}: whole" in shown.lines for rank in range(2)))
+            assert shown.process.wait(BOUND) == 0
+            assert not [line for line in shown.lines if "|##" in line]
+        assert run.end() == 0
+    # Into a pipe, once in a while, and whole.
+    assert [line for line in run.lines if "<stderr>:bar 0:" in line][-1] == "[0]<stderr>:bar 0: whole"
+    assert all(is_whole(line) for line in run.lines if line), run.text

@@ -26,6 +26,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     state = tmp_path_factory.mktemp("state")
     for each in (BASE, WIDE):
         each.write(state / "edriver")
+    BASE.write_output(state / "edriver", (0, "epoch 1"), (1, f"last words {HOSTILE}"))
     with dashboard("aaaaaaaa", state, control=False) as found:
         assert found.endswith("/run?run=aaaaaaaa")
         yield found.removesuffix("run?run=aaaaaaaa")
@@ -192,3 +193,14 @@ def test_axe_finds_nothing_and_the_keyboard_reaches_everything(
 
 def test_the_run_is_named(page: Page) -> None:
     expect(page.locator("#which")).to_contain_text("base, run aaaaaaaa · ")
+
+
+def test_what_each_worker_wrote_is_there_after_the_end(page: Page) -> None:
+    output = page.locator("#output")
+    expect(output).to_contain_text("[0] epoch 1", timeout=WAIT)
+    expect(output).to_contain_text(f"[1] last words {HOSTILE}")
+    page.locator("#output-of").select_option("node-000:1")
+    expect(output).to_contain_text("[1] last words")
+    expect(output).not_to_contain_text("epoch 1")
+    page.locator("#output-of").select_option("")
+    expect(output).to_contain_text("[0] epoch 1")

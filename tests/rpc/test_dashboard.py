@@ -189,9 +189,9 @@ def test_what_workers_have_written_is_handed_out() -> None:
         found = await asked("")
         assert found["why"] == ""
         assert [[seq, *rest] for seq, _, *rest in found["lines"]] == [
-            [1, "a:0", False, "one"],
-            [2, "a:1", True, "two \ufffd\\x1b[2J"],
-            [3, "a:0", False, "three"],
+            [1, "a:0", False, "one", "a:0", 1, False],
+            [2, "a:1", True, "two \ufffd\\x1b[2J", "a:1", 1, False],
+            [3, "a:0", False, "three", "a:0", 1, False],
         ]
         assert [line[0] for line in (await asked("host=a&slot=0&since=1"))["lines"]] == [3]
         for wrong in ("slot=x", "since=-1", "slot=9999999999", "since="):

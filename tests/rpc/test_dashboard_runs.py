@@ -22,6 +22,7 @@ from edriver.commands.dashboard import parser
 from edriver.dashboard import known_runs, record_pages
 from edriver.dashboard.feeds import Feeds
 from edriver.dashboard.known_runs import KnownRuns
+from edriver.dashboard.output import MAX_RECORDED_LINES
 from edriver.dashboard.server import PageServer, runner_of
 from edriver.history.records import Records
 from tests.made_runs import MadeRun
@@ -81,6 +82,23 @@ def test_the_list_and_a_run_that_is_opened(root: Path) -> None:
             data = await answer.json()
             assert (data["link"], "lanes" in data, "log" in data) == ("record", False, False)
             assert data["curve"]["points"][0][1:3] == [0, 5.0]
+
+    serve(root, work)
+
+
+def test_what_the_workers_of_a_run_that_has_ended_wrote_is_part_of_its_page(root: Path) -> None:
+    MadeRun("aaaaaaaa").write_output(root, (0, "zero"), (1, f"last words \x1b[2J{HOSTILE}"), *[(0, "more")] * 3000)
+
+    async def work(get: Callable[[str], Any]) -> None:
+        async with get("run?run=aaaaaaaa") as answer:
+            text = await answer.text()
+            assert HOSTILE not in text
+            match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
+            assert match
+            lines = json.loads(match[1])["output"]
+        assert len(lines) == MAX_RECORDED_LINES // 2 + 1
+        assert lines[0][2:] == ["1", False, f"last words \\x1b[2J{HOSTILE}", "node-000:1", 2, False]
+        assert {tuple(line[2:5]) for line in lines[1:]} == {("0", False, "more")}
 
     serve(root, work)
 
@@ -152,6 +170,12 @@ def link_to_its_failure(root: Path, outside: Path) -> str:
     return "aaaaaaaa"
 
 
+def link_to_its_output(root: Path, outside: Path) -> str:
+    MadeRun("eeeeeeee").write_output(outside.parent, (0, "hidden"))
+    (root / "aaaaaaaa" / "output").symlink_to(outside / "output")
+    return "aaaaaaaa"
+
+
 def a_circle(root: Path, _outside: Path) -> str:
     (root / "cccccccc").symlink_to(root / "cccccccc")
     return "cccccccc"
@@ -168,7 +192,8 @@ def no_folder(root: Path, _outside: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "arrange", [link_to_a_folder, link_to_its_events, link_to_its_failure, a_circle, a_pipe, no_folder]
+    "arrange",
+    [link_to_a_folder, link_to_its_events, link_to_its_failure, link_to_its_output, a_circle, a_pipe, no_folder],
 )
 @pytest.mark.parametrize("path", ["run", "curves"])
 def test_what_leads_out_of_the_records_is_not_opened(

@@ -188,6 +188,7 @@ class Bar:
     def __init__(self) -> None:
         self.now = 100.0
         self.shown: list[tuple[str, bool]] = []
+        self.ends: list[tuple[str, bool]] = []
         self.signs = 0
         self._later: list[tuple[float, Callable[[], None]]] = []
         pipes = Pipes(lambda seconds, call: self._later.append((self.now + seconds, call)))
@@ -197,6 +198,7 @@ class Bar:
 
     def _take(self, line: agent_pb2.OutputLine) -> None:
         self.shown.append((line.text.decode(), line.replaces))
+        self.ends.append((line.text.decode(), not line.unfinished))
 
     def _sign(self) -> None:
         self.signs += 1
@@ -242,15 +244,16 @@ def test_a_bar_is_shown_once_a_second_and_as_it_looks_in_the_end() -> None:
     asyncio.run(story())
 
 
-def test_a_state_that_is_shown_is_not_shown_again_at_the_end_of_its_line() -> None:
+def test_that_a_line_has_ended_is_passed_on_though_its_last_state_was_shown() -> None:
     async def story() -> None:
         bar = Bar()
         bar.write("\r100%")
         bar.write("\n")
         bar.write("\rnext")
-        assert bar.shown == [("100%", False)]
+        assert bar.shown == [("100%", False), ("100%", True)]
         bar.wait(1.0)
-        assert bar.shown == [("100%", False), ("next", False)]
+        assert bar.shown[2:] == [("next", False)]
         assert bar.end() == "100%\nnext"
+        assert bar.ends == [("100%", False), ("100%", True), ("next", False), ("next", True)]
 
     asyncio.run(story())

@@ -105,10 +105,21 @@ def test_only_what_is_evidently_a_runs_is_removed(tmp_path: Path) -> None:
     elsewhere = a_run(tmp_path / "elsewhere", "00000004", 1.0)
     kept[4].symlink_to(elsewhere)
     kept[5].touch()
+    kept += [a_run(tmp_path, f"0000000{digit}", 1.0) for digit in "bc"]
+    (kept[6] / "output").mkdir()
+    (kept[6] / "output" / "notes.txt").touch()
+    outputs = elsewhere / "output"
+    outputs.mkdir()
+    (outputs / "worker.1.log").touch()
+    (kept[7] / "output").symlink_to(outputs)
     gone = a_run(tmp_path, "00000005", 1.0)
+    (gone / "output").mkdir()
+    for name in ("worker.1.log", "worker.1.log.1", "worker.12.log"):
+        (gone / "output" / name).touch()
     assert remove_old(tmp_path, 2 * MIN_REMOVAL_AGE, kept=0) == [gone]
     assert all(os.path.lexists(path) for path in kept)
     assert (elsewhere / "events.jsonl").exists()
+    assert (outputs / "worker.1.log").exists()
 
 
 def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from edriver.dashboard.assets import INSTALL_COMMAND, PAGE_SCRIPTS, filled, plot
 from edriver.dashboard.report import facts, html_report, page_data, recorded_run, script_safe, text_summary
 from edriver.history.records import Records
 from edriver.wire.conversion import timestamp
+from tests.made_runs import MadeRun
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b onclick=x>&amp;"
 T = 1700000000.0
@@ -345,7 +346,9 @@ def test_a_report_is_written_and_its_path_is_printed(tmp_path: Path, monkeypatch
     (folder / "run.json").write_text('{"run_id": "abcd", "np": 2, "min_np": 1, "max_np": 2, "command": ["python"]}')
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    MadeRun("abcd").write_output(tmp_path / "edriver", (0, "the last words of rank 0"))
     assert report(["abcd"]).splitlines()[-1] == "edriver-abcd.html"
+    assert "the last words of rank 0" in (tmp_path / "edriver-abcd.html").read_text(encoding="utf-8")
     assert "<h1>Run abcd</h1>" in (tmp_path / "edriver-abcd.html").read_text(encoding="utf-8")
 
 

@@ -252,7 +252,7 @@ class PipeReader:
     def _pass_on(self, lines: list[bytes]) -> None:
         for line in lines:
             before, self._state_shown = self._state_shown, None
-            self._on_line(line, self._is_shown and line != before, LineKind(finished=True, replaces=before is not None))
+            self._on_line(line, self._is_shown, LineKind(finished=True, replaces=before is not None))
         self._show_state()
 
     @property
@@ -374,5 +374,6 @@ class Capture:
                     stderr=is_stderr,
                     text=line,
                     replaces=kind.replaces,
+                    unfinished=not kind.finished,
                 )
             )

@@ -1,5 +1,7 @@
 "use strict";
-// What workers have written lately: asked for once in a while, as long as the page is looked at.
+// What workers have written lately: asked for once in a while, as long as the page is looked at; of a run that has ended,
+// part of the page. A line: number, time, rank or slot, whether it is stderr's, text, slot, worker, and whether the next one
+// of this worker and stream takes its place, as the states of a progress bar do.
 
 const MOST_OUTPUT_LINES = 500;
 const OUTPUT_INTERVAL_MS = 1500;
@@ -18,6 +20,21 @@ class WorkerOutput {
       this.ask();
     });
     setInterval(() => this.ask(), OUTPUT_INTERVAL_MS);
+  }
+
+  // What a page of records has, of the chosen slot.
+  show(lines) {
+    if (!lines.length) return;
+    element("output-card").hidden = false;
+    pickSlots(element("output-of"));
+    const draw = () => {
+      const of = element("output-of").value;
+      this.lines = lines.filter(([, , , , , slot]) => !of || slot === of);
+      this.draw();
+    };
+    element("output-of").addEventListener("input", draw);
+    put("output-note", "the latest lines of each worker; edriver logs prints more");
+    draw();
   }
 
   async ask() {
@@ -39,7 +56,15 @@ class WorkerOutput {
   take(found) {
     put("output-note", found.why || (this.lines.length || found.lines.length ? `the latest ${MOST_OUTPUT_LINES} lines; edriver logs prints more` : "nothing has been written yet"));
     if (!found.lines.length) return;
-    this.lines = [...this.lines, ...found.lines].slice(-MOST_OUTPUT_LINES);
+    for (const line of found.lines) {
+      this.lines = this.lines.filter((each) => !(each[7] && each[6] === line[6] && each[3] === line[3]));
+      this.lines.push(line);
+    }
+    this.lines = this.lines.slice(-MOST_OUTPUT_LINES);
+    this.draw();
+  }
+
+  draw() {
     const shown = element("output");
     const atEnd = shown.scrollTop + shown.clientHeight >= shown.scrollHeight - 8;
     shown.replaceChildren(...this.lines.map(([, time, place, stderr, text]) => {

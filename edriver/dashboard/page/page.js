@@ -117,7 +117,9 @@ function start() {
   document.addEventListener("visibilitychange", later);
   const data = element("data");
   if (data) {
-    take(JSON.parse(data.textContent));
+    const update = JSON.parse(data.textContent);
+    take(update);
+    new WorkerOutput().show(update.output);
   } else {
     listen();
     new WorkerOutput().start();

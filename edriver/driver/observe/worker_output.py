@@ -37,6 +37,7 @@ class OutputLine(NamedTuple):
     slot: int
     stderr: bool
     text: bytes
+    unfinished: bool
 
     def message(self) -> status_pb2.WorkerLine:
         """As it is sent."""
@@ -49,6 +50,7 @@ class OutputLine(NamedTuple):
             slot=self.slot,
             stderr=self.stderr,
             text=self.text,
+            unfinished=self.unfinished,
         )
 
 
@@ -99,7 +101,9 @@ class WorkerOutput:
             if line.replaces:
                 self._forget_state(latest, line.stderr)
             latest.lines.append(
-                OutputLine(self.last_seq, now, line.worker_id, rank, host, line.slot, line.stderr, line.text)
+                OutputLine(
+                    self.last_seq, now, line.worker_id, rank, host, line.slot, line.stderr, line.text, line.unfinished
+                )
             )
             latest.size += size
             self._size += size

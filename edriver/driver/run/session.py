@@ -287,6 +287,8 @@ class Session:
                 self._leave_run(1, f"this driver cannot listen: {error}")
         parts.status.origin = self._origin = found_later(self._find_origin)
         parts.recorder.start(self._begin_records)
+        if parts.output_recorder is not None:
+            parts.output_recorder.start()
         service = await self._serve()
         try:
             with _optional(self.resumes, "metrics"):
@@ -316,7 +318,7 @@ class Session:
                         self._clock,
                     )
                 )
-                driver = DriverWatch(self._real_clock, self._run_clock.behind_machine, lambda: parts.recorder.fault)
+                driver = DriverWatch(self._real_clock, self._run_clock.behind_machine, self._unwritten)
                 watching = tasks.create_task(
                     watch_run(parts.event_history, parts.loop.publish, driver, parts.loop.warn)
                 )
@@ -358,7 +360,7 @@ class Session:
     def _leave_run(self, code: int, why: str) -> NoReturn:
         """End this process as if it had been killed: the agents of this machine are left alone, too."""
         _log.error("%s", why)
-        self._parts.recorder.close()
+        self._close_records()
         self._output.close()
         os._exit(code)
 
@@ -379,12 +381,23 @@ class Session:
         metrics = [self._parts.metrics.close()] if self._parts.metrics else []
         health = [self._parts.health.close()] if self._parts.health else []
         await asyncio.gather(service.stop(grace), self._parts.endpoint.close(grace), *metrics, *health)
+        self._close_records()
+
+    def _close_records(self) -> None:
+        """Wait until the records are written, for a few seconds at most."""
+        if self._parts.output_recorder is not None:
+            self._parts.output_recorder.close()
         self._parts.recorder.close()
 
     def _find_origin(self) -> status_pb2.Origin:
         """What its first driver found, if that is recorded here; else what this one finds."""
         known = recorded_origin(self._records / RUN_FILE) if self.resumes and self._records is not None else None
         return known or find_origin(Path.cwd())
+
+    def _unwritten(self) -> str:
+        """What cannot be written of the records, and why; empty: all can be."""
+        output = self._parts.output_recorder
+        return self._parts.recorder.fault or ("" if output is None else output.fault)
 
     def _begin_records(self) -> None:
         """Write the description of the run to its records; done by the thread that writes them, as all disk access."""

@@ -34,6 +34,8 @@ from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.progress import ProgressTracker
+from edriver.driver.observe.records.output_files import OutputFiles
+from edriver.driver.observe.records.output_recorder import OutputRecorder
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, writers_of
 from edriver.driver.observe.worker_output import WorkerOutput
@@ -49,6 +51,7 @@ from edriver.driver.services.status import StatusServer
 from edriver.driver.services.tcp_endpoint import TcpEndpoint
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count, ReportedText
+from edriver.system.record_folder import OUTPUT_FOLDER
 from edriver.system.runs import SOCKET_NAME
 from edriver.v1 import agent_pb2
 from edriver.wire.conversion import duration
@@ -91,6 +94,7 @@ class Wiring:
         event_history: the events.
         usage: what hosts and workers use.
         recorder: writes that down.
+        output_recorder: keeps the workers' output beside it; None: nothing does.
         discovery: polls the host source.
         broker: tells a broker what the run needs; None: no engine is asked for hosts.
         registry: the agents that the run knows.
@@ -157,12 +161,19 @@ class Wiring:
             resumable=journal is not None,
         )
         worker_output = WorkerOutput(wall_clock) if options.logs_kept else None
+        self.output_recorder = (
+            OutputRecorder(OutputFiles(records / OUTPUT_FOLDER), wall_clock)
+            if options.logs_kept and records is not None
+            else None
+        )
         omitted: Counter[str] = Counter()
 
         def forward(host: str, batch: agent_pb2.ForwardOutputRequest) -> None:
             output.forward(host, batch)
             if worker_output is not None:
                 worker_output.add(host, batch)
+            if self.output_recorder is not None:
+                self.output_recorder.put(host, batch)
             if batch.dropped:
                 omitted[host] += batch.dropped
                 self.loop.warn(Cause(CauseKind.OUTPUT_OMITTED, host=host, detail=Count(omitted[host])), said=True)

@@ -3,9 +3,9 @@
 A terminal that is stopped with Ctrl-S, or a pager that is not scrolled, blocks writes; training must not be affected.
 So a thread for each stream does the writing, from a bounded queue: when that is full lines are left out, and counted.
 
-On a terminal a line about the progress may stand below all others. Each write removes it first and draws it again
-afterwards, so both streams have one thread if they go to the same terminal. Nothing of a terminal's state is
-changed: a driver that is killed leaves that line, and nothing else.
+On a terminal a line about the progress may stand below all others, and above it the progress bars of workers. Each
+write removes them first and draws them again afterwards, so both streams have one thread if they go to the same
+terminal. Nothing of a terminal's state is changed: a driver that is killed leaves those lines, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable
+from edriver.text.unfinished_lines import StatesInFile, StatesOnTerminal, can_replace, columns_of, erased
 
 if TYPE_CHECKING:  # the first line is printed before anything of the wire is imported
     from edriver.v1 import agent_pb2
@@ -37,7 +38,6 @@ WARNING_STYLE: Final = "33"
 ERROR_STYLE: Final = "31"
 """and of what the run has ended: red. Both as the parameters of SGR."""
 
-_ERASE_LINE: Final = b"\r\x1b[J"  # back to the line's beginning, and nothing from there on
 _CHUNK_BYTES = 8192
 _FLUSH_TIMEOUT = 5.0
 
@@ -92,11 +92,12 @@ class OutputStream:
             self._report_omitted()
             self._append(line)
 
-    def footer(self, line: bytes) -> None:
-        """Have this line, without its end, below all others from now on; empty: none. For terminals only."""
+    def footer(self, lines: bytes) -> None:
+        """Have these lines, without the last end, below all others from now on; empty: none. For terminals only."""
         with self._changed:
-            self._footer = line
-            self._changed.notify_all()
+            if lines != self._footer:
+                self._footer = lines
+                self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
         """Wait until all is written, or this many seconds pass without a write; returns whether all is written."""
@@ -128,8 +129,8 @@ class OutputStream:
                     lines.append(self._waiting.popleft())
                     size += len(lines[-1])
                 footer = self._footer
-                erase = _ERASE_LINE if self._drawn else b""
-            if not self._write(b"".join((erase, *lines, footer))):
+                drawn = self._drawn
+            if not self._write(b"".join((erased(drawn), *lines, footer))):
                 return
             with self._changed:
                 self._size -= size
@@ -163,6 +164,58 @@ class OutputStream:
         return True
 
 
+class WorkerLines:
+    """The workers' lines on one stream of the driver.
+
+    Args:
+        stream: the stream,
+        descriptor: and its file descriptor.
+    """
+
+    def __init__(self, stream: OutputStream, descriptor: int) -> None:
+        self._stream = stream
+        self._descriptor = descriptor
+        self._terminal = StatesOnTerminal() if can_replace(descriptor, os.environ) else None
+        self._states: StatesInFile[agent_pb2.OutputLine] = StatesInFile()
+        self._hosts: dict[int, str] = {}
+        self._below = b""
+
+    def put(self, host: str, line: agent_pb2.OutputLine, now: float) -> None:
+        """Print a line, or a state of one."""
+        if self._terminal is not None:
+            for each in self._terminal.take(line, prefixed(host, line), now):
+                self._stream.put(each)
+        elif self._states.take(line, now):
+            self._stream.put(prefixed(host, line))
+        if line.unfinished:
+            self._hosts[line.worker_id] = host
+
+    def draw(self, now: float, below: bytes | None = None) -> None:
+        """Draw what stands below all others again.
+
+        Args:
+            now: seconds that only grow.
+            below: the line below the states, without its end; empty: none; None: as before.
+        """
+        self._below = self._below if below is None else below
+        rows = [self._below] if self._below else []
+        if self._terminal is not None:
+            for each in self._terminal.stale(now):
+                self._stream.put(each)
+            rows[:0] = self._terminal.rows(columns_of(self._descriptor))
+        self._stream.footer(b"\n".join(rows))
+
+    def close(self) -> None:
+        """Nothing comes any more: lines that have not ended are lines like others, and none stands below."""
+        if self._terminal is None:
+            for line in self._states.rest():
+                self._stream.put(prefixed(self._hosts[line.worker_id], line))
+        else:
+            for each in self._terminal.rest():
+                self._stream.put(each)
+        self._stream.footer(b"")
+
+
 class Output:
     """Both streams of the driver.
 
@@ -186,11 +239,16 @@ class Output:
         self._omitted: dict[str, OmittedLines] = {}
         self._stderr = OutputStream(stderr, "stderr", clock=clock)
         self._stdout = self._stderr if _same_terminal(stdout, stderr) else OutputStream(stdout, "stdout", clock=clock)
+        self._on_stderr = WorkerLines(self._stderr, stderr)
+        self._on_stdout = self._on_stderr if self._stdout is self._stderr else WorkerLines(self._stdout, stdout)
 
     def forward(self, host: str, batch: agent_pb2.ForwardOutputRequest) -> None:
         """Print what a host's workers wrote."""
+        now = self._clock()
         for line in batch.lines:
-            (self._stderr if line.stderr else self._stdout).put(prefixed(host, line))
+            (self._on_stderr if line.stderr else self._on_stdout).put(host, line, now)
+        self._on_stdout.draw(now)
+        self._on_stderr.draw(now)
         if batch.dropped:
             self._omitted.setdefault(host, OmittedLines(self._clock)).add(batch.dropped)
         if host in self._omitted:
@@ -215,7 +273,7 @@ class Output:
 
     def footer(self, line: bytes) -> None:
         """Have this line, without its end, below all others on stderr, a terminal, from now on; empty: none."""
-        self._stderr.footer(line)
+        self._on_stderr.draw(self._clock(), line)
 
     def handle_logs(self, verbose: bool) -> None:
         """Print what this process logs: of edriver's from INFO on (verbose: DEBUG), of others' from WARNING on."""
@@ -226,7 +284,8 @@ class Output:
 
     def close(self, timeout: float = _FLUSH_TIMEOUT) -> None:
         """Wait until all is written and the progress line is removed, or this many seconds pass without a write."""
-        self._stderr.footer(b"")
+        self._on_stdout.close()
+        self._on_stderr.close()
         for host in self._omitted:
             self._report_omitted(host, last=True)
         self._stdout.flush(timeout)
