@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
+from edriver.calls import PROGRAM
 from edriver.common.lease import MIN_LEASE
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.hosts import parse_host_list
@@ -157,7 +158,14 @@ class RunOptions:
         if settings.min_np < settings.max_np:
             most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
             workers += f" (at least {settings.min_np}, {most})"
+        if self.calls_function:
+            return f"{workers} of {self.name}"
         return f"{workers} of {shlex.join(self.command)}"
+
+    @property
+    def calls_function(self) -> bool:
+        """Whether this is a run of `edriver.launch`, which calls a function in each worker."""
+        return PROGRAM in self.command
 
     @property
     def worker_command(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from edriver.discovery.sources import HostSource
 from edriver.discovery.steadiness import Steadiness
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.mailbox import Mailbox
+from edriver.driver.observe.console.output import ROUTINE
 from edriver.model import events
 from edriver.model.limits import MAX_ERROR_LENGTH
 from edriver.text.wire_text import wire_text
@@ -70,6 +71,7 @@ class DiscoveryFeed:
         self._sleep = sleep
         self._filter = PollFilter()
         self._note = ""
+        self._has_found = False
         self._unanswered = ""
         self.polls = Polls()
 
@@ -115,8 +117,10 @@ class DiscoveryFeed:
             self._said.clear()
         if verdict.note and verdict.note != self._note and verdict.note not in self._said and not waits:
             self._said.add(verdict.note)
-            _log.log(logging.WARNING if error else logging.INFO, "%s", verdict.note, exc_info=bug)
+            level = ROUTINE if verdict.hosts and not self._has_found else logging.INFO
+            _log.log(logging.WARNING if error else level, "%s", verdict.note, exc_info=bug)
         self._note = verdict.note
+        self._has_found = self._has_found or bool(verdict.hosts)
 
     def _warn(self, verdict: PollResult) -> None:
         failing = bool(verdict.hosts) and verdict.failures >= FAILURES_BEFORE_A_WARNING

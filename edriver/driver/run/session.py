@@ -17,7 +17,7 @@ from typing import NoReturn
 import grpc.aio
 import uvloop
 
-from edriver.calls import PROGRAM
+from edriver.calls import PROGRESS_VARIABLE
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
 from edriver.common.run_clock import RunClock
@@ -29,7 +29,7 @@ from edriver.driver.journal.journal import EXIT_REPLACED, Head, Journal, Journal
 from edriver.driver.journal.keyed_random import new_key
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
 from edriver.driver.observe.console.hints import Hints, last_stop
-from edriver.driver.observe.console.output import Output
+from edriver.driver.observe.console.output import ROUTINE, Output
 from edriver.driver.observe.console.progress_lines import report_progress
 from edriver.driver.observe.driver_watch import DriverWatch, watch_run
 from edriver.driver.observe.records.recorder import describe, describe_failure
@@ -221,6 +221,7 @@ class Session:
         self.resumes = False
         self.over = False
         self._agents_gone = ""
+        self._to_caller = os.environ.pop(PROGRESS_VARIABLE, None) is not None  # no script that starts a run inherits it
         self._real_clock = clock
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
         self._run_clock = run_clock or RunClock()
@@ -312,6 +313,7 @@ class Session:
                         parts.recorder,
                         self._output,
                         self._clock,
+                        to_caller=self._to_caller,
                     )
                 )
                 driver = DriverWatch(self._real_clock, self._run_clock.behind_machine, lambda: parts.recorder.fault)
@@ -418,7 +420,7 @@ class Session:
                 seconds=self._parts.event_history.lasted() or 0.0,
                 goodput=spent_time.goodput if spent_time.HasField("goodput") else None,
                 # A function that edriver.launch calls need not be elastic.
-                counts_steps=self._options.mode.mode.members_survive and PROGRAM not in self._options.command,
+                counts_steps=self._options.mode.mode.members_survive and not self._options.calls_function,
             )
             _log.info("%s", success_report(tally))
             self._say_where_records_are()
@@ -431,8 +433,8 @@ class Session:
     def _say_where_records_are(self) -> None:
         if self._records is not None:
             named = self._head.run_id if self._options.records_asked is False else shlex.quote(str(self._records))
-            _log.info("records: %s", self._records)
-            _log.info("for a report: edriver report %s", named)
+            _log.log(ROUTINE, "records: %s", self._records)
+            _log.log(ROUTINE, "for a report: edriver report %s", named)
 
     def _completed(self, finish: actions.FinishRun) -> actions.FinishRun:
         """How the run ended, with what came in while the agents ended their workers."""
