@@ -34,6 +34,7 @@ from edriver.driver.observe.console.progress_lines import report_progress
 from edriver.driver.observe.driver_watch import DriverWatch, watch_run
 from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.observe.records.source_commit import source_commit
+from edriver.driver.run.reporters import Reporters
 from edriver.driver.run.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.run.take_over import HeldClock, PortTakenError, await_agents, await_port_of_run, replay
 from edriver.driver.run.wiring import Wiring
@@ -287,6 +288,7 @@ class Session:
                 self._leave_run(1, f"this driver cannot listen: {error}")
         parts.recorder.start(self._begin_records)
         service = await self._serve()
+        reporters = Reporters(self._options.report_to, self._head.run_id, resumed=self._head.incarnation > 1)
         try:
             with _optional(self.resumes, "metrics"):
                 if parts.metrics:
@@ -296,6 +298,7 @@ class Session:
                     _log.info("health for probes: port %s", await parts.health.open())
             with _optional(self.resumes, "new credentials files"):
                 await parts.credentials.write()
+            reporters.start()
             parts.listens.set()
         except OSError as error:
             _log.error("failed: the driver cannot listen: %s", error)
@@ -341,6 +344,9 @@ class Session:
             parts.credentials.withdraw()
             if parts.metrics and parts.event_history.over:
                 await parts.metrics.last_scrape(parts.stops.hurry)
+            if parts.event_history.over:
+                await reporters.end(parts.stops.hurry)
+            reporters.close()
             # Returns when the last of the workers' output is in.
             await self._close(service, QUICK_EXIT_BOUND)
         return self._report(finish)
