@@ -65,12 +65,12 @@ def run(
     if not 1 <= min_workers <= most:
         raise ValueError(f"min_workers is {min_workers} and max_workers {most}: give 1 <= min_workers <= max_workers")
     arguments = () if config is None else (config,)
-    pickled = parcels.pack((fn, arguments, {}), "the function with its config")
+    call = parcels.pack_call(fn, arguments, {}, sys.path, "the function with its config")
     where = ["--ray", address or _own_cluster()]
     if resources_per_worker:
         where += ["--ray-resources", ",".join(f"{name}={amount!r}" for name, amount in resources_per_worker.items())]
     sizes = ["-np", str(min_workers), "--max-np", str(most)]
-    return call_in_workers(pickled, [*sizes, *where, *flags], here=False)
+    return call_in_workers(call, [*sizes, *where, *flags], here=False)
 
 
 def _own_cluster() -> str:

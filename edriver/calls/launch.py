@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Final, Literal, TypeVar
+from typing import IO, Any, Final, Literal, NamedTuple, TypeVar
 
-from edriver.calls import PROGRAM, parcels
+from edriver.calls import PROGRAM, PROGRESS_MARK, PROGRESS_VARIABLE, parcels
+from edriver.calls.notebook import progress_display
 from edriver.calls.parcels import CALL, FOLDER_VARIABLE, FolderParcelStore, Outcome, ParcelStore, PickledCall
 from edriver.calls.worker_process import refuse_import
 from edriver.common.join_config import JoinConfig, at_port
@@ -28,6 +29,8 @@ END_TIMEOUT: Final = 30.0
 """Seconds that an interrupted run may take to end before it is killed."""
 
 _LAST_LINES: Final = 20
+
+_FAILURE: Final = "edriver: failed: "
 
 HOST_FLAGS: Final = frozenset(
     {
@@ -69,7 +72,8 @@ def launch(
     more of them later, the function calls one that `edriver.run` has made elastic, as a script does.
 
     Function, arguments and results are sent by cloudpickle, at most 1 GiB each, so a function may be defined in a
-    notebook or in a script without `if __name__ == "__main__"`. This process prints the workers' output.
+    notebook or in a script without `if __name__ == "__main__"`. This process prints the workers' output; a notebook
+    also shows the progress, in one line. The run's name is the function's, unless `flags` has another (--name).
 
     Args:
         fn: the function.
@@ -102,7 +106,7 @@ def launch(
     refuse_import("edriver.launch")
     if np != "auto" and np < 1:
         raise ValueError(f"np is {np}: a run has at least one worker")
-    pickled = parcels.pack((fn, tuple(args), dict(kwargs or {})), "the function with its arguments")
+    call = parcels.pack_call(fn, args, kwargs or {}, sys.path, "the function with its arguments")
     sources = {"-H": hosts or None, "--hostfile": hostfile, "--host-discovery-script": host_discovery_script}
     defined = [flag for flag, value in sources.items() if value is not None]
     defined += [flag for word in flags if (flag := word.partition("=")[0]) in HOST_FLAGS]
@@ -112,27 +116,33 @@ def launch(
     given = {**sizes, **sources, "--network-interface": network_interface}
     named = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     here = _are_here(hosts or "") if defined in ([], ["-H"]) else False
-    return call_in_workers(pickled, [*named, *flags], here=here)
+    return call_in_workers(call, [*named, *flags], here=here)
 
 
-def call_in_workers(pickled: bytes, flags: Sequence[str], *, here: bool) -> list[Any]:
+def call_in_workers(call: PickledCall, flags: Sequence[str], *, here: bool) -> list[Any]:
     """Call a function in every worker of a new run, and return the workers' results, by rank.
 
     Args:
-        pickled: the function with its arguments, as parcels.pack returns it.
+        call: the function with its arguments. The run is named after it, unless a flag names the run.
         flags: all flags of the run.
         here: whether all workers are on this machine.
 
     Raises:
         Exception: see `launch`.
     """
-    command = [sys.executable, "-m", "edriver", "--no-journal", *flags, sys.executable, "-m", PROGRAM]
+    named = any(word.partition("=")[0] in ("--name", "--run") for word in flags)
+    name = [] if named else [f"--name={call.name}"]
+    command = [sys.executable, "-m", "edriver", "--no-journal", *name, *flags, sys.executable, "-m", PROGRAM]
+    show = progress_display()
     with _place(here) as (place, variables):
-        place.put(CALL, parcels.dump(PickledCall([str(Path(entry).absolute()) for entry in sys.path], pickled)))
+        place.put(CALL, parcels.dump(call))
         # torchrun's variables stand for flags of a command line, which this call does not have
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
-        code, lines = _run(command, {**inherited, **variables})
-        return _results(parcels.outcomes(place), code, lines)
+        inherited.pop(PROGRESS_VARIABLE, None)
+        if show is not None:
+            variables = {**variables, PROGRESS_VARIABLE: "1"}
+        ended = _run(command, {**inherited, **variables}, show)
+        return _results(parcels.outcomes(place), ended)
 
 
 def _are_here(hosts: str) -> bool:
@@ -188,15 +198,34 @@ def _served_exchange(folder: Path) -> Iterator[tuple[ParcelStore, dict[str, str]
         server.stdout.close()
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Run a driver to its end, and print its output; returns its exit code and its last lines.
+class _Ended(NamedTuple):
+    """How a driver has ended.
+
+    Attributes:
+        code: its exit code.
+        lines: its last lines.
+        report: its lines about the failure that has ended the run, which are not printed yet.
+    """
+
+    code: int
+    lines: list[str]
+    report: list[str]
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], show: Callable[[str], object] | None) -> _Ended:
+    """Run a driver to its end, and print its output.
 
     The driver does not outlive this process, however it ends.
+
+    Args:
+        command: the driver's.
+        environment: the driver's.
+        show: shows its progress, a line that replaces the one before; None: the driver is not asked for such lines.
     """
     driver = Child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, environment=environment, tethered=True)
     assert driver.stdout is not None
     try:
-        return _to_the_end(driver, driver.stdout)
+        return _to_the_end(driver, driver.stdout, show)
     except BaseException:
         driver.signal_group(signal.SIGINT)
         with contextlib.suppress(TimeoutError):
@@ -207,22 +236,30 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, l
         driver.stdout.close()
 
 
-def _to_the_end(driver: Child, output: IO[bytes]) -> tuple[int, list[str]]:
+def _to_the_end(driver: Child, output: IO[bytes], show: Callable[[str], object] | None) -> _Ended:
     lines: list[str] = []
+    report: list[str] = []
     for line in iter(output.readline, b""):
         text = line.decode(errors="replace")
+        if show is not None and text.startswith(PROGRESS_MARK):
+            show(text.removeprefix(PROGRESS_MARK).rstrip("\n"))
+            continue
+        lines = [*lines[1 - _LAST_LINES :], text]
+        if report or text.startswith(_FAILURE):
+            report.append(text)
+            continue
         sys.stdout.write(text)
         sys.stdout.flush()  # into a file or a pipe, Python would buffer lines that workers have flushed
-        lines = [*lines[1 - _LAST_LINES :], text]
     driver.wait(END_TIMEOUT)  # it has closed its output; reap would kill it
-    return driver.reap(), lines
+    return _Ended(driver.reap(), lines, report)
 
 
-def _results(found: Sequence[Outcome], code: int, lines: Sequence[str]) -> list[Any]:
+def _results(found: Sequence[Outcome], ended: _Ended) -> list[Any]:
     failed = next((outcome for outcome in found if outcome.error), None)
     if failed is not None:
         raised = parcels.unpack(failed.pickled) if failed.pickled else LaunchError(f"rank {failed.rank} raised")
         raise raised from RemoteTraceback(f"of rank {failed.rank}:\n{failed.error}")
-    if code or [outcome.rank for outcome in found] != list(range(len(found))):
-        raise LaunchError(f"the run ended with exit code {code}:\n{''.join(lines)}")
+    sys.stdout.write("".join(ended.report))  # which an exception says already
+    if ended.code or [outcome.rank for outcome in found] != list(range(len(found))):
+        raise LaunchError(f"the run ended with exit code {ended.code}:\n{''.join(ended.lines)}")
     return [parcels.unpack(outcome.pickled) for outcome in found]

@@ -5,22 +5,30 @@ Where all workers are on this machine they are files in a folder that only its u
 
 from __future__ import annotations
 
+import io
+import linecache
 import os
 import pickle
 import stat
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final, Protocol
 
 import cloudpickle
 
 from edriver.system.private_files import open_private
+from edriver.text.phrases import function_name
 
 FOLDER_VARIABLE: Final = "EDRIVER_CALL"
 """The variable that names the folder to the workers."""
 
 MAX_PARCEL_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of a call, and of each result."""
+
+MAX_CALL_NAME_LENGTH: Final = 100
+"""Characters of a call's name."""
 
 CALL: Final = "call"
 """The name of the call's parcel; all others are outcomes."""
@@ -37,12 +45,23 @@ class PickledCall:
     """A function call to send.
 
     Attributes:
+        name: the function's name, for people.
         path: the caller's sys.path, because functions of importable modules are sent by name.
         pickled: function, arguments and keyword arguments.
+        sources: the source text of the functions that are sent by value, by the file name in their tracebacks: a
+            notebook's cell is no file, and a script need not exist on the worker's host.
     """
 
-    path: list[str]
+    name: str
+    path: Sequence[str]
     pickled: bytes
+    sources: Mapping[str, str]
+
+    def show_sources(self) -> None:
+        """Have this process's tracebacks show the lines of the functions that are sent by value."""
+        for name, text in self.sources.items():
+            # without a time of change the module takes it for a text that has no file, and keeps it
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +85,67 @@ def pack(value: Any, what: str) -> bytes:
     Raises:
         ParcelError: the value cannot be pickled, or is too large.
     """
+    return _pack(value, what)[0]
+
+
+def pack_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], path: Sequence[str], what: str
+) -> PickledCall:
+    """Pickle a call as `pack` does, with what its tracebacks need in the workers.
+
+    Args:
+        function: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        path: where its modules are looked for; relative entries are below the current folder.
+        what: the call, for the error's message.
+
+    Raises:
+        ParcelError: it cannot be pickled, or is too large.
+    """
+    data, files = _pack((function, tuple(args), dict(kwargs)), what)
+    sources = {name: text for name in sorted(files) if (text := "".join(linecache.getlines(name)))}
+    name = function_name(function).rpartition("<locals>.")[2][:MAX_CALL_NAME_LENGTH]
+    return PickledCall(name, [str(Path(entry).absolute()) for entry in path], data, sources)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Keeps the file names of functions that are pickled by value: cloudpickle 3.1.3 replaces them by one for all.
+
+    Attributes:
+        files: these names, as tracebacks have them.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.files: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called for each object that is pickled."""
+        if not isinstance(obj, CodeType):
+            return super().reducer_override(obj)
+        self.files.add(obj.co_filename)
+        make, args, *_ = self.dispatch_table[CodeType](obj)
+        return _code_of_file, (obj.co_filename, make, args)
+
+
+def _code_of_file(name: str, make: Callable[..., CodeType], args: Sequence[Any]) -> CodeType:
+    return make(*args).replace(co_filename=name)
+
+
+def _pack(value: Any, what: str) -> tuple[bytes, set[str]]:
+    file = io.BytesIO()
     try:
-        data: bytes = cloudpickle.dumps(value)
+        pickler = _Pickler(file)
+        pickler.dump(value)
     except Exception as error:
         raise ParcelError(f"{what} cannot be pickled: {type(error).__name__}: {error}") from error
+    data = file.getvalue()
     if len(data) > MAX_PARCEL_BYTES:
         raise ParcelError(
             f"{what} takes {len(data)} bytes: at most {MAX_PARCEL_BYTES} are allowed; pass the path of a file"
         )
-    return data
+    return data, pickler.files
 
 
 def dump(parcel: PickledCall | Outcome) -> bytes:

@@ -17,7 +17,7 @@ from edriver.driver.config.usage_error import UsageError
 from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.journal.run_name import RunName
 from edriver.driver.journal.sqlite_journal import SqliteJournal
-from edriver.driver.observe.console.output import Output, has_colours
+from edriver.driver.observe.console.output import ROUTINE, Output, has_colours
 from edriver.system.record_folder import JOURNAL_FILE, make
 
 BeginJournal: TypeAlias = Callable[[Head], Journal]
@@ -78,11 +78,12 @@ def _start(
     if records is not None and name is not None:
         name.give_to(run_id)
     output = Output(colours=has_colours(2, os.environ))
-    output.handle_logs(verbose=options.verbose)
+    quiet = logging.INFO if options.calls_function else ROUTINE
+    output.handle_logs(logging.DEBUG if options.verbose else quiet)
     log = logging.getLogger("edriver")
-    log.info("run %s: %s; %s", run_id, options, options.mode)
+    log.info("run %s: %s", run_id, options if options.calls_function else f"{options}; {options.mode}")
     if records:
-        log.info("records: %s", records)
+        log.log(ROUTINE, "records: %s", records)
     if ignored := ignored_variables(os.environ):
         log.warning(
             "%s: set for torchrun, and ignored here: -np gives the number of workers, -H or --host-discovery-script "

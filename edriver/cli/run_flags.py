@@ -434,6 +434,13 @@ _OUTPUT: Final = (
         help="the file to write, with credentials to control the run: `edriver drain --credentials FILE`",
     ),
     Flag(
+        "--report-to",
+        metavar="NAME,...",
+        help="report the run, with the values that the script gives to state.report, to wandb (Weights & Biases), "
+        "mlflow, or both: their packages are needed on this machine alone, and their variables hold (WANDB_PROJECT, "
+        "MLFLOW_TRACKING_URI, ...)",
+    ),
+    Flag(
         "--metrics-port",
         type=_count,
         metavar="PORT",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from edriver.model.limits import MAX_TOTAL_SLOTS
 
@@ -43,3 +45,10 @@ def exit_text(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
+
+
+def function_name(function: Any) -> str:
+    """The name of a function: of a partial, that of what it calls; of another callable object, that of its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))

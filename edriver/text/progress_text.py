@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from edriver.text.phrases import count_text
+from edriver.text.printable import printable
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
 
@@ -30,6 +32,38 @@ def progress_text(progress: status_pb2.Progress) -> str:
         parts.append(part)
     parts += [f"{name} {value:g}" for name, value in sorted(progress.reported.items())]
     return "; ".join(parts)
+
+
+def progress_line(progress: status_pb2.Progress, size: int, trouble: str = "") -> str:
+    """One line to replace the one before.
+
+    Args:
+        progress: the progress of training.
+        size: the number of workers that train.
+        trouble: why no step is made; empty while steps are made.
+    """
+    epoch = [epoch_text(progress)] if progress.HasField("epoch") and progress.samples else []
+    return "  ".join([*epoch, *([printable(trouble)] if trouble else progress_words(progress, size))])
+
+
+def epoch_text(progress: status_pb2.Progress) -> str:
+    """The epoch, and how much of it is done, in the same width as long as the epoch lasts."""
+    return f"epoch {progress.epoch} {100 * progress.samples_done // progress.samples:3} %"
+
+
+def progress_words(progress: status_pb2.Progress, size: int) -> list[str]:
+    """What is worth knowing of the progress beside the epoch, the most important first.
+
+    Args:
+        progress: the progress of training.
+        size: the number of workers that train.
+    """
+    known = knows_steps(progress.time_spent)
+    words = [f"step {progress.steps}", f"{progress.step_rate:.1f} steps/s"] if known else []
+    if progress.HasField("epoch") and progress.sample_rate > 0:
+        words += [f"{time_text(left_of_epoch(progress))} left", f"{progress.sample_rate:.0f} samples/s"]
+    words.append(count_text(size, "worker"))
+    return words + [f"{printable(name)} {value:g}" for name, value in sorted(progress.reported.items())]
 
 
 def left_of_epoch(progress: status_pb2.Progress) -> float:

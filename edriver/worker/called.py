@@ -42,6 +42,7 @@ def main() -> None:
     place = place_of(os.environ)
     call: PickledCall = parcels.unpack(place.get(CALL))
     sys.path[:] = [*sys.path, *(entry for entry in call.path if entry not in sys.path)]
+    call.show_sources()
     meet(ObjectState())
     name = f"outcome-{os.environ['EDRIVER_WORKER_ID']}"
     try:
@@ -49,9 +50,12 @@ def main() -> None:
         result = function(*args, **kwargs)
         refuse_result(function, result, "edriver.launch")
         packed = parcels.pack(result, "the result")
-    except Exception as error:
-        place.put(name, parcels.dump(Outcome(context.rank(), _packed(error), traceback.format_exc())))
-        raise
+    except Exception as error:  # noqa: BLE001  the caller raises it
+        called = error.__traceback__ and error.__traceback__.tb_next  # without this frame
+        text = "".join(traceback.format_exception(type(error), error, called))
+        place.put(name, parcels.dump(Outcome(context.rank(), _packed(error), text)))
+        sys.stderr.write(text)
+        sys.exit(1)
     place.put(name, parcels.dump(Outcome(context.rank(), packed)))
     gc.freeze()  # the result has been sent, and a search of all of torch for garbage delays the caller's answer
 

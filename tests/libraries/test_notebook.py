@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -84,12 +85,22 @@ def test_functions_and_classes_of_cells_are_called_in_workers(notebook: Notebook
     assert "[5, 5]" in run(notebook, "edriver.launch(work, np=2)")
 
 
+def test_the_progress_is_one_output_of_the_cell(notebook: NotebookClient) -> None:
+    run(notebook, SUM)
+    run(notebook, ELASTIC)
+    run(notebook, "edriver.launch(work, np=2);")
+    (progress,) = [each for each in notebook.nb.cells[-1].outputs if each.output_type == "display_data"]
+    assert re.fullmatch(r"step 5  .* steps/s  2 workers", progress["data"]["text/plain"])
+
+
 def test_a_bug_of_a_cells_function_is_raised_in_the_cell(notebook: NotebookClient) -> None:
     from nbclient.exceptions import CellExecutionError
 
     run(notebook, SUM)
-    with pytest.raises(CellExecutionError, match="ValueError: rank 0 has a bug"):
+    with pytest.raises(CellExecutionError, match="ValueError: rank 0 has a bug") as caught:
         run(notebook, BROKEN)
+    where = r'ipykernel_\d+/\d+\.py", line \d, in fail\n    raise ValueError\(f"rank {edriver\.rank\(\)} has a bug"\)\n'
+    assert re.search(where, str(caught.value))
 
 
 def test_an_interrupted_cell_leaves_no_process(notebook: NotebookClient) -> None:

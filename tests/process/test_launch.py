@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import linecache
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -64,6 +67,81 @@ def test_what_a_rank_raises_is_raised_here_with_its_traceback() -> None:
     assert caught.value.args == ("no such sample", 7)
     assert "of rank 1:" in str(caught.value.__cause__)
     assert "in fail" in str(caught.value.__cause__)
+
+
+CELL = """
+def share(count):
+    return 12 / count  # of a cell
+
+def train(count):
+    return share(count)
+"""
+
+
+def test_a_traceback_has_the_lines_of_a_cell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A cell is in no file, as a script of the caller's need not be on other hosts."""
+    (tmp_path / "hosts").write_text("localhost:2\n127.0.0.2:1\n")
+    name = "/tmp/ipykernel_7/1234.py"
+    monkeypatch.setitem(linecache.cache, name, (len(CELL), None, CELL.splitlines(keepends=True), name))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(CELL, name, "exec"), names)
+    for each in ("share", "train"):
+        monkeypatch.setattr(sys.modules["__main__"], each, names[each], raising=False)
+    with pytest.raises(ZeroDivisionError) as caught:
+        edriver.launch(names["train"], (0,), np=3, hostfile=tmp_path / "hosts", network_interface="lo", flags=PATIENT)
+    shown = (
+        f'  File "{name}", line 6, in train\n    return share(count)\n'
+        f'  File "{name}", line 3, in share\n    return 12 / count  # of a cell\n'
+    )
+    text = str(caught.value.__cause__)
+    assert f"of rank 0:\nTraceback (most recent call last):\n{shown}" in text.replace("           ^^^^^^^^^^^^\n", "")
+    printed = capfd.readouterr().out.splitlines()
+    assert "[0]<stderr>:    return 12 / count  # of a cell" in printed
+    assert not [line for line in printed if line.startswith("edriver:") and "return 12" in line]  # only once
+
+
+def test_a_run_has_the_functions_name_and_the_driver_says_two_lines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def count() -> int:
+        print("counts")
+        return edriver.rank()
+
+    assert edriver.launch(count, np=2, flags=[*PATIENT, "--records", str(tmp_path)]) == [0, 1]
+    said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("edriver: ")]
+    (folder,) = tmp_path.iterdir()
+    assert said[0] == f"edriver: run {folder.name}: 2 workers of count"
+    assert said[1].startswith("edriver: done: 1 round, ")
+    assert len(said) == 2
+    assert json.loads((folder / "run.json").read_text())["name"] == "count"
+    edriver.launch(count, np=1, flags=[*PATIENT, "--records", str(tmp_path), "--name", "mine"])
+    assert {json.loads(path.read_text())["name"] for path in tmp_path.glob("*/run.json")} == {"count", "mine"}
+
+
+def test_a_notebook_shows_how_far_training_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("edriver.calls.launch.progress_display", lambda: shown.append)
+
+    def train(steps: int) -> bool:
+        state = edriver.ObjectState(step=0)
+
+        @edriver.run
+        def loop(state: Any) -> None:
+            while state.step < steps:
+                state.step += 1
+                state.report(loss=1 / state.step)
+                state.commit()
+
+        loop(state)
+        return "EDRIVER_CALL_PROGRESS" in os.environ
+
+    assert edriver.launch(train, (50,), np=2, flags=PATIENT) == [False, False]
+    assert re.fullmatch(r"step 50  .* steps/s  2 workers  loss 0\.02", shown[-1])
+    assert "steps/s" not in capfd.readouterr().out
 
 
 def test_an_exception_that_cannot_be_pickled_comes_as_text() -> None:
@@ -142,12 +220,13 @@ def test_a_worker_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert edriver.launch(device, np="auto", flags=PATIENT) == [(2, "4"), (2, "6")]
 
 
-def test_a_run_that_ends_otherwise_says_how() -> None:
+def test_a_run_that_ends_otherwise_says_how(capfd: pytest.CaptureFixture[str]) -> None:
     def end() -> None:
         os._exit(3)
 
     with pytest.raises(edriver.LaunchError, match="the run ended with exit code 1:"):
         edriver.launch(end, np=1, flags=PATIENT)
+    assert "edriver: failed: worker 1 (rank 0, localhost:0) exited with code 3" in capfd.readouterr().out
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,10 @@ def asked_by_the_dashboard(run_id: str) -> list[str]:
 
 
 def seen(server: Prometheus, expression: str, began: float) -> bool:
-    """Whether there is a number in what it gives. What divides by nothing at first gives NaN."""
-    return any(math.isfinite(value) for value in server.values(expression, began))
+    """Whether it gives something; never NaN, not before anything has happened either."""
+    values = server.values(expression, began)
+    assert not [value for value in values if math.isnan(value)], expression
+    return bool(values)
 
 
 def evaluated(server: Prometheus) -> dict[str, str]:

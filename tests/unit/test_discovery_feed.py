@@ -16,6 +16,7 @@ from edriver.discovery.steadiness import ANSWERS_CONSIDERED, MIN_CHANGES
 from edriver.driver.feeds.discovery_feed import POLL_INTERVAL, DiscoveryFeed
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.mailbox import Mailbox
+from edriver.driver.observe.console.output import ROUTINE
 from edriver.model import events
 from edriver.model.hosts import HostSet
 
@@ -132,12 +133,12 @@ def test_a_note_is_logged_once_per_change(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.DEBUG, "edriver.discovery")
     bad, worse = DiscoveryError("bad"), DiscoveryError("worse")
     Watch(A, A, bad, bad, bad, worse, A, A, bad)
-    assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "edriver.discovery"] == [
-        ("INFO", "added a:2; now 1 host, 2 slots"),
-        ("WARNING", "poll failed, keeping 1 host, 2 slots: bad"),
-        ("WARNING", "poll failed, keeping 1 host, 2 slots: worse"),
-        ("INFO", "discovery answers again: 1 host, 2 slots"),
-        ("WARNING", "poll failed, keeping 1 host, 2 slots: bad"),
+    assert [(r.levelno, r.getMessage()) for r in caplog.records if r.name == "edriver.discovery"] == [
+        (ROUTINE, "added a:2; now 1 host, 2 slots"),
+        (logging.WARNING, "poll failed, keeping 1 host, 2 slots: bad"),
+        (logging.WARNING, "poll failed, keeping 1 host, 2 slots: worse"),
+        (logging.INFO, "discovery answers again: 1 host, 2 slots"),
+        (logging.WARNING, "poll failed, keeping 1 host, 2 slots: bad"),
     ]
 
 

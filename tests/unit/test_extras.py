@@ -53,6 +53,12 @@ def ended(missing: str, program: str, *arguments: str) -> subprocess.CompletedPr
             id="metrics",
         ),
         pytest.param(
+            "wandb",
+            "-np 1 --report-to wandb true",
+            "edriver: --report-to wandb needs wandb on this machine: pip install wandb (see edriver --help)",
+            id="wandb",
+        ),
+        pytest.param(
             "shtab",
             "--print-completion bash",
             "edriver: --print-completion needs shtab: pip install 'edriver[completion]' (see edriver --help)",

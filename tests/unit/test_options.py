@@ -333,6 +333,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 --metrics-port 65536 sh", "--metrics-port is 65536: ports lie between", id="metrics-port"),
         pytest.param("-np 1 --metrics-address ::1 sh", "--metrics-address needs --metrics-port", id="metrics"),
         pytest.param("-np 1 --metrics-port 0 --metrics-address '' sh", "--metrics-address is empty", id="no-address"),
+        pytest.param("-np 1 --report-to comet sh", "--report-to 'comet': give wandb or mlflow", id="report-to"),
         pytest.param("-np 1 --port 65536 sh", "--port is 65536: ports lie between 1 and 65535", id="port"),
         pytest.param("-np 1 --hosts-dial-in sh", "--hosts-dial-in needs --credentials FILE", id="dial-in-alone"),
         pytest.param("-np 1 --credentials f sh", "--credentials is for hosts that dial in", id="no-dial-in"),

@@ -125,7 +125,7 @@ def go_on_with(
     from edriver.driver.config.options import options_of
     from edriver.driver.config.usage_error import UsageError
     from edriver.driver.engines.last_run import last_run
-    from edriver.driver.observe.console.output import Output, has_colours
+    from edriver.driver.observe.console.output import ROUTINE, Output, has_colours
 
     engine = last_run(os.environ)
     environment = engine.present_environment(head.environment, os.environ)
@@ -137,7 +137,7 @@ def go_on_with(
     except UsageError as error:
         raise JournalError(f"the run's command line is no longer valid: {error}") from None
     output = Output(colours=has_colours(2, os.environ))
-    output.handle_logs(verbose=verbose)
+    output.handle_logs(logging.DEBUG if verbose else ROUTINE)
     if arguments is not None and head.arguments[-len(arguments) :] != tuple(arguments):
         logging.getLogger("edriver").warning(
             "the run was started with other arguments, and continues with those: edriver %s", shlex.join(head.arguments)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
+from edriver.calls import PROGRAM
 from edriver.common.lease import MIN_LEASE
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.hosts import parse_host_list
@@ -31,6 +32,7 @@ from edriver.driver.config.output_options import (
     metrics_of,
     name_of,
     records_of,
+    report_to_of,
     tag_of,
 )
 from edriver.driver.config.plugins import PluginError, plugin
@@ -103,6 +105,7 @@ class RunOptions:
         event_log: the file to which the event log is appended, or None.
         health_port: the port for probes of the driver's health, or None.
         metrics: the address and port of the metrics for Prometheus, 0 for any port; None: no metrics.
+        report_to: the libraries to which the run is reported, as in edriver.reporting.LIBRARIES.
         records: the folder in which the run creates a folder for its records; None: no records, because they were
             declined or this user has no home.
         records_asked: whether the operator named that folder.
@@ -140,6 +143,7 @@ class RunOptions:
     event_log: Path | None = None
     health_port: int | None = None
     metrics: tuple[str, int] | None = None
+    report_to: tuple[str, ...] = ()
     records: Path | None = None
     records_asked: bool = False
     resumable: bool = True
@@ -157,7 +161,14 @@ class RunOptions:
         if settings.min_np < settings.max_np:
             most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
             workers += f" (at least {settings.min_np}, {most})"
+        if self.calls_function:
+            return f"{workers} of {self.name}"
         return f"{workers} of {shlex.join(self.command)}"
+
+    @property
+    def calls_function(self) -> bool:
+        """Whether this is a run of `edriver.launch`, which calls a function in each worker."""
+        return PROGRAM in self.command
 
     @property
     def worker_command(self) -> tuple[str, ...]:
@@ -227,6 +238,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         logs=logs_of(flags, mode),
         event_log=event_log_of(flags.event_log),
         metrics=metrics_of(flags.metrics_port, flags.metrics_address),
+        report_to=report_to_of(flags.report_to),
         records=records_of(flags, os.environ),
         records_asked=flags.records is not None,
         resumable=not flags.no_journal and flags.launcher not in ENDING_LAUNCHERS,

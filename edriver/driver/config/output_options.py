@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -13,6 +14,7 @@ from edriver.driver.config.training_script import ModeChoice
 from edriver.driver.config.usage_error import UsageError
 from edriver.model.mode import Mode
 from edriver.model.worker_logs import StreamChoice, WorkerLogs, local_ranks
+from edriver.reporting import LIBRARIES
 from edriver.system.private_files import open_private
 from edriver.system.record_folder import default_root
 
@@ -97,6 +99,23 @@ def metrics_of(port: int | None, address: str | None) -> tuple[str, int] | None:
     if missing := missing_extra("--metrics-port", "prometheus_client", "metrics"):
         raise UsageError(missing)
     return address or DEFAULT_METRICS_ADDRESS, port
+
+
+def report_to_of(text: str | None) -> tuple[str, ...]:
+    """The libraries to which the run is reported.
+
+    Raises:
+        UsageError: one is unknown, or is not installed here.
+    """
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
+    for name in names:
+        if name not in LIBRARIES:
+            raise UsageError(f"--report-to {name!r}: give {' or '.join(LIBRARIES)}, or several with commas between")
+        if find_spec(name) is None:
+            raise UsageError(f"--report-to {name} needs {name} on this machine: pip install {name}")
+    return names
 
 
 def event_log_of(name: str | None) -> Path | None:

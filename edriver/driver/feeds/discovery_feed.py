@@ -16,6 +16,7 @@ from edriver.discovery.steadiness import Steadiness
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.loss_notices import LossNotices
 from edriver.driver.feeds.mailbox import Mailbox
+from edriver.driver.observe.console.output import ROUTINE
 from edriver.model import events
 from edriver.model.hosts import HostSet
 from edriver.model.limits import MAX_ERROR_LENGTH
@@ -78,6 +79,7 @@ class DiscoveryFeed:
         self._notices = LossNotices()
         self._answer: HostSet | None = None
         self._note = ""
+        self._has_found = False
         self._unanswered = ""
         self.polls = Polls()
 
@@ -124,8 +126,10 @@ class DiscoveryFeed:
             self._said.clear()
         if verdict.note and verdict.note != self._note and verdict.note not in self._said and not waits:
             self._said.add(verdict.note)
-            _log.log(logging.WARNING if error else logging.INFO, "%s", verdict.note, exc_info=bug)
+            level = ROUTINE if verdict.hosts and not self._has_found else logging.INFO
+            _log.log(logging.WARNING if error else level, "%s", verdict.note, exc_info=bug)
         self._note = verdict.note
+        self._has_found = self._has_found or bool(verdict.hosts)
 
     def _warn(self, verdict: PollResult) -> None:
         failing = bool(verdict.hosts) and verdict.failures >= FAILURES_BEFORE_A_WARNING

@@ -20,19 +20,25 @@ from edriver.driver.journal.orders import OrderCheck, order_text
 from edriver.driver.launch.agents import Agents
 from edriver.driver.observe.cause_text import Line, cause_text
 from edriver.driver.observe.console.announcements import Announcements
+from edriver.driver.observe.console.output import ROUTINE
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
 from edriver.driver.run.driver_state import DriverState
 from edriver.driver.run.shutdown import Shutdown
 from edriver.driver.services.status import StatusServer
 from edriver.model import actions, events
-from edriver.model.cause import Cause, CauseKind, MemoryKill, ReportedText
+from edriver.model.cause import Cause, CauseKind, Done, MemoryKill, ReportedText
 from edriver.model.plan import RoundPlan
+from edriver.runview.run_view import ENDS
 from edriver.text.phrases import count_text
 from edriver.v1 import agent_pb2, status_pb2
 from edriver.wire.orders import orders_of
 
 _log = logging.getLogger("edriver.driver")
+
+_ROUTINE_KINDS: Final = frozenset(
+    {CauseKind.WORKERS_AWAITED, CauseKind.BOOT_AWAITED, CauseKind.ROUND_RUNS, CauseKind.ALL_DONE}
+)
 
 
 SNAPSHOT_DELAY: Final = 1.0
@@ -213,7 +219,8 @@ class CoreLoop:
         if replayed:
             return finish
         for line in lines:
-            _log.log(logging.WARNING if line.is_failure else logging.INFO, "%s", line.text)
+            usual = ROUTINE if self._is_routine(line.cause) else logging.INFO
+            _log.log(logging.WARNING if line.is_failure else usual, "%s", line.text)
         self.publish(new_events)
         for plan in [action for action in step if isinstance(action, RoundPlan) and action.checkpoint]:
             # The last steps before a driver died were reported to that one alone.
@@ -223,6 +230,12 @@ class CoreLoop:
         if loss and isinstance(event, events.WorkerStalled):
             _log.info("its threads are at\n%s", event.stacks)
         return finish
+
+    def _is_routine(self, cause: Cause) -> bool:
+        """Whether each run says this that has lost nothing and has not been resized."""
+        uneven = isinstance(cause.detail, Done) and cause.detail.fewest != cause.detail.most
+        disturbed = any(self._event_history.view.count(end) for end in ENDS)
+        return cause.kind in _ROUTINE_KINDS and not uneven and not disturbed
 
     def _journal_record(self, found: Inbound) -> JournalRecord:
         if not isinstance(found, InboundMessage):

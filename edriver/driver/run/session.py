@@ -17,7 +17,7 @@ from typing import NoReturn
 import grpc.aio
 import uvloop
 
-from edriver.calls import PROGRAM
+from edriver.calls import PROGRESS_VARIABLE
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
 from edriver.common.run_clock import RunClock
@@ -29,11 +29,12 @@ from edriver.driver.journal.journal import EXIT_REPLACED, Head, Journal, Journal
 from edriver.driver.journal.keyed_random import new_key
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
 from edriver.driver.observe.console.hints import Hints, last_stop
-from edriver.driver.observe.console.output import Output
+from edriver.driver.observe.console.output import ROUTINE, Output
 from edriver.driver.observe.console.progress_lines import report_progress
 from edriver.driver.observe.driver_watch import DriverWatch, watch_run
 from edriver.driver.observe.origin import find_origin, found_later, recorded_origin
 from edriver.driver.observe.records.recorder import describe, describe_failure
+from edriver.driver.run.reporters import Reporters
 from edriver.driver.run.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.run.take_over import HeldClock, PortTakenError, await_agents, await_port_of_run, replay
 from edriver.driver.run.wiring import Wiring
@@ -222,6 +223,7 @@ class Session:
         self.resumes = False
         self.over = False
         self._agents_gone = ""
+        self._to_caller = os.environ.pop(PROGRESS_VARIABLE, None) is not None  # no script that starts a run inherits it
         self._real_clock = clock
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
         self._run_clock = run_clock or RunClock()
@@ -290,6 +292,7 @@ class Session:
         if parts.output_recorder is not None:
             parts.output_recorder.start()
         service = await self._serve()
+        reporters = Reporters(self._options.report_to, self._head.run_id, resumed=self._head.incarnation > 1)
         try:
             with _optional(self.resumes, "metrics"):
                 if parts.metrics:
@@ -299,6 +302,7 @@ class Session:
                     _log.info("health for probes: port %s", await parts.health.open())
             with _optional(self.resumes, "new credentials files"):
                 await parts.credentials.write()
+            reporters.start()
             parts.listens.set()
         except OSError as error:
             _log.error("failed: the driver cannot listen: %s", error)
@@ -316,6 +320,7 @@ class Session:
                         parts.recorder,
                         self._output,
                         self._clock,
+                        to_caller=self._to_caller,
                     )
                 )
                 driver = DriverWatch(self._real_clock, self._run_clock.behind_machine, self._unwritten)
@@ -343,6 +348,9 @@ class Session:
             parts.credentials.withdraw()
             if parts.metrics and parts.event_history.over:
                 await parts.metrics.last_scrape(parts.stops.hurry)
+            if parts.event_history.over:
+                await reporters.end(parts.stops.hurry)
+            reporters.close()
             # Returns when the last of the workers' output is in.
             await self._close(service, QUICK_EXIT_BOUND)
         return self._report(finish)
@@ -440,7 +448,7 @@ class Session:
                 seconds=self._parts.event_history.lasted() or 0.0,
                 goodput=spent_time.goodput if spent_time.HasField("goodput") else None,
                 # A function that edriver.launch calls need not be elastic.
-                counts_steps=self._options.mode.mode.members_survive and PROGRAM not in self._options.command,
+                counts_steps=self._options.mode.mode.members_survive and not self._options.calls_function,
             )
             _log.info("%s", success_report(tally))
             self._say_where_records_are()
@@ -453,8 +461,8 @@ class Session:
     def _say_where_records_are(self) -> None:
         if self._records is not None:
             named = self._head.run_id if self._options.records_asked is False else shlex.quote(str(self._records))
-            _log.info("records: %s", self._records)
-            _log.info("for a report: edriver report %s", named)
+            _log.log(ROUTINE, "records: %s", self._records)
+            _log.log(ROUTINE, "for a report: edriver report %s", named)
 
     def _completed(self, finish: actions.FinishRun) -> actions.FinishRun:
         """How the run ended, with what came in while the agents ended their workers."""

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from edriver.text.phrases import function_name
+
 _ADVICE = {
     "async": "which does nothing until it is awaited. Make it a plain function, which may call asyncio.run",
     "generator": "which does nothing until it is iterated. Make it a plain function, without yield",
@@ -29,7 +31,7 @@ def refuse_function(function: Callable[..., Any], caller: str = "edriver.run") -
         kind, advice = "a generator function", _ADVICE["generator"]
     else:
         return
-    raise TypeError(f"{caller} cannot run {_name(function)}: it is {kind}, {advice}")
+    raise TypeError(f"{caller} cannot run {function_name(function)}: it is {kind}, {advice}")
 
 
 def refuse_result(function: Callable[..., Any], result: Any, caller: str = "edriver.run") -> None:
@@ -51,10 +53,4 @@ def refuse_result(function: Callable[..., Any], result: Any, caller: str = "edri
         kind, advice = "a generator", _ADVICE["generator"]
     else:
         return
-    raise TypeError(f"{caller} called {_name(function)}, but nothing ran: it returned {kind}, {advice}")
-
-
-def _name(function: Any) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+    raise TypeError(f"{caller} called {function_name(function)}, but nothing ran: it returned {kind}, {advice}")

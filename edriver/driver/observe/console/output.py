@@ -19,8 +19,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from edriver.calls import PROGRESS_MARK
 from edriver.text.phrases import count_text
-from edriver.text.printable import printable
+from edriver.text.printable import printable, printable_line
 from edriver.text.unfinished_lines import StatesInFile, StatesOnTerminal, can_replace, columns_of, erased
 
 if TYPE_CHECKING:  # the first line is printed before anything of the wire is imported
@@ -37,6 +38,8 @@ WARNING_STYLE: Final = "33"
 
 ERROR_STYLE: Final = "31"
 """and of what the run has ended: red. Both as the parameters of SGR."""
+ROUTINE: Final = logging.INFO - 5
+"""The level of what every run logs that begins and ends as it should."""
 
 _CHUNK_BYTES = 8192
 _FLUSH_TIMEOUT = 5.0
@@ -275,12 +278,18 @@ class Output:
         """Have this line, without its end, below all others on stderr, a terminal, from now on; empty: none."""
         self._on_stderr.draw(self._clock(), line)
 
-    def handle_logs(self, verbose: bool) -> None:
-        """Print what this process logs: of edriver's from INFO on (verbose: DEBUG), of others' from WARNING on."""
+    def progress(self, line: str) -> None:
+        """Give the caller of `edriver.launch` this line, to show in the place of the one before."""
+        self._stderr.put(
+            f"{PROGRESS_MARK}{printable_line(line)}\n".encode("utf-8", "backslashreplace"), from_driver=True
+        )
+
+    def handle_logs(self, level: int) -> None:
+        """Print what this process logs: of edriver's from a level on, of others' from WARNING on."""
         root = logging.getLogger()
         root.handlers[:] = [_LogHandler(self)]
         root.setLevel(logging.WARNING)
-        logging.getLogger("edriver").setLevel(logging.DEBUG if verbose else logging.INFO)
+        logging.getLogger("edriver").setLevel(level)
 
     def close(self, timeout: float = _FLUSH_TIMEOUT) -> None:
         """Wait until all is written and the progress line is removed, or this many seconds pass without a write."""

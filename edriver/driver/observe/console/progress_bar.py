@@ -9,9 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from edriver.text.phrases import count_text
 from edriver.text.printable import printable
-from edriver.text.progress_text import knows_steps, left_of_epoch, time_text
+from edriver.text.progress_text import epoch_text, progress_words
 from edriver.v1 import status_pb2
 
 BAR_COLUMNS: Final = 20
@@ -40,12 +39,12 @@ class Bar:
         grid = Table.grid(padding=(0, 1), expand=True)
         cells: list[Text | ProgressBar] = []
         if progress.HasField("epoch") and progress.samples:
-            epoch = Text(f"epoch {progress.epoch} {100 * progress.samples_done // progress.samples:3} %")
+            epoch = Text(epoch_text(progress))
             grid.add_column(no_wrap=True, width=epoch.cell_len)
             grid.add_column(no_wrap=True, width=min(BAR_COLUMNS, width // 3))
             cells = [epoch, ProgressBar(total=progress.samples, completed=progress.samples_done)]
         grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        grid.add_row(*cells, Text(printable(trouble) or "  ".join(_words(progress, size))))
+        grid.add_row(*cells, Text(printable(trouble) or "  ".join(progress_words(progress, size))))
         with self._console.capture() as drawn:
             self._console.print(grid, width=width, no_wrap=True, crop=True)
         first = drawn.get().partition("\n")[0]
@@ -56,13 +55,3 @@ def bar_of_stderr() -> Bar | None:
     """A bar for standard error; None if that is not a terminal that can redraw a line."""
     console = Console(stderr=True)
     return Bar(console) if console.is_terminal and not console.is_dumb_terminal else None
-
-
-def _words(progress: status_pb2.Progress, size: int) -> list[str]:
-    """What is worth knowing, the most important first."""
-    known = knows_steps(progress.time_spent)
-    words = [f"step {progress.steps}", f"{progress.step_rate:.1f} steps/s"] if known else []
-    if progress.HasField("epoch") and progress.sample_rate > 0:
-        words += [f"{time_text(left_of_epoch(progress))} left", f"{progress.sample_rate:.0f} samples/s"]
-    words.append(count_text(size, "worker"))
-    return words + [f"{printable(name)} {value:g}" for name, value in sorted(progress.reported.items())]

@@ -13,7 +13,7 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.records.recorder import Recorder
 from edriver.text.pace_text import hold_up_text
-from edriver.text.progress_text import progress_text
+from edriver.text.progress_text import progress_line, progress_text
 from edriver.wire.conversion import epoch_seconds
 
 _log = logging.getLogger("edriver.driver")
@@ -34,8 +34,10 @@ async def report_progress(
     recorder: Recorder,
     output: Output,
     clock: Callable[[], float],
+    *,
+    to_caller: bool = False,
 ) -> None:
-    """Record the progress, and what hosts use; show it on a terminal, or print a line now and then.
+    """Record the progress, and what hosts use; show it on a terminal or to a caller, or print a line now and then.
 
     Args:
         event_history: how far training is, and how many workers train.
@@ -43,6 +45,7 @@ async def report_progress(
         recorder: writes it down.
         output: has the bar below all other lines.
         clock: seconds, monotonic.
+        to_caller: whether a process reads the output that shows the latest such line in one place.
     """
     bar = None
     if os.isatty(2):
@@ -51,23 +54,32 @@ async def report_progress(
         bar = bar_of_stderr()
     steps, printed_at = 0, clock()
     held_up_since = 0.0
-    while True:
-        await asyncio.sleep(PROGRESS_PERIOD)
-        if (sample := usage.sample(event_history.now())) is not None:
-            recorder.usage(sample)
-        progress = event_history.progress_now()
-        if not progress:
-            continue
-        recorder.progress(progress)
-        hold_up, now = event_history.pace.hold_up(), event_history.now()
-        if bar:
+    try:
+        while True:
+            await asyncio.sleep(PROGRESS_PERIOD)
+            if (sample := usage.sample(event_history.now())) is not None:
+                recorder.usage(sample)
+            progress = event_history.progress_now()
+            if not progress:
+                if to_caller and event_history.view.doing:
+                    output.progress(event_history.view.doing)
+                continue
+            recorder.progress(progress)
+            hold_up, now = event_history.pace.hold_up(), event_history.now()
             trouble = "" if hold_up is None else hold_up_text(hold_up, now)
-            output.footer(bar.line(progress, event_history.view.size, trouble))
-        elif hold_up is not None:
-            began = epoch_seconds(hold_up.start_time)
-            if now - began >= HOLD_UP_LINE_DELAY and began > held_up_since:
-                held_up_since = now
-                _log.info("%s", hold_up_text(hold_up, now))
-        elif clock() - printed_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
-            steps, printed_at = progress.steps, clock()
-            _log.info("%s", progress_text(progress))
+            if bar:
+                output.footer(bar.line(progress, event_history.view.size, trouble))
+            elif to_caller:
+                output.progress(progress_line(progress, event_history.view.size, trouble))
+            elif hold_up is not None:
+                began = epoch_seconds(hold_up.start_time)
+                if now - began >= HOLD_UP_LINE_DELAY and began > held_up_since:
+                    held_up_since = now
+                    _log.info("%s", trouble)
+            elif clock() - printed_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
+                steps, printed_at = progress.steps, clock()
+                _log.info("%s", progress_text(progress))
+    finally:
+        if to_caller and (progress := event_history.progress_now()) is not None:  # the line that stays
+            size = len(event_history.rounds[-1].members) if event_history.rounds else 0
+            output.progress(progress_line(progress, size))
