@@ -40,7 +40,8 @@ def test_the_last_words_of_a_worker_that_was_killed(tmp_path: Path) -> None:
         assert len(last) == 2
         nothing = edriver("logs", "7", "--run", run.id)
         assert (nothing.returncode, nothing.stdout) == (1, "")
-        assert nothing.stderr.startswith("edriver: there is no such worker: the run has localhost:0 (rank ")
+        there = f"edriver: run {run.id}: there is no such worker: the run has localhost:0 (rank "
+        assert nothing.stderr.startswith(there)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
 

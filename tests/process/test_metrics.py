@@ -87,7 +87,7 @@ def test_the_dashboard_has_data_from_a_real_run(tmp_path: Path) -> None:
             assert server.ask("label/run_id/values") == [run_id]
             rules = server.until(lambda: evaluated(server))
             assert {name: state for name, state in rules.items() if state != "ok"} == {}
-            assert len(rules) == 7
+            assert len(rules) == 9
             # Those that a calm run must not set off; `for` has not passed for others.
             assert {alert["labels"]["alertname"] for alert in server.ask("alerts")["alerts"]} <= {"EdriverGoodputLow"}
             run.process.send_signal(signal.SIGINT)

@@ -37,7 +37,7 @@ def test_uneven_steps_are_reported_with_the_ranks_that_are_done_and_that_wait(tm
             r"edriver: (uneven steps: worker 2 \(rank 1, localhost:1\) is done after 5 steps; "
             r"worker 1 \(rank 0, localhost:0\) is waiting in a collective after 5 steps)$"
         )
-        assert message[1] in edriver("status").stdout
+        assert message[1] in edriver("status", "--run", run.id).stdout
 
 
 def test_a_value_that_differs_between_ranks_only_after_the_first_step_is_named(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_collective_that_one_rank_alone_waits_in_is_named_with_its_place(tmp_p
             'dist.all_reduce(torch.ones(1000 if MISTAKE == "other-size" else 1))',
             "dist.barrier()",
         )
-        assert said[0].partition(";")[2] in edriver("status").stdout
+        assert said[0].partition(";")[2] in edriver("status", "--run", run.id).stdout
 
 
 def test_a_collective_of_another_size_that_one_rank_alone_calls_is_named_with_all_places(tmp_path: Path) -> None:

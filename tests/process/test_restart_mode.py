@@ -103,7 +103,7 @@ def test_no_place_counts_work_that_may_have_been_thrown_away_as_good(tmp_path: P
         assert run.lines[-3].startswith("edriver: done: 2 rounds, 1 failure survived, ")
         assert "goodput" not in run.text
         report = edriver("report", run.id, "--output", str(tmp_path / "report.html"), environ=state).stdout
-        assert "goodput       not known: edriver sees no steps in restart mode\n" in report
+        assert re.search(r"^goodput +not known: edriver sees no steps in restart mode$", report, re.MULTILINE)
         assert re.search(r"time spent +unknown", report)
         assert "made again" not in report
         assert "reached" not in report
