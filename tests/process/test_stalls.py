@@ -28,7 +28,7 @@ def test_a_worker_that_hangs_in_the_script_is_reported_and_killed(tmp_path: Path
         run.line("stalls: python")
         pids = run.pids()
         run.line(
-            r"round 1\.1 ended: worker 2 \(rank 1, localhost:1\) has made no progress for [34] s \(step\), "
+            r"round 1\.1 ended: worker 2 \(rank 1, localhost:1\) has made no progress for \d+ s \(step\), "
             r"at .*stall\.py:22, in load_data$"
         )
         recovers(run, pids[0])
