@@ -143,5 +143,5 @@ class EdriverWithoutJournalJob(EdriverJob):
 @functools.cache
 def writes_event_log() -> bool:
     """Whether this edriver has --event-log."""
-    command = [sys.executable, "-m", "edriver", "--help"]
+    command = [sys.executable, "-m", "edriver", "run", "--help"]
     return "--event-log" in subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -66,6 +66,9 @@ def test_a_command_line_is_one_that_edriver_takes(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # as in an active environment
     script = "import edriver\n" if document != "from-torchrun.md" else ""
     (tmp_path / "train.py").write_text(script)
+    for library in ("wandb", "mlflow"):  # --report-to looks whether they are installed
+        (tmp_path / "libraries" / library).mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "libraries")
     for name in ("discover_hosts.sh", "hosts.sh"):
         (tmp_path / name).write_text("#!/bin/sh\necho localhost:2\n")
         (tmp_path / name).chmod(0o755)
