@@ -46,7 +46,7 @@ def test_a_loop_without_a_boundary(tmp_path: Path) -> None:
         printed = len(run.lines)
         os.kill(run.pids()[1], signal.SIGKILL)
         run.line(r"round 1\.3: 2 workers on ", printed)
-        run.line(r"rank 1 of 2 pid \d+ at step 0", printed)
+        run.line("rank 0 of 2 has made a step", printed)
         (tmp_path / "end").touch()
         assert run.end() == 0, run.text
         run.line(

@@ -57,7 +57,7 @@ def test_values_that_are_no_numbers_and_the_failure(tmp_path: Path) -> None:
     assert re.search(r"^rounds +1: 1 failure, ", report, re.MULTILINE)
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
-    assert page.count("raise FloatingPointError(") == 1  # what the interpreter has printed of it is not shown again
+    assert page.count("raise FloatingPointError(") == 2  # among the failures, and in what the worker has printed
     assert strict(data[1])["curve"]["progress"]["reported"] == {"loss": None, "lr": 0.0, "scale": None}
 
 

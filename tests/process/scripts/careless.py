@@ -72,6 +72,8 @@ def train(state: edriver.TorchState) -> None:
             break
         loss = take_step(batch)
         state.step += 1
+        if state.step == 1:
+            print(f"rank {edriver.rank()} of {edriver.size()} has made a step", flush=True)
         if MISTAKE == "not-finite" and edriver.rank() == 1 and state.step == 3:
             loss = math.nan
         state.report(loss=loss)
