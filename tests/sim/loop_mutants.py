@@ -45,7 +45,7 @@ def _leave_out(patch: pytest.MonkeyPatch, method: str, kind: type[Effect], answe
 def live_is_offered_where_torn(patch: pytest.MonkeyPatch) -> None:
     """A worker offers its last boundary though it goes back to its last commit."""
     original = RoundLoop._offer
-    patch.setattr(RoundLoop, "_offer", lambda self, clean, torn="": original(self, clean=True, torn=torn))
+    patch.setattr(RoundLoop, "_offer", lambda self, clean, *rest: original(self, True, *rest))
 
 
 def nothing_is_restored(patch: pytest.MonkeyPatch) -> None:
