@@ -100,10 +100,11 @@ def done_ignores_aborts(patch: pytest.MonkeyPatch) -> None:
 def waiting_before_the_digest(patch: pytest.MonkeyPatch) -> None:
     """A worker reports itself waiting with the digest that it has offered last."""
 
-    def offer(self: RoundLoop, clean: bool, torn: str = "") -> Generator[Effect, Any, Version]:
+    def offer(self: RoundLoop, clean: bool, torn: str = "", uncounted: int = 0) -> Generator[Effect, Any, Version]:
         participant = self._participant
         version = participant.live if clean else participant.committed
-        yield effects.Say(participant.wait(version, self._store, getattr(self, "last_digest", ""), torn))
+        last = getattr(self, "last_digest", "")
+        yield effects.Say(participant.wait(version, self._store, last, torn, uncounted=uncounted))
         self.last_digest = yield effects.Digest(not clean)  # type: ignore[attr-defined]
         return version
 
