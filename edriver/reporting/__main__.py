@@ -20,7 +20,7 @@ from edriver.reporting.entries import Entries
 from edriver.reporting.tracker import Tracker
 from edriver.v1 import status_pb2
 
-NICENESS: Final = 10
+NICENESS: Final = 5
 """It may share its cores with workers: training goes first."""
 
 

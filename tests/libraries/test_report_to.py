@@ -10,7 +10,11 @@ import pytest
 
 from tests.process.running import SCRIPTS, running
 
-pytestmark = [pytest.mark.libraries, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.libraries,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("default"),
+]  # MLflow has deprecation warnings
 
 
 def test_a_run_is_in_both(tmp_path: Path) -> None:

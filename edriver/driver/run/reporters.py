@@ -15,7 +15,7 @@ from edriver.text.printable import printable_line
 
 _log = logging.getLogger("edriver.driver")
 
-END_TIMEOUT: Final = 60.0
+END_TIMEOUT: Final = 300.0
 """Most seconds that a run that has ended waits until the trackers have all of it,"""
 
 QUIET_END: Final = 2.0
