@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import socket
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Final
 from edriver.agent.workers.worker_environment import cuda_devices
 from edriver.common.join_config import ENDED_KEY, GRACE, JoinConfig
 from edriver.model import limits
-from edriver.text.command_parser import CommandParser
+from edriver.text.command_parser import CommandParser, seconds_between
 
 NO_AGENT_ID: Final = 0
 """The agent_id of an agent that has not been assigned one yet."""
@@ -78,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--grace",
-        type=_grace,
+        type=seconds_between(1, MAX_GRACE),
         default=GRACE,
         metavar="SECONDS",
         help="how long this host stays after SIGTERM or SIGUSR1 to the agent: meanwhile its workers train on until "
@@ -131,16 +130,6 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         left_code=flags.left_code,
         grace=flags.grace,
     )
-
-
-def _grace(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 1 <= seconds <= MAX_GRACE:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {MAX_GRACE:g}")
-    return seconds
 
 
 def _drivers_of(flags: argparse.Namespace, run: JoinConfig) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,7 +10,7 @@ import grpc
 
 from edriver.client import Client, RunError
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.text.command_parser import CommandParser
+from edriver.text.command_parser import CommandParser, seconds_between
 from edriver.text.steering_text import STOPPED_TEXT, drain_preview_text, drained_text, resized_text, undrained_text
 
 MAX_WITHIN: Final = 7 * 24 * 3600.0
@@ -43,7 +42,7 @@ def parser(verb: str) -> argparse.ArgumentParser:
     if verb == "drain":
         made.add_argument(
             "--within",
-            type=_seconds,
+            type=seconds_between(0, MAX_WITHIN),
             metavar="SECONDS",
             help="its workers have left by then, also if replacements are not ready; 0: at the next agreed step "
             "(by default as long as the run waits for workers: --elastic-timeout)",
@@ -92,16 +91,6 @@ def _preview(run: Client, host: str, slot: int | None, within: float | None) -> 
         if error.code is grpc.StatusCode.UNIMPLEMENTED:
             return ""
         raise
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds <= MAX_WITHIN:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {MAX_WITHIN:g}")
-    return seconds
 
 
 def _size(text: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 from typing import Any
 
 from edriver.text.suggestion import did_you_mean
@@ -32,3 +34,18 @@ class CommandParser(argparse.ArgumentParser):
             return f"{word} is not a flag of {self.prog}{did_you_mean(word.partition('=')[0], known)}"
         meant = f": did you mean --run {word}?" if "--run" in known else ""
         return f"{self.prog} does not expect {word!r}{meant}"
+
+
+def seconds_between(least: float, most: float) -> Callable[[str], float]:
+    """The `type` of a flag that takes a number of seconds within these limits."""
+
+    def seconds(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} to {most:g}")
+        return value
+
+    return seconds
