@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -71,9 +72,17 @@ def test_each_interruption_has_its_cause_with_host_and_operator(tmp_path: Path) 
 
 
 def rank_on(run: Run, host: str) -> int:
-    """The rank of the latest worker on this host."""
+    """The rank of the latest worker on this host, which may not have printed its first line yet."""
     wanted = f"EDRIVER_HOST={host}".encode()
-    (rank,) = (
-        rank for rank, pid in run.pids().items() if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    )
+
+    def look() -> list[int]:
+        found = []
+        for rank, pid in run.pids().items():
+            # The last line of this rank may still be that of a worker which has ended.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found.append(rank)
+        return found
+
+    (rank,) = until(look, lambda: run.text)
     return rank
