@@ -187,6 +187,7 @@ class Round:
         rejoin_deadline: when to form the next round without the members that have not returned.
         newcomers_start_at: the latest time to start newcomers' processes; see `is_under_way`.
         open_at: from when on it may be interrupted to take in newcomers.
+        without_place: workers that waited for it and got no place in it. They leave once it is under way.
         under_way: the members that have passed a boundary.
         digests: the digests of the state at the members' first boundary, each with the member that reported it first;
             there should be only one.
@@ -222,6 +223,7 @@ class Round:
     rejoin_deadline: float | None = None
     entered_next: bool = False
     left_at: dict[ScriptError, int] = field(default_factory=dict)
+    without_place: set[int] = field(default_factory=set)
     before_first: set[int] = field(init=False)
     ranks: dict[int, int] = field(init=False)
 

@@ -378,8 +378,10 @@ class RoundControl:
         if current.members == current.done.keys():
             return self._finish(current, now)
         roster, sizes = self.roster, self.placement.sizes
-        without = (roster.unplaced | roster.leaving) & roster.waiting.keys()
-        actions: list[Action] = [self.dismiss(roster.workers[worker_id], now) for worker_id in sorted(without)]
+        actions: list[Action] = []
+        if current.is_under_way(now):  # else the ends of processes would compete with the members' first steps
+            without = (roster.unplaced | roster.leaving | current.without_place) & roster.waiting.keys()
+            actions += [self.dismiss(roster.workers[worker_id], now) for worker_id in sorted(without)]
         members, placed = current.members, roster.placed
         interrupt = current.interrupt
         if interrupt is not None and not interrupt.answered(members) and now < interrupt.deadline:
@@ -586,6 +588,10 @@ class RoundControl:
         places = {c.worker_id for c in selected.all}
         # Those without a place leave once the others are safe: now that all members have stopped.
         without = [worker for worker in roster.waiting_in(call.ordinal) if worker.worker_id not in places]
+        if obstacle is None:  # or have made a step of the new round
+            assert self.current is not None, "it has just been formed"
+            self.current.without_place = {worker.worker_id for worker in without}
+            return actions
         return actions + [self.dismiss(worker, now) for worker in without]
 
     def _select(self, allowed: int, before: int) -> Selection:
