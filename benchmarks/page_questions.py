@@ -296,7 +296,7 @@ def faster_than_last_night(page: Page) -> str:
         for name in ("tonight", "last-night")
     }
     word = "faster" if medians["tonight"] > medians["last-night"] else "slower"
-    return f"tonight is {word}: " + ", ".join(f"{name} {value} steps a second" for name, value in medians.items())
+    return f"tonight is {word}: " + ", ".join(f"{name} {value:.3g} steps a second" for name, value in medians.items())
 
 
 def steps_lost(page: Page) -> str:
@@ -415,6 +415,23 @@ QUESTIONS: Final = [
     ),
 ]
 
+AFTER_THE_END: Final = [
+    Question(
+        "last-words-after-the-end",
+        "Now that the run has ended: what did it print before it died?",
+        last_words,
+        lambda trouble: rf"in {trouble.died}: .*{LAST_WORDS}",
+        "#output-card",
+    ),
+    Question(
+        "failed-first-after-the-end",
+        "Now that the run has ended: what failed first, and why?",
+        what_failed_first,
+        lambda trouble: rf"worker \d+ \(rank 3, {trouble.died}\).*exited with code 9.*{LAST_WORDS}",
+    ),
+]
+"""These are asked of a run that has been stopped."""
+
 
 @contextmanager
 def page_of(trouble: Trouble) -> Iterator[str]:
@@ -462,6 +479,18 @@ def ask(page: Page, url: str, question: Question, trouble: Trouble, folder: Path
     return f"{answer} ({took:.1f} s)"
 
 
+def ask_all(page: Page, url: str, questions: list[Question], trouble: Trouble, folder: Path) -> int:
+    """Ask one after the other, and print the answers; returns how many are not answered."""
+    wrong = 0
+    for question in questions:
+        try:
+            print(f"{question.words}\n    {ask(page, url, question, trouble, folder)}", flush=True)
+        except Exception as error:  # noqa: BLE001  the others are asked all the same
+            wrong += 1
+            print(f"{question.words}\n    NOT ANSWERED: {error}", flush=True)
+    return wrong
+
+
 def made_repository(place: Path) -> str:
     """Have the runs start in a git repository; returns the commit."""
 
@@ -480,7 +509,6 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("build/questions"))
     flags = parser.parse_args()
     flags.folder.mkdir(parents=True, exist_ok=True)
-    wrong = 0
     with tempfile.TemporaryDirectory(prefix="ed-") as place:
         os.environ["XDG_STATE_HOME"] = place
         orders = Path(place, "orders")
@@ -497,14 +525,13 @@ def main() -> None:
             with page_of(trouble) as url, sync_playwright() as playwright:
                 chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
                 page = chromium.new_page(viewport={"width": 1280, "height": 900})
-                for question in QUESTIONS:
-                    try:
-                        print(f"{question.words}\n    {ask(page, url, question, trouble, flags.folder)}", flush=True)
-                    except Exception as error:  # noqa: BLE001  the others are asked all the same
-                        wrong += 1
-                        print(f"{question.words}\n    NOT ANSWERED: {error}", flush=True)
+                wrong = ask_all(page, url, QUESTIONS, trouble, flags.folder)
+                with Client(trouble.address) as client:
+                    client.stop()
+                run.end()
+                wrong += ask_all(page, url, AFTER_THE_END, trouble, flags.folder)
                 chromium.close()
-    sys.exit(f"{wrong} of {len(QUESTIONS)} are not answered" if wrong else 0)
+    sys.exit(f"{wrong} of {len(QUESTIONS) + len(AFTER_THE_END)} are not answered" if wrong else 0)
 
 
 if __name__ == "__main__":

@@ -289,10 +289,13 @@ class RunView:
 
     @property
     def healthy(self) -> bool:
-        """Whether it trains, or has ended well: its failures are past."""
-        if self.ended is not None:
-            return self.ended.run_ended.end == status_pb2.RUN_END_DONE
-        return self.goes_on and (self.stepped or not self.knows_steps)
+        """Whether it trains, or has ended well, or was stopped while it trained: its failures are past."""
+        trained = self.stepped or not self.knows_steps
+        if self.ended is None:
+            return self.goes_on and trained
+        ended = self.ended.run_ended
+        stopped_well = ended.end == status_pb2.RUN_END_STOPPED and not ended.worker_failures and trained
+        return ended.end == status_pb2.RUN_END_DONE or stopped_well
 
     @property
     def call(self) -> int:

@@ -178,9 +178,19 @@ def test_failures_are_past_once_it_trains_again_or_has_ended_well() -> None:
     assert not view.healthy, "it may fail before its first step"
     story.under_way(122.0)
     assert view.healthy
-    for end, well in ((status_pb2.RUN_END_FAILED, False), (status_pb2.RUN_END_DONE, True)):
-        ended = status_pb2.Event(run_ended=status_pb2.RunEnded(end=end))
-        assert dataclasses.replace(view, ended=ended).healthy == well
+    story.ended(130.0, "round 1.2 ended: requested by ada@login1")  # at a stop, a round ends before the run does
+    failure = status_pb2.WorkerFailure(cause=cause_pb2.Cause(text="killed"))
+    for end, failures, well in (
+        (status_pb2.RUN_END_FAILED, [], False),
+        (status_pb2.RUN_END_LOST, [], False),
+        (status_pb2.RUN_END_DONE, [], True),
+        (status_pb2.RUN_END_STOPPED, [], True),
+        (status_pb2.RUN_END_STOPPED, [failure], False),
+    ):
+        ended = status_pb2.Event(run_ended=status_pb2.RunEnded(end=end, worker_failures=failures))
+        assert dataclasses.replace(view, ended=ended).healthy == well, (end, failures)
+    stopped = status_pb2.Event(run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_STOPPED))
+    assert not dataclasses.replace(view, ended=stopped, stepped=False).healthy, "it was stopped before a first step"
 
 
 def test_when_a_worker_was_lost_is_known_of_the_latest() -> None:
