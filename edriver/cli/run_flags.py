@@ -69,7 +69,7 @@ class RunParser(argparse.ArgumentParser):
             words[at] = self._with_dashes(words[at])
 
     def _with_dashes(self, word: str) -> str:
-        """A flag that is known with dashes in place of its underscores; empty: it is none."""
+        """A flag that is known with dashes in place of its underscores; empty if it is no such flag."""
         flag, equals, value = word.partition("=")
         dashed = flag[:2] + flag[2:].replace("_", "-")
         return dashed + equals + value if dashed != flag and dashed in self._option_string_actions else ""

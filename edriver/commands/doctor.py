@@ -167,7 +167,7 @@ class _ProbedHost:
     introduction: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, question: object = None) -> Any:
-        """The answer to a question, or its introduction; None if there is none any more."""
+        """The answer to a question, or its introduction; None once the host has closed its output."""
         if self.trouble:
             return None
         assert self.process.stdin is not None

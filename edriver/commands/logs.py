@@ -137,7 +137,7 @@ def chosen(worker: str | None) -> tuple[int | None, str, int | None]:
     """A rank, a host, and a slot, of which none, the first, the second or the last two are given.
 
     Raises:
-        RunError: it is none of them.
+        RunError: it is not one of them.
     """
     if worker is None:
         return None, "", None

@@ -112,7 +112,7 @@ def missing_line(time: bytes, count: int) -> bytes:
 
 
 def header_of(line: bytes) -> Header | None:
-    """Read a file's first line; None: it is none."""
+    """Read a file's first line; None if it is something else."""
     found = _HEADER.fullmatch(line.removesuffix(b"\n"))
     if not found:
         return None
@@ -120,7 +120,7 @@ def header_of(line: bytes) -> Header | None:
 
 
 def line_of(line: bytes) -> RecordedLine | None:
-    """Read any other line; None: it is none, because a driver that was killed has left half a line, say."""
+    """Read any other line; None if it is incomplete: a driver that was killed may have left half a line."""
     found = _LINE.fullmatch(line.removesuffix(b"\n"))
     if not found:
         return None

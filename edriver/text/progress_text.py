@@ -91,7 +91,7 @@ def length_text(seconds: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A span of time: 7 s, 3 min 20 s, 5 h 10 min, 2 d 3 h. One that a clock set back makes negative is none."""
+    """A span of time: 7 s, 3 min 20 s, 5 h 10 min, 2 d 3 h. 0 s where a clock was set back."""
     whole = max(0, int(seconds))
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)

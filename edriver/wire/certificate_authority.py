@@ -121,7 +121,7 @@ def end_of(certificate: bytes) -> datetime.datetime:
     """When a certificate, in PEM, ends.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a certificate in PEM.
     """
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 

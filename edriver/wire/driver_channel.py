@@ -74,7 +74,7 @@ def target_of(drivers: Sequence[str]) -> str:
     gRPC takes several only if all of them are numbers of one family; of others the first kind is taken.
 
     Raises:
-        ValueError: there is none.
+        ValueError: `drivers` is empty.
     """
     if not drivers:
         raise ValueError("the join config contains none of the driver's addresses")

@@ -57,7 +57,7 @@ class DialInHosts:
         """An agent waits to be admitted; returns its future ID.
 
         Raises:
-            ValueError: the name or the slots are none, or all hosts would have too many slots.
+            ValueError: the name or the number of slots is invalid, or all hosts together would have too many slots.
             KeyError: an agent of that name is there already.
         """
         limits.check_host(host, "a host's name (--host)")

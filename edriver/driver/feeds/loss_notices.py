@@ -1,6 +1,6 @@
 """Notices of a source that hosts will be lost: they become drains with a deadline.
 
-A source repeats the time that is left with each answer; the core is told once, and again if the deadline has come
+A source repeats the time that is left with each answer; the core learns it once, and again if the deadline has come
 nearer by more than an answer may take. A notice that is withdrawn, while the host is still named, ends its drain.
 """
 

@@ -94,7 +94,7 @@ class RunState:
             now: the time in seconds, monotonic.
 
         Returns:
-            Whether it was made, and whether the state is another now: a heartbeat is none.
+            Whether it was made, and whether the state is another now: a heartbeat does not count.
 
         Raises:
             OutOfBoundsError: there would be too many nodes.

@@ -115,7 +115,7 @@ class WatchedIterator:
     Args:
         batches: the loader's iterator; whatever else is asked of this one is that one's.
         found: takes the batches.
-        watch: is told of each.
+        watch: receives each of them.
     """
 
     def __init__(self, batches: Iterator[Any], found: HandedOut, watch: TrainingBatches) -> None:

@@ -11,7 +11,7 @@ TERMINATION_GRACE: Final = 60
 and sends what they have printed last (8 s); the driver ends its agents (11 s)."""
 
 AGENT_GRACE: Final = 50
-"""What an agent is told of it (--grace): it keeps 10 s of that for its workers' end."""
+"""The part of it that an agent may use (--grace): it keeps 10 s of that for its workers' end."""
 
 CREDENTIALS_FOLDER: Final = "/etc/edriver"
 DRIVER_FILE, AGENT_FILE = "driver.json", "agent.json"
