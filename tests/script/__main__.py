@@ -10,18 +10,8 @@ import argparse
 import difflib
 import sys
 
-from tests.script.case import CASES, format_case, parse_case
-from tests.script.interpreter import Interpreter
-
-
-def rewritten(text: str) -> str:
-    """A case with the actions that the core orders now."""
-    interpreter = Interpreter()
-    blocks = []
-    for block in parse_case(text):
-        answer = [line for command in block.commands for line in interpreter.perform(command)]
-        blocks.append(block.answered(answer))
-    return format_case(blocks)
+from tests.script.case import CASES
+from tests.script.interpreter import rewritten
 
 
 def main() -> int:

@@ -58,6 +58,7 @@ from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
+from tests.script.case import format_case, parse_case
 from tests.script.rendering import render
 
 LEASE = 10.0
@@ -381,3 +382,13 @@ class Interpreter:
         """The number of the last interrupt of the round."""
         assert self._core.round is not None, "no round has begun"
         return self._core.round.interrupts
+
+
+def rewritten(text: str) -> str:
+    """A case with the actions that the core orders now."""
+    interpreter = Interpreter()
+    blocks = []
+    for block in parse_case(text):
+        answer = [line for command in block.commands for line in interpreter.perform(command)]
+        blocks.append(block.answered(answer))
+    return format_case(blocks)
