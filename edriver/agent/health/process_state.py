@@ -26,9 +26,10 @@ def halt_of_process(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROO
         proc: where proc(5) is mounted,
         cgroups: and cgroups(7), version 2.
     """
+    process = proc / str(pid)
     with suppress(OSError, IndexError):
-        if halt := _STOPPED_STATES.get(stat_fields(proc / str(pid) / "stat")[STATE_FIELD]):
+        if halt := _STOPPED_STATES.get(stat_fields(process / "stat")[STATE_FIELD]):
             return halt
-        lowest = next(cgroup_folders(kernel_text(proc / str(pid) / "cgroup"), cgroups, ""), cgroups)
+        lowest = next(iter(cgroup_folders(kernel_text(process / "cgroup"), cgroups, "")), cgroups)
         return Halt.FROZEN if "frozen 1" in kernel_text(lowest / "cgroup.events") else None
     return None
