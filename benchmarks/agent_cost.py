@@ -1,6 +1,7 @@
 """What an agent costs, with what it samples and forwards: `python -m benchmarks.agent_cost`.
 
-Eight workers on this machine train, each with two data loaders; each prints ten lines a second. Prints one JSON object:
+Eight workers on this machine train, each with two data loaders; each prints ten lines a second. After them a single one
+does the same. Prints one JSON object:
 
 - agent_core: the part of a core that the agent's process needs, over a minute.
 - driver_core: the same of the driver's.
@@ -8,6 +9,7 @@ Eight workers on this machine train, each with two data loaders; each prints ten
 - sample_core: that, as a part of a core.
 - processes: what is sampled.
 - agent_mib: the agent's resident memory.
+- agent_core_at_10_lines: agent_core with the single worker: ten lines a second in all.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.processes import usage_of
 from edriver.agent.resources.sample import WorkerPlace
@@ -47,38 +52,54 @@ def agent_of(driver: int) -> int:
     raise AssertionError("the run has no agent")
 
 
-def main() -> None:
-    """Run, and measure."""
+class Cost(NamedTuple):
+    """What a run has taken, as parts of a core, and its agent's resident memory in bytes."""
+
+    agent: float
+    driver: float
+    memory: int
+
+
+@contextmanager
+def measured(workers: int) -> Iterator[tuple[Cost, list[WorkerPlace]]]:
+    """A run with so many workers that has been measured, and goes on; and where its workers are."""
     environ = {"STEPS": "1000000", "PAUSE": str(PAUSE), "LOADERS": str(LOADERS), "PRINT_EVERY": "1"}
     with tempfile.TemporaryDirectory(prefix="ed-") as place:
         os.environ["XDG_STATE_HOME"] = place
         command = [sys.executable, str(SCRIPTS / "train.py")]
-        with running(["-np", str(WORKERS), *command], Path(place), environ) as run:
-            for rank in range(WORKERS):
+        with running(["-np", str(workers), *command], Path(place), environ) as run:
+            for rank in range(workers):
                 run.line(f"rank {rank} passed step 20")
             with Client(here(run.id)) as client:
-                workers = [WorkerPlace(worker.worker_id, worker.pid) for worker in client.status().workers]
+                places = [WorkerPlace(worker.worker_id, worker.pid) for worker in client.status().workers]
             agent, driver = agent_of(run.process.pid), run.process.pid
             before, began = [usage_of(pid) for pid in (agent, driver)], time.monotonic()
             time.sleep(SECONDS)
             after, elapsed = [usage_of(pid) for pid in (agent, driver)], time.monotonic() - began
-            sampler, costs, processes = Sampler(), [], 0
-            for _ in range(SAMPLES):
-                spent = time.thread_time()
-                sample = sampler.sample(workers)
-                costs.append(time.thread_time() - spent)
-                processes = sum(usage.processes for usage in sample.workers.values())
-                time.sleep(SAMPLE_PERIOD / 4)
-    agent_core, driver_core = [
-        (last.seconds - first.seconds) / elapsed for first, last in zip(before, after, strict=True)
-    ]
+            cores = [(last.seconds - first.seconds) / elapsed for first, last in zip(before, after, strict=True)]
+            yield Cost(*cores, after[0].memory), places
+
+
+def main() -> None:
+    """Run, and measure."""
+    with measured(WORKERS) as (cost, workers):
+        sampler, costs, processes = Sampler(), [], 0
+        for _ in range(SAMPLES):
+            spent = time.thread_time()
+            sample = sampler.sample(workers)
+            costs.append(time.thread_time() - spent)
+            processes = sum(usage.processes for usage in sample.workers.values())
+            time.sleep(SAMPLE_PERIOD / 4)
+    with measured(1) as (single, _):
+        pass
     found = {
-        "agent_core": round(agent_core, 4),
-        "driver_core": round(driver_core, 4),
+        "agent_core": round(cost.agent, 4),
+        "driver_core": round(cost.driver, 4),
         "sample_ms": round(1000 * median(costs), 2),
         "sample_core": round(median(costs) / SAMPLE_PERIOD, 4),
         "processes": processes,
-        "agent_mib": round(after[0].memory / 2**20, 1),
+        "agent_mib": round(cost.memory / 2**20, 1),
+        "agent_core_at_10_lines": round(single.agent, 4),
     }
     print(json.dumps(found, indent=2))
 

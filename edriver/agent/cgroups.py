@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -76,8 +77,11 @@ def memory_groups(text: str, root: Path = CGROUP_ROOT) -> Iterator[MemoryGroup]:
             yield MemoryGroup(folder, files)
 
 
-def cgroup_folders(text: str, root: Path, controller: str) -> Iterator[Path]:
+@lru_cache(maxsize=256)  # of every worker, once a second: to look for folders costs more than to read their files
+def cgroup_folders(text: str, root: Path, controller: str) -> tuple[Path, ...]:
     """The folders of a process's cgroup and of those above it, from the lowest up.
+
+    They are looked for once for each text, because a cgroup stays where it is as long as a process is in it.
 
     Args:
         text: of its /proc/PID/cgroup: a line `number:controllers:path` for each hierarchy; version 2 has number 0 and
@@ -95,10 +99,11 @@ def cgroup_folders(text: str, root: Path, controller: str) -> Iterator[Path]:
             folder = mount / path.lstrip("/")
             if not folder.is_dir() or ".." in folder.parts:
                 folder = mount
-            while folder != mount:
-                yield folder
-                folder = folder.parent
-            yield mount
+            folders = [folder]
+            while folders[-1] != mount:
+                folders.append(folders[-1].parent)
+            return tuple(folders)
+    return ()
 
 
 def kills_in(file: Path) -> int | None:
@@ -109,9 +114,8 @@ def kills_in(file: Path) -> int | None:
 def line_in(file: Path, name: str) -> int | None:
     """The number in a file's line `name number`; None without such a line."""
     with suppress(OSError, ValueError):
-        for line in kernel_text(file).splitlines():
-            if line.startswith(f"{name} "):
-                return int(line.partition(" ")[2])
+        _, found, rest = f"\n{kernel_text(file)}".partition(f"\n{name} ")  # some have hundreds of lines
+        return int(rest.partition("\n")[0]) if found else None
     return None
 
 

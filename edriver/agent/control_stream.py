@@ -105,6 +105,8 @@ class ControlStream:
         self._incarnation = 0
         self._turned_away = False  # because its host is connected already: stop waiting for the driver
         self._outgoing: asyncio.Queue[agent_pb2.ConnectRequest | None] | None = None
+        self._disconnected = asyncio.Event()
+        self._disconnected.set()
         self._closing = False
         self._overflowed = asyncio.Event()
 
@@ -158,6 +160,9 @@ class ControlStream:
         """While the agent has no stream, check whether the driver exists."""
         gone = Lease(self._gone_timeout, self._clock)
         while True:
+            if self._outgoing:
+                await self._disconnected.wait()
+                gone.renew()
             await asyncio.sleep(gone.next_tick)
             if gone.duration != self._gone_timeout:
                 gone.lengthen(self._gone_timeout)
@@ -225,6 +230,7 @@ class ControlStream:
             await self._read(call)
         finally:
             self._outgoing = None
+            self._disconnected.set()
             if writer is not None:
                 writer.cancel()
                 await asyncio.wait({writer})
@@ -251,6 +257,7 @@ class ControlStream:
     def _open_outgoing(self) -> asyncio.Queue[agent_pb2.ConnectRequest | None]:
         # Unbounded: all but one heartbeat in it are also in the link, which is bounded.
         self._outgoing = asyncio.Queue()
+        self._disconnected.clear()
         for message in self._link.again():
             self._outgoing.put_nowait(message)
         if self._closing:

@@ -43,7 +43,7 @@ RESIDENT_FIELD: Final = 21
 READ_BYTES: Final = 64 * 1024
 
 
-def kernel_text(file: Path) -> str:
+def kernel_text(file: Path | str) -> str:
     """The whole text of such a file. Path.read_text makes twice as many calls, and takes twice as long.
 
     Raises:
@@ -59,7 +59,7 @@ def kernel_text(file: Path) -> str:
     return b"".join(parts).decode(errors="replace")
 
 
-def stat_fields(stat: Path) -> list[str]:
+def stat_fields(stat: Path | str) -> list[str]:
     """The fields that follow the command.
 
     Args:

@@ -57,6 +57,16 @@ async def test_workers_end_with_the_lease_of_a_driver_that_is_gone() -> None:
 
 
 @in_loop
+async def test_a_driver_whose_address_is_free_is_not_awaited_for_its_lease(capfd: pytest.CaptureFixture[str]) -> None:
+    async with host(FAKE_WORKER) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        await on.server.stop(None)
+        assert await on.agent.exit_code() == 1
+    assert "the driver is gone: nothing listens at its address; stopping this host's workers" in capfd.readouterr().err
+
+
+@in_loop
 async def test_workers_end_with_the_lease_of_a_driver_that_is_silent() -> None:
     async with host(script(FORKS_A_SLEEPER), driver_lease=1) as on:
         on.driver.start_worker(1)

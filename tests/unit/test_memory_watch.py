@@ -149,3 +149,50 @@ def test_it_looks_no_more_often_than_it_has_to(tmp_path: Path) -> None:
     machine.now += END_BOUND
     watch.sample()
     assert watch.verdict() is None
+
+
+def test_a_cgroup_is_left_alone_while_the_machine_counts_no_kill(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"))
+    machine.kills(1, 1)
+    watch = machine.watch()
+    machine.events.unlink()
+    for _ in range(2):
+        machine.now += END_BOUND
+        watch.sample()
+    machine.kills(2, 2)
+    assert watch.verdict() == Cause(kind=CAUSE_KIND_OUT_OF_MEMORY)
+
+
+def test_a_kernel_that_counts_no_kills_of_the_machine_may_count_those_of_cgroups(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"))
+    (machine.proc / "vmstat").unlink()
+    watch = machine.watch()
+    machine.events.write_text(EVENTS.format(1))
+    watch.sample()
+    assert watch.verdict() == Cause(kind=CAUSE_KIND_OUT_OF_MEMORY)
+    machine.now += END_BOUND
+    watch.sample()
+    assert watch.verdict() is None
+
+
+def test_a_process_may_be_moved_to_another_cgroup(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"))
+    watch = machine.watch()
+    other = machine.root / "other" / "memory.events"
+    other.parent.mkdir()
+    other.write_text(EVENTS.format(5))
+    (machine.proc / "7" / "cgroup").write_text("0::/other\n")
+    for _ in range(2):
+        machine.now += END_BOUND
+        watch.sample()
+    assert watch.verdict() is None
+    other.write_text(EVENTS.format(6))
+    assert watch.verdict() == Cause(kind=CAUSE_KIND_OUT_OF_MEMORY)
+
+
+def test_the_folders_of_a_cgroup_are_looked_for_once(tmp_path: Path) -> None:
+    (tmp_path / "pod/worker").mkdir(parents=True)
+    text = "0::/pod/worker\n"
+    found = [group.folder for group in memory_groups(text, tmp_path)]
+    (tmp_path / "pod/worker").rmdir()
+    assert [group.folder for group in memory_groups(text, tmp_path)] == found

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import dropwhile
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from edriver.agent.cgroups import CGROUP_ROOT, MemoryGroup, kills_in, memory_groups
 from edriver.system.proc_stat import PROC_ROOT, kernel_text
@@ -21,7 +21,23 @@ END_BOUND: Final = 10.0
 A kill that is older was of another process."""
 
 LOOK_INTERVAL: Final = END_BOUND / 4
-"""Seconds between two looks, at least: each reads four files, one of them of a hundred lines and more."""
+"""Seconds between two looks, at least: each reads two files, one of them of a hundred lines and more."""
+
+
+class _Counts(NamedTuple):
+    """What one look has found.
+
+    Attributes:
+        cgroup: the text of the process's /proc/PID/cgroup.
+        groups: its cgroup and those above it that count kills.
+        here: the kills in its cgroup,
+        machine: and on the machine; None where the kernel does not say.
+    """
+
+    cgroup: str = ""
+    groups: tuple[MemoryGroup, ...] = ()
+    here: int | None = None
+    machine: int | None = None
 
 
 class MemoryWatch:
@@ -48,10 +64,8 @@ class MemoryWatch:
         self._clock = clock
         self._changed_at: float | None = None
         self._look_at = -math.inf
-        self._groups: tuple[MemoryGroup, ...] = ()
-        self._known: int | None = None
-        self._known_of_machine: int | None = None
-        self._note(self._counts())
+        self._known = _Counts()
+        self._known = self._counts()
 
     def sample(self) -> None:
         """Note the counts, if that is due; to be called while the process is there. It may be moved to another cgroup
@@ -65,29 +79,34 @@ class MemoryWatch:
             return
         self._look_at = now + LOOK_INTERVAL
         found = self._counts()
-        if found == (self._groups, self._known, self._known_of_machine):
+        if found == self._known:
             self._changed_at = None
         elif self._changed_at is None:
             self._changed_at = now
         elif now >= self._changed_at + END_BOUND:
-            self._note(found)
+            self._known = found
+            self._changed_at = None
 
-    def _counts(self) -> tuple[tuple[MemoryGroup, ...], int | None, int | None]:
-        """Its cgroup and those above, and the kills in that and on the machine."""
-        groups = self._groups
+    def _counts(self) -> _Counts:
+        """Look again. The kernel counts each kill for the machine, and then for its cgroup: as long as the machine's
+        count stays the same, that of the cgroup does, too, and is not read.
+        """
+        known = self._known
+        machine = kills_in(self._machine)
+        cgroup = known.cgroup
         with suppress(OSError):  # it has just ended
-            groups = counting_groups(kernel_text(self._cgroup), self._root)
-        return groups, kills_of(groups), kills_in(self._machine)
-
-    def _note(self, found: tuple[tuple[MemoryGroup, ...], int | None, int | None]) -> None:
-        self._groups, self._known, self._known_of_machine = found
-        self._changed_at = None
+            cgroup = kernel_text(self._cgroup)
+        if machine is not None and (cgroup, machine) == (known.cgroup, known.machine):
+            return known
+        groups = counting_groups(cgroup, self._root)
+        return _Counts(cgroup, groups, kills_of(groups), machine)
 
     def verdict(self) -> cause_pb2.Cause | None:
         """Why the process, which SIGKILL has ended, was killed; None if it was not the kernel that did it."""
-        if _more(kills_of(self._groups), self._known):
-            return cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, memory_limit=lowest_limit(self._groups))
-        if _more(kills_in(self._machine), self._known_of_machine):
+        groups = self._known.groups
+        if _more(kills_of(groups), self._known.here):
+            return cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, memory_limit=lowest_limit(groups))
+        if _more(kills_in(self._machine), self._known.machine):
             return cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_MAYBE_OUT_OF_MEMORY)
         return None
 

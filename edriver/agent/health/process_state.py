@@ -26,9 +26,10 @@ def halt_of_process(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROO
         proc: where proc(5) is mounted,
         cgroups: and cgroups(7), version 2.
     """
+    process = f"{proc}/{pid}"  # of every worker, once a second: to make a Path costs more than to read its file
     with suppress(OSError, IndexError):
-        if halt := _STOPPED_STATES.get(stat_fields(proc / str(pid) / "stat")[STATE_FIELD]):
+        if halt := _STOPPED_STATES.get(stat_fields(f"{process}/stat")[STATE_FIELD]):
             return halt
-        lowest = next(cgroup_folders(kernel_text(proc / str(pid) / "cgroup"), cgroups, ""), cgroups)
-        return Halt.FROZEN if "frozen 1" in kernel_text(lowest / "cgroup.events") else None
+        lowest = next(iter(cgroup_folders(kernel_text(f"{process}/cgroup"), cgroups, "")), cgroups)
+        return Halt.FROZEN if "frozen 1" in kernel_text(f"{lowest}/cgroup.events") else None
     return None

@@ -76,7 +76,9 @@ class LineSplitter:
 
     @staticmethod
     def _cut(line: bytes) -> list[bytes]:
-        return [line[start : start + MAX_LINE_BYTES] for start in range(0, max(1, len(line)), MAX_LINE_BYTES)]
+        if len(line) <= MAX_LINE_BYTES:
+            return [line]
+        return [line[start : start + MAX_LINE_BYTES] for start in range(0, len(line), MAX_LINE_BYTES)]
 
 
 def _final_state(line: bytes) -> bytes:
