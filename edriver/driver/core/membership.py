@@ -196,8 +196,11 @@ class Membership:
         if rounds.forming(now) and rounds.budgets.overspent(now) is None:
             if refused := placement.sizes.judge(rounds.current, self.failures.latest):
                 yield [Explain(refused)]
-            for newcomer in rounds.newcomers_at_fault(now):
-                yield self._losses.kill(newcomer, Cause(CauseKind.NEVER_TRAINED, newcomer.name), now)
+            if at_fault := rounds.newcomers_at_fault(now):
+                for newcomer in at_fault:
+                    yield self._losses.kill(newcomer, Cause(CauseKind.NEVER_TRAINED, newcomer.name), now)
+                # A host that is quarantined for them may be needed.
+                yield [Explain(cause) for cause in placement.quarantine.review(now)]
             if not settings.mode.members_survive:  # no survivor is in need of the processor
                 yield placement.start_workers(now, background=False, looks_after=rounds.completed)
             yield rounds.form(now)
