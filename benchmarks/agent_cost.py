@@ -76,8 +76,10 @@ def measured(workers: int) -> Iterator[tuple[Cost, list[WorkerPlace]]]:
             before, began = [usage_of(pid) for pid in (agent, driver)], time.monotonic()
             time.sleep(SECONDS)
             after, elapsed = [usage_of(pid) for pid in (agent, driver)], time.monotonic() - began
-            cores = [(last.seconds - first.seconds) / elapsed for first, last in zip(before, after, strict=True)]
-            yield Cost(*cores, after[0].memory), places
+            of_agent, of_driver = [
+                (last.seconds - first.seconds) / elapsed for first, last in zip(before, after, strict=True)
+            ]
+            yield Cost(of_agent, of_driver, after[0].memory), places
 
 
 def main() -> None:
