@@ -154,7 +154,7 @@ LIST: Final = (
         "sleeps",
         "one rank hangs (--stall-timeout 5)",
         (*THREE, "--stall-timeout", "5", *JOB),
-        r"no step for .* all are waiting for rank 1",
+        r"has made no progress for .*mistaken_job\.py:",
         (PLACE,),
         {"MISTAKE": "sleeps"},
     ),
@@ -164,8 +164,14 @@ LIST: Final = (
     ),
     in_script(MISTAKES, "other-size", "one rank calls a collective of another size", "ranks called different", PLACE),
     meanwhile("stopped", "a process is stopped (SIGSTOP)", stop_a_rank, "is stopped by a signal"),
-    meanwhile("drain", "a host that is not there is drained", told("drain", "nosuchhost"), "nosuchhost", "localhost"),
-    meanwhile("resize", "a resize to more than --max-np", told("resize", "9"), "9", "3"),
+    meanwhile(
+        "drain",
+        "a host that is not there is drained",
+        told("drain", "nosuchhost"),
+        "no host .nosuchhost.",
+        "it has localhost",
+    ),
+    meanwhile("resize", "a resize to more than --max-np", told("resize", "9"), "9 is not in this range", "--max-np"),
     meanwhile("name", "a question by a name that two runs have", ask_by_name, "several runs have the name", "--run"),
     command("min-mp", "a misspelt flag", ("-np", "2", "--min-mp", "1", *HI), "did you mean --min-np"),
     command("max-np", "-np above --max-np", ("-np", "4", "--max-np", "2", *HI), "must not be below -np"),
@@ -283,7 +289,7 @@ def matching(pattern: str, text: str) -> str:
 
 def row(mistake: Mistake, said: Said) -> str:
     """A row of the table."""
-    line = said.line.replace(sys.executable, "python").replace(f"{ROOT}/", "").replace("|", "\\|")
+    line = said.line.replace(f"{ROOT}/", "").replace("|", "\\|")
     return f"| {mistake.name} | {mistake.wrong} | {line} | {said.seconds:.1f} s | {said.fault or 'complete'} |"
 
 
