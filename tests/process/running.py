@@ -87,6 +87,11 @@ class Printing:
         """All that has been printed."""
         return "\n".join(self.lines)
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be printed."""
+        return self._ended
+
     def end(self, bound: float = BOUND) -> int:
         """Wait for the end, for so many seconds; returns the exit code."""
         try:

@@ -343,6 +343,20 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path, caplog: pytes
     assert caplog.text.count("training continues") == 1
 
 
+def test_a_folder_that_cannot_be_made_is_said_before_a_checkpoint_is_due(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    state, failures = new_state(tmp_path / "file" / "below", every=3), written.failures
+    state.sync()
+    train(state, 2)
+    assert caplog.text.count("training continues") == 1
+    assert written.failures == failures
+    train(state, 1)
+    assert caplog.text.count("training continues") == 1
+    assert written.failures == failures + 1
+
+
 def test_what_cannot_be_pickled_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(new_state(tmp_path, key=lambda: 0), 2)
     assert caplog.text.count("training continues") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 
 import pytest
@@ -86,6 +87,30 @@ def test_parameters_that_no_optimizer_of_the_state_trains_are_named(caplog: pyte
     state.first_boundary()
     (record,) = caplog.records
     assert record.getMessage().startswith("model.1.weight, model.1.bias get gradients but are in none of the state's ")
+
+
+def test_an_optimizer_whose_model_the_state_lacks_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = TorchState(optimizer=optimizer, kept={"first": [first_weight(model)]})
+    state.bind(Rounds())
+    step(model, optimizer)
+    state.first_boundary()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("the state's 'optimizer' trains 3 parameters that the state does not have: ")
+
+
+def test_a_state_without_a_model_and_an_optimizer_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = TorchState(epoch=0)
+    state.bind(Rounds())
+    step(model, optimizer)
+    state.first_boundary()
+    state.first_boundary()
+    (record,) = caplog.records
+    # an optimizer of another test may still be there
+    assert re.match(r"the script trains with .*\bSGD\b.*, but the state has neither a model nor", record.getMessage())
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["all-are-trained", "the-others-are-frozen"])

@@ -76,7 +76,31 @@ def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
             id="init_process_group",
         ),
         pytest.param("KeyError: 'LOCAL_RANK'", True, "give --mode restart", id="variable"),
+        pytest.param("KeyError: 'LOCAL_RANK'", True, "edriver.rank()", id="variable-in-elastic-mode"),
         pytest.param("KeyError: 'LOCAL_RANK'", False, None, id="variable-in-restart-mode"),
+        pytest.param(
+            "ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
+            True,
+            "only inside the function that edriver.run calls",
+            id="outside-of-the-training-function",
+        ),
+        pytest.param(
+            "ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
+            False,
+            None,
+            id="no-init_process_group-in-restart-mode",
+        ),
+        pytest.param(
+            "/usr/bin/python: Error while finding module specification for 'edriver.worker.restart' "
+            "(ModuleNotFoundError: No module named 'edriver')",
+            False,
+            "as in `/venv/bin/python train.py`",
+            id="another-python-in-restart-mode",
+        ),
+        pytest.param(
+            "ModuleNotFoundError: No module named 'edriver'", True, "Name the Python that has it", id="another-python"
+        ),
+        pytest.param("ModuleNotFoundError: No module named 'edrive'", True, None, id="another-module"),
         pytest.param("KeyError: 'rank'", True, None, id="another-key"),
         pytest.param(
             "torch.AcceleratorError: CUDA error: invalid device ordinal\nGPU device may be out of range, do you have "
@@ -146,8 +170,9 @@ def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
     ],
 )
 def test_what_many_scripts_meet_is_explained(last: str, elastic: bool, hint: str | None) -> None:
+    context = Hints(elastic, python="/venv/bin/python")
     for failure in (exited(KILLED.worker, 1, f"step 1\n{last}\n"), raised(KILLED.worker, f"{TRACEBACK}\n{last}")):
-        report = failure_report(FinishRun(RunEnd.FAILED, START_FAILED, (failure,)), Hints(elastic))
+        report = failure_report(FinishRun(RunEnd.FAILED, START_FAILED, (failure,)), context)
         hints = [line for line in report.splitlines() if line.startswith("hint: ")]
         assert len(hints) == (0 if hint is None else 1)
         assert hint is None or hint in hints[0]

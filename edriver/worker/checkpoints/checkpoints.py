@@ -123,7 +123,12 @@ class Checkpoints:
             self._ownership.claim_soon(round_id)
             return
         with _refusal_raised():
-            self._ownership.claim(round_id)
+            try:
+                self._ownership.claim(round_id)
+            except (FolderInUseError, RoundOverError):
+                raise
+            except Exception as error:  # noqa: BLE001  of a library, for any storage
+                self._say_unwritable(error)  # now: the first checkpoint is due minutes later
 
     def skipped(self) -> None:
         """One is due while the last is still being written."""
@@ -157,7 +162,8 @@ class Checkpoints:
             except RoundOverError as error:
                 logger.info("no checkpoint of step %d is written: %s", place.steps, error)
             except Exception as error:  # noqa: BLE001  of a library, for any storage
-                self._failed(f"a checkpoint cannot be written to {self._folder.location}: {_text(error)}")
+                written.failures += 1
+                self._say_unwritable(error)
             else:
                 self._prune()
             finally:
@@ -239,8 +245,8 @@ class Checkpoints:
                 self._said_unpruned = True
                 logger.warning("old checkpoints in %s cannot be removed: %s", self._folder.location, _text(error))
 
-    def _failed(self, trouble: str) -> None:
-        written.failures += 1
+    def _say_unwritable(self, error: Exception) -> None:
+        trouble = f"a checkpoint cannot be written to {self._folder.location}: {_text(error)}"
         if trouble != self._trouble:
             self._trouble = trouble
             logger.warning("%s; training continues, without new checkpoints until one can be written", trouble)

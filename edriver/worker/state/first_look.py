@@ -78,6 +78,53 @@ def say_untrained(values: dict[str, object]) -> None:
         )
 
 
+def say_unheld(values: dict[str, object], attributes: Iterable[object], look_around: bool) -> None:
+    """Warn, on rank 0, of parameters that an optimizer trains and the state does not have.
+
+    Args:
+        values: the state's models and optimizers, by name.
+        attributes: the values of all of the state's attributes, which may be parameters.
+        look_around: look for optimizers outside of a state that has neither a model nor an optimizer; some 0.1 s.
+    """
+    if context.assignment().rank != 0:
+        return
+    models = [value for value in values.values() if isinstance(value, torch.nn.Module)]
+    optimizers = {name: value for name, value in values.items() if isinstance(value, Optimizer)}
+    held: set[torch.Tensor] = {parameter for model in models for parameter in model.parameters()}
+    held.update(_tensors_in(list(attributes)))
+    for name, optimizer in optimizers.items():
+        if unheld := [parameter for parameter in _learning(optimizer) if parameter not in held]:
+            logger.warning(
+                "the state's %r trains %d parameters that the state does not have: they are neither synced nor rolled "
+                "back, so ranks may diverge. Give the state their model, as in TorchState(model, optimizer)",
+                name,
+                len(unheld),
+            )
+    if look_around and not models and not optimizers:
+        around = (thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer))
+        if kinds := sorted({type(optimizer).__name__ for optimizer in around if [*_learning(optimizer)]}):
+            logger.warning(
+                "the script trains with %s, but the state has neither a model nor an optimizer: what is learnt is "
+                "neither synced nor rolled back, so ranks may diverge. Give the state both, made before edriver.run, "
+                "as in TorchState(model, optimizer)",
+                " and ".join(kinds),
+            )
+
+
+def _tensors_in(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(part)
+
+
+def _learning(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """The parameters of an optimizer that have got gradients."""
+    for group in optimizer.param_groups:
+        yield from (parameter for parameter in group["params"] if parameter.grad is not None)
+
+
 def _learning_without_optimizer(values: dict[str, object]) -> Iterator[tuple[torch.Tensor, str]]:
     optimizers = [value for value in values.values() if isinstance(value, Optimizer)]
     trained = {p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}

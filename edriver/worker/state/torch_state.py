@@ -39,7 +39,7 @@ from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.sampler.equal_batches import TrainingBatches, watch_loaders
 from edriver.worker.state.device_mark import DeviceMark, Event
-from edriver.worker.state.first_look import refuse_sharded, refuse_uninitialized, say_untrained
+from edriver.worker.state.first_look import refuse_sharded, refuse_uninitialized, say_unheld, say_untrained
 from edriver.worker.state.generators import register_generators
 from edriver.worker.state.handlers import ModuleHandler, OptimizerHandler, StateHandler, handler_for
 from edriver.worker.state.object_state import ObjectState, check_names
@@ -135,6 +135,7 @@ class TorchState(ObjectState):
         self._large: list[torch.Tensor] = []
         self._writes: list[int] | None = None
         self._begun = 0
+        self._looked_around = False
         self._kept_values: list[Any] = []
         watch_joins()
         watch_loaders()
@@ -202,10 +203,12 @@ class TorchState(ObjectState):
         self.computes_in.watch({name: handler.modes for name, handler in models.items()})
 
     def first_boundary(self) -> None:
-        """Check again for sharded values, for parameters that no optimizer of the state trains, and unequal steps."""
+        """Check again for sharded values, for what is trained and is not in the state, and unequal steps."""
         values: dict[str, object] = {name: handler.value for name, handler in self._handlers.items()}
         refuse_sharded(values.values())
         say_untrained(values)
+        say_unheld(values, (getattr(self, name) for name in self._names), look_around=not self._looked_around)
+        self._looked_around = True
         say_joined()
         self._places.first_boundary()
         self._watch_modes()

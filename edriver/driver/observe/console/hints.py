@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 import signal
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -37,10 +39,23 @@ _HINTS: Final = (
             r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected"
             r"|KeyError: '(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'"
         ),
-        "the script needs RANK or similar variables, which elastic mode does not set. A script that never calls "
-        "edriver.run "
-        "needs restart mode: give --mode restart, and name the script in the command, as in `python train.py`",
+        "the script needs RANK or similar variables, which elastic mode does not set. Where it calls edriver.run, "
+        "delete init_process_group, and use edriver.rank(), edriver.local_rank() and edriver.size() in the function "
+        "that edriver.run calls. A script that never calls edriver.run needs restart mode: give --mode restart, and "
+        "name the script in the command, as in `python train.py`",
         elastic=True,
+    ),
+    _Hint(
+        re.compile(r"Default process group has not been initialized"),
+        "in elastic mode the process group exists only inside the function that edriver.run calls: move the line there "
+        "(DistributedDataParallel, a sampler of torch, any collective), or decorate the function that has it with "
+        "@edriver.run. Do not call init_process_group",
+        elastic=True,
+    ),
+    _Hint(
+        re.compile(r"No module named '?edriver\b"),
+        "edriver is not installed in the Python that runs the script, which is not the one that runs edriver. Name the "
+        "Python that has it, as in `{python} train.py`, activate its environment, or install edriver in the other",
     ),
     _Hint(
         re.compile(r"CUDA error: invalid device ordinal|CUDA device \d+ but torch\.cuda\.device_count\(\) is 1"),
@@ -95,15 +110,20 @@ class Hints:
     Attributes:
         elastic: whether it is in elastic mode.
         last_stop: the last round in which a script was stopped at an arbitrary point, and why; empty: no such round.
+        python: the path of the Python that runs edriver, here and on all hosts.
     """
 
     elastic: bool = True
     last_stop: str = ""
+    python: str = sys.executable
 
     def of(self, failure: Failure) -> str | None:
         """A sentence on a failure; None: nothing is known of its kind."""
         hint = _hint_of(failure, self.elastic)
-        return hint.text.format(stopped=f" ({self.last_stop})" if self.last_stop else "") if hint else None
+        if hint is None:
+            return None
+        stopped = f" ({self.last_stop})" if self.last_stop else ""
+        return hint.text.format(stopped=stopped, python=shlex.quote(self.python))
 
 
 def last_stop(rounds: Iterable[status_pb2.Round]) -> str:
