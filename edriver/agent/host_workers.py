@@ -143,6 +143,8 @@ class HostWorkers:
         """Start a worker. If that fails, its exit is reported."""
         files = WorkerFiles(self._settings.folder, order.worker_id)
         environment = self._worker_settings.environment_of(order)
+        if order.HasField("modules_imported"):
+            self._worker_settings.keep_imports(order.modules_imported)
         try:
             life = LifeLock.create(files.life)
             process = self._standbys.take(order.slot, environment) or self._processes.start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
@@ -21,7 +22,7 @@ from edriver.agent.workers.worker_environment import (
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.run_clock import RunClock
 from edriver.system.own_addresses import is_loopback
-from edriver.v1 import agent_pb2
+from edriver.v1 import agent_pb2, notification_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
 from edriver.wire.tls_files import write_tls_files
 
@@ -128,6 +129,14 @@ class WorkerSettings:
                 max_restarts=restart.max_restarts if restart.HasField("max_restarts") else None,
             )
         return environment
+
+    def keep_imports(self, imported: notification_pb2.ModulesImported) -> None:
+        """Have the first workers here import what those of other hosts have imported, before they are ready."""
+        record = {"modules": list(imported.names), "environment": dict(imported.environment)}
+        try:
+            (self._settings.folder / "imports.elsewhere").write_text(json.dumps(record))
+        except OSError as error:
+            logger.debug("the workers here import nothing early: %s", error)
 
     def destinations(self, order: agent_pb2.StartWorker) -> tuple[Destination, Destination]:
         """Where the stdout and the stderr of a worker to start go."""

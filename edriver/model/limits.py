@@ -27,6 +27,15 @@ MAX_REPORTED_NAME_LENGTH: Final = 100
 MAX_REPORTED_NAMES: Final = 100
 """and how many such names a worker has."""
 
+MAX_MODULE_NAME_LENGTH: Final = 200
+"""Characters of the full name of a Python module,"""
+
+MAX_MODULES: Final = 10_000  # all together fit into a message of gRPC's, which takes 4 MiB
+"""and how many such names are kept of a run."""
+
+MAX_VARIABLES: Final = 100
+"""Environment variables that a worker reports."""
+
 MAX_TEXT_LENGTH: Final = 128 * 1024
 """Characters that are kept of a free text (a traceback, stacks, the last lines of output): the rest is cut out."""
 
@@ -127,3 +136,10 @@ def is_host_name(name: str) -> bool:
 def is_reported_name(name: str) -> bool:
     """Whether a script may report a value under this name."""
     return len(name) <= MAX_REPORTED_NAME_LENGTH and name.isprintable()
+
+
+def is_module_name(name: str) -> bool:
+    """Whether this may be the full name of a Python module. Modules with other letters than ASCII's are left out."""
+    return (
+        len(name) <= MAX_MODULE_NAME_LENGTH and name.isascii() and all(part.isidentifier() for part in name.split("."))
+    )

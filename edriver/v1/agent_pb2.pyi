@@ -640,22 +640,30 @@ class StartWorker(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
     BACKGROUND_FIELD_NUMBER: _builtins.int
+    MODULES_IMPORTED_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The ID of the new worker."""
     slot: _builtins.int
     """The slot, from 0."""
     background: _builtins.bool
     """Whether other workers are training. The new worker then starts with a lower scheduling priority."""
+    @_builtins.property
+    def modules_imported(self) -> _notification_pb2.ModulesImported:
+        """In restart mode: what workers of other hosts have imported. Set in the first StartWorker that an agent gets, if it is
+        known by then. The host's workers import it before they are ready.
+        """
+
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
         slot: _builtins.int = ...,
         background: _builtins.bool = ...,
+        modules_imported: _notification_pb2.ModulesImported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["modules_imported", b"modules_imported"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "modules_imported", b"modules_imported", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -217,6 +217,7 @@ class Report(_message.Message):
     STACKS_TAKEN_FIELD_NUMBER: _builtins.int
     PROGRESS_CHANGED_FIELD_NUMBER: _builtins.int
     SOURCES_LOADED_FIELD_NUMBER: _builtins.int
+    MODULES_IMPORTED_FIELD_NUMBER: _builtins.int
     STATE_DIGEST_FIELD_NUMBER: _builtins.int
     SCRIPT_WARNING_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
@@ -289,6 +290,10 @@ class Report(_message.Message):
         """The worker has loaded source files."""
 
     @_builtins.property
+    def modules_imported(self) -> Global___ModulesImported:
+        """A worker in restart mode has imported installed modules."""
+
+    @_builtins.property
     def state_digest(self) -> Global___StateDigest:
         """What is small in the state, at a later boundary of a round."""
 
@@ -322,15 +327,16 @@ class Report(_message.Message):
         stacks_taken: Global___StacksTaken | None = ...,
         progress_changed: Global___ProgressChanged | None = ...,
         sources_loaded: Global___SourcesLoaded | None = ...,
+        modules_imported: Global___ModulesImported | None = ...,
         state_digest: Global___StateDigest | None = ...,
         script_warning: Global___ScriptWarning | None = ...,
         progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded", "state_digest", "script_warning"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded", "modules_imported", "state_digest", "script_warning"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1598,6 +1604,58 @@ class SourceFile(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SourceFile: _TypeAlias = SourceFile  # noqa: Y015
+
+@_typing.final
+class ModulesImported(_message.Message):
+    """ModulesImported reports which installed modules a worker in restart mode has imported; the user's own are left out. Modules
+    that are imported later are reported by another one. One member of each round reports, since all import much the same.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class EnvironmentEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The modules' full names, in the order in which they were imported."""
+
+    @_builtins.property
+    def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The variables of torchrun's with which the worker imported them, such as RANK."""
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        environment: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModulesImported: _TypeAlias = ModulesImported  # noqa: Y015
 
 @_typing.final
 class FirstBoundaryPassed(_message.Message):

@@ -2,14 +2,15 @@
 
 A field that has no entry in the table below has the limit of its kind, so that a new field is never without one.
 
-INVALID_ARGUMENT names the field. Two things are cut to size instead, for a training script can make them as large as it
-likes and its agent must not be lost by that: free texts (tracebacks, stacks, last lines) and what a script reports.
+INVALID_ARGUMENT names the field. Three things are cut to size instead, for a training script can make them as large as
+it likes and its agent must not be lost by that: free texts (tracebacks, stacks, last lines), what a script reports, and
+what it imports.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -24,6 +25,7 @@ from edriver.model.limits import (
     MAX_HOST_SLOTS,
     MAX_LINE_BYTES,
     MAX_LIST_ITEMS,
+    MAX_MODULES,
     MAX_NAME_LENGTH,
     MAX_RENDEZVOUS_NODES,
     MAX_REPORTED_NAMES,
@@ -31,7 +33,9 @@ from edriver.model.limits import (
     MAX_STORE_VALUE_BYTES,
     MAX_TEXT_LENGTH,
     MAX_TOTAL_SLOTS,
+    MAX_VARIABLES,
     OutOfBoundsError,
+    is_module_name,
     is_reported_name,
 )
 
@@ -45,7 +49,7 @@ Rule: TypeAlias = Callable[[Message, FieldDescriptor, Any], None]
 
 def check(message: Message) -> None:
     """Check a message and all that is in it. Free texts that are too long are cut in place, and so is
-    what a script reports; nothing else is changed.
+    what a script reports or imports; nothing else is changed.
 
     Raises:
         OutOfBoundsError: a field is out of bounds; the sentence names it.
@@ -132,6 +136,19 @@ def _keep_reported(value: MutableMapping[str, float]) -> None:
             del value[name]
 
 
+def _module_names(_message: Message, _field: FieldDescriptor, value: MutableSequence[str]) -> None:
+    """What a script has imported: names that no module can have are dropped, and those beyond the limit."""
+    value[:] = [name for name in value if is_module_name(name)][:MAX_MODULES]
+
+
+def _variables(_message: Message, _field: FieldDescriptor, value: MutableMapping[str, str]) -> None:
+    """The environment in which it was imported, a part of which is the user's: the same."""
+    for number, (name, text) in enumerate(list(value.items())):
+        fits = max(len(name), len(text)) <= MAX_NAME_LENGTH and f"{name}{text}".isprintable()
+        if number >= MAX_VARIABLES or not fits:
+            del value[name]
+
+
 def _messages(most: int) -> Rule:
     """A list of messages that may be longer than others."""
 
@@ -208,6 +225,8 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "StateDigest.digest": _text,
     "WorkerWaiting.torn": _text,
     "WorkerWaiting.left_at": _text,
+    "ModulesImported.names": _module_names,
+    "ModulesImported.environment": _variables,
     "StoreAddress.port": _number(65535),
     "DrainRequest.host": _word(MAX_HOST_NAME_LENGTH),
     "PreviewDrainRequest.host": _word(MAX_HOST_NAME_LENGTH),

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.running import BOUND, QUICK_WORKERS, SCRIPTS, Hosts, edriver, running
+from tests.waiting import until
 
 PLAIN = [sys.executable, "plain.py"]
 FOREVER = {"STEPS": "1000000", **QUICK_WORKERS}
@@ -76,6 +77,51 @@ def test_all_are_restarted_at_each_size(tmp_path: Path) -> None:
         shrunk = run.line(r"rank 0 of 2 pid \d+ at step (\d+) after 0 failures", after=run.lines.index(grown.string))
         assert int(shrunk[1]) > int(grown[1])
         assert "failed" not in run.text
+
+
+IMPORTS_SLOWLY = """
+import os, signal, sys, time
+import slow_module
+
+def stopped(*_):
+    slow_module.note("stopped")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, stopped)
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "pid", os.getpid(), flush=True)
+time.sleep(3600)
+"""
+
+SLOW_MODULE = """
+import os
+def note(what):
+    with open(os.environ["ORDER"], "a") as file:
+        print(what, os.getpid(), "in the place of rank", os.environ["RANK"], file=file)
+note("imported")
+"""
+
+
+def test_a_worker_on_a_new_host_imports_what_the_others_have_before_they_are_stopped(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:2")
+    flags = ["-np", "2", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
+    installed, order = tmp_path / "site-packages", tmp_path / "order"
+    installed.mkdir()
+    (installed / "slow_module.py").write_text(SLOW_MODULE)
+    (tmp_path / "train.py").write_text(IMPORTS_SLOWLY)
+    order.touch()
+    environ = {"ORDER": str(order), "PYTHONPATH": f"{installed}{os.pathsep}{QUICK_WORKERS['PYTHONPATH']}"}
+    with running([*flags, sys.executable, "train.py"], tmp_path, environ) as run:
+        run.line("rank 0 of 2")
+        run.line("rank 1 of 2")
+        # A standby imports it only after its slot's worker has reported it.
+        until(lambda: len(order.read_text().splitlines()) == 4)
+        hosts.are("localhost:2", "127.0.0.2:1")
+        run.line("round 1.1 ended: 1 worker joined on 127.0.0.2, 0 left")
+        run.line("rank 2 of 3")
+        events = order.read_text().splitlines()
+        imported = next(n for n, event in enumerate(events) if event.startswith(f"imported {run.pids()[2]} "))
+        assert imported < min(n for n, event in enumerate(events) if event.startswith("stopped")), events
+        assert events[imported].endswith("in the place of rank 1"), "the last of the round before"
 
 
 def test_no_place_counts_work_that_may_have_been_thrown_away_as_good(tmp_path: Path) -> None:

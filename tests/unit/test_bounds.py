@@ -104,6 +104,21 @@ def test_of_what_a_script_reports_the_rest_is_kept() -> None:
     assert kept.progress.boundaries == 7
 
 
+def test_of_what_a_script_imports_the_rest_is_kept() -> None:
+    odd = ["a..b", "", "not a name", "\x1b[2J", "\N{GREEK SMALL LETTER PI}", "x" * 201]
+    names = ["torch.nn", *odd, *(f"m{n}" for n in range(limits.MAX_MODULES))]
+    imported = notification_pb2.ModulesImported(names=names)
+    imported.environment.update({"RANK": "3", "LONG": "x" * 1025, "LINES": "a\nb"})
+    message = report(modules_imported=imported)
+    message_limits.check(message)
+    kept = message.worker_report.report.modules_imported
+    assert list(kept.names) == ["torch.nn", *(f"m{n}" for n in range(limits.MAX_MODULES - 1))]
+    assert dict(kept.environment) == {"RANK": "3"}
+    kept.environment.update({f"V{n}": "" for n in range(limits.MAX_VARIABLES)})
+    message_limits.check(message)
+    assert len(kept.environment) == limits.MAX_VARIABLES
+
+
 @pytest.mark.parametrize("name", ["x" * 101, "a\nb", "\x1b[2J"], ids=["long", "two-lines", "escape"])
 def test_a_script_learns_at_once_that_a_name_will_not_do(name: str) -> None:
     with pytest.raises(ValueError, match="takes names of printable characters, 100 at most"):

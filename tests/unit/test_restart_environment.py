@@ -15,10 +15,13 @@ import pytest
 import torch
 
 import edriver
+from edriver.agent.settings import AgentSettings
+from edriver.agent.worker_settings import WorkerSettings
 from edriver.driver.core.selection import plan_round
 from edriver.model.ids import NO_VERSION, RoundId
 from edriver.model.plan import Assignment, Candidate
 from edriver.model.store_address import StoreAddress
+from edriver.v1.notification_pb2 import ModulesImported
 from edriver.worker import context
 from edriver.worker.restart import standby
 from edriver.worker.restart.environment import torchrun_environment
@@ -130,6 +133,46 @@ def test_the_first_worker_of_a_slot_imports_what_another_slots_did_last(
     assert "of_slot_0" in sys.modules
     assert "of_slot_1" not in sys.modules
     monkeypatch.delitem(sys.modules, "of_slot_0")
+
+
+def test_the_first_worker_of_a_host_imports_what_those_of_other_hosts_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "of_another_host.py").write_text("import os\nRANK = os.environ['RANK']\n")
+    (tmp_path / "of_this_host.py").write_text("")
+    settings = WorkerSettings(AgentSettings(run_id="r", host="h", agent_id=1, address="127.0.0.1", folder=tmp_path), {})
+    settings.keep_imports(ModulesImported(names=["of_another_host"], environment={"RANK": "3"}))
+    standby.preload(tmp_path / "imports.2")
+    assert sys.modules["of_another_host"].RANK == "3"
+    monkeypatch.delitem(sys.modules, "of_another_host")
+    (tmp_path / "imports.2").write_text(json.dumps({"modules": ["of_this_host"], "environment": {}}))
+    standby.preload(tmp_path / "imports.2")
+    assert "of_another_host" not in sys.modules
+    monkeypatch.delitem(sys.modules, "of_this_host")
+
+
+def test_each_installed_module_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "site-packages").mkdir()
+    for name in ("site-packages/installed_first", "site-packages/installed_later", "users_own"):
+        (tmp_path / f"{name}.py").write_text("")
+    reported: list[list[str]] = []
+    record = standby.ImportRecord(tmp_path / "imports", {}, lambda names: reported.append([*names]))
+    __import__("installed_first")
+    record.update()
+    record.update()
+    __import__("users_own")
+    record.update()
+    __import__("installed_later")
+    monkeypatch.setitem(sys.modules, "no name", sys.modules["installed_later"])
+    record.update()
+    first, later = reported
+    assert "installed_first" in first
+    assert later == ["installed_later"]
+    for name in ("installed_first", "installed_later", "users_own"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from edriver.driver.agents.registry import AgentPeer
 from edriver.model import events
 from edriver.model.cause import NotFinite
 from edriver.model.limits import MAX_REPORTED_NAMES
-from edriver.v1 import agent_pb2
+from edriver.v1 import agent_pb2, notification_pb2
 from edriver.wire.causes import halt_of
 from edriver.wire.conversion import epoch_seconds, span_seconds
 from edriver.wire.reports import event_of_report, exit_of
@@ -49,6 +49,7 @@ class AgentMessages:
         on_usage: called with each host and its heartbeat that says what is used there; of its workers only its own.
         on_memory_kill: called with each kill of a process that a worker had started.
         on_output_unwritten: called with the host of each file of a worker's output that cannot be written.
+        on_modules_imported: called with what a worker in restart mode has imported.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class AgentMessages:
         on_usage: Callable[[str, agent_pb2.Heartbeat], None] = lambda _host, _heartbeat: None,
         on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
         on_output_unwritten: Callable[[str, agent_pb2.OutputUnwritten], None] = lambda _host, _file: None,
+        on_modules_imported: Callable[[notification_pb2.ModulesImported], None] = lambda _: None,
     ) -> None:
         self._on_usage = on_usage
         self._on_memory_kill = on_memory_kill
         self._on_output_unwritten = on_output_unwritten
+        self._on_modules_imported = on_modules_imported
         self._welcome = welcome
         self._on_progress = on_progress
         self._on_agent_ended = on_agent_ended
@@ -96,6 +99,8 @@ class AgentMessages:
                 report = message.worker_report
                 if (beat := _progress_in(report)) is not None:
                     self._on_progress(beat)
+                if report.report.HasField("modules_imported"):
+                    self._on_modules_imported(report.report.modules_imported)
                 event = event_of_report(report.worker_id, report.report)
                 match event:
                     case events.SourcesLoaded():

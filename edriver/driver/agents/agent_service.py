@@ -79,6 +79,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             on_usage,
             on_memory_kill,
             on_output_unwritten,
+            registry.imported.note,
         )
 
     async def Connect(  # noqa: N802

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from edriver.common.lease import Lease
 from edriver.driver.agents.agent_identity import AgentIdentity
+from edriver.driver.agents.imported_modules import ImportedModules
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.model import events
@@ -38,6 +39,9 @@ STREAM_LIMIT: Final = 20_000
 class AgentRegistry:
     """The agents of a run. The session has them expected and sends them orders; the service connects them.
 
+    Attributes:
+        imported: what workers have imported, which the first StartWorker of each agent passes on.
+
     Args:
         inbox: takes the events: an agent is connected, silent, lost.
         clock: seconds, monotonic: what leases are measured by.
@@ -60,6 +64,7 @@ class AgentRegistry:
         self._agent_on: dict[str, int] = {}
         self._identities: dict[int, AgentIdentity] = {}  # of all agents there ever were: output arrives late
         self._over = False
+        self.imported = ImportedModules()
 
     # ---- for the session -------------------------------------------------------------------------------------
 
@@ -84,6 +89,9 @@ class AgentRegistry:
         """Send an order to a host's agent. A host without one gets nothing: the core hears that it is lost."""
         peer = self._peers.get(self._agent_on.get(host, 0))
         if peer is not None:
+            # What the first workers of a host import, those after them find in a file there.
+            if message.HasField("start_worker") and not peer.identity.workers:
+                self.imported.add_to(message.start_worker)
             self._send(peer, message)
 
     def ask(self, host: str, question: agent_pb2.ConnectResponse) -> bool:
@@ -151,7 +159,7 @@ class AgentRegistry:
     def agents(self) -> KnownAgents:
         """The agents that are known, for a snapshot."""
         rounds: dict[RoundId, rounds_pb2.RoundAssignment] = {}
-        peers = tuple(_without_rounds(peer.state, rounds) for peer in self._peers.values())
+        peers = tuple(_shortened(peer.state, rounds) for peer in self._peers.values())
         return KnownAgents(peers, dict(self._agent_on), tuple(self._identities.values()), tuple(rounds.values()))
 
     def restore(self, agents: KnownAgents) -> None:
@@ -272,8 +280,8 @@ class KnownAgents(NamedTuple):
     rounds: tuple[rounds_pb2.RoundAssignment, ...]
 
 
-def _without_rounds(state: PeerState, rounds: dict[RoundId, rounds_pb2.RoundAssignment]) -> PeerState:
-    """See KnownAgents.rounds, to which the rounds are added."""
+def _shortened(state: PeerState, rounds: dict[RoundId, rounds_pb2.RoundAssignment]) -> PeerState:
+    """See KnownAgents.rounds, to which the rounds are added. What a worker could import early is left out, too."""
     messages = []
     for message in state.link.unacknowledged:
         if message.HasField("assign_round"):
@@ -282,6 +290,11 @@ def _without_rounds(state: PeerState, rounds: dict[RoundId, rounds_pb2.RoundAssi
             only_id = rounds_pb2.RoundAssignment(round_id=assigned.round.round_id)
             short = agent_pb2.AssignRound(round=only_id, seats=assigned.seats)
             message = agent_pb2.ConnectResponse(seq=message.seq, ack=message.ack, assign_round=short)
+        elif message.start_worker.HasField("modules_imported"):
+            start = agent_pb2.StartWorker()
+            start.CopyFrom(message.start_worker)
+            start.ClearField("modules_imported")
+            message = agent_pb2.ConnectResponse(seq=message.seq, ack=message.ack, start_worker=start)
         messages.append(message)
     return state._replace(link=state.link._replace(unacknowledged=tuple(messages)))
 

@@ -112,8 +112,23 @@ class OneRound:
         return store
 
     def remember_imports(self, path: Path, place: Mapping[str, str]) -> None:
-        """From now on write down for the slot's standby, at each sign of life, what the script has imported."""
-        self._imports = standby.ImportRecord(path, place)
+        """From now on write down for the slot's standby, at each sign of life, what the script has imported.
+
+        One member of the round reports it, too, for hosts that join.
+
+        Args:
+            path: the file.
+            place: torchrun's variables in the environment.
+        """
+
+        def report(names: Sequence[str]) -> None:
+            environment = {name: value for name, value in place.items() if value.isprintable()}  # some are the user's
+            imported = pb.ModulesImported(names=names, environment=environment)
+            self._server.report(pb.Report(modules_imported=imported))
+
+        # Rank 0 often does more than the others; the last is most like those that join.
+        reports = int(place["RANK"]) == int(place["WORLD_SIZE"]) - 1
+        self._imports = standby.ImportRecord(path, place, report if reports else None)
 
     def begins(self, words: Sequence[str]) -> None:
         """The script is about to be run: report its source. Modules follow at signs of life.

@@ -13,10 +13,12 @@ import os
 import select
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Final
+
+from edriver.model.limits import MAX_MODULES, is_module_name
 
 STANDBY_VARIABLE = "EDRIVER_STANDBY"
 """Names the descriptor of that pipe; absent: the process is a worker from the start."""
@@ -55,7 +57,8 @@ def preload(path: Path) -> None:
     """Import what the file names, in the environment of the worker that wrote it.
 
     The first worker of a slot has no such file yet: it imports what another slot of its host imported last, while the
-    round before still trains. If there is none, nothing is imported. What cannot be imported is left to the script.
+    round before still trains; the first on its host what the driver knows of other hosts. If there is none, nothing is
+    imported. What cannot be imported is left to the script.
     """
     try:
         record = json.loads((path if path.exists() else _latest_beside(path)).read_text())
@@ -77,7 +80,7 @@ def preload(path: Path) -> None:
 
 
 def _latest_beside(path: Path) -> Path:
-    """The file that another slot's worker has written last.
+    """The file that another slot's worker has written last, or the agent.
 
     Raises:
         OSError: there is none.
@@ -96,12 +99,17 @@ class ImportRecord:
     Args:
         path: the file.
         place: this process's place, from the environment.
+        report: called with the names of modules that were not there before; None: they are not reported.
     """
 
-    def __init__(self, path: Path, place: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, place: Mapping[str, str], report: Callable[[Sequence[str]], None] | None = None
+    ) -> None:
         self._path = path
         self._place = dict(place)
+        self._report = report
         self._count = 0
+        self._reported: set[str] = set()
 
     def update(self) -> None:
         """Write it again if more modules are there than before."""
@@ -109,6 +117,11 @@ class ImportRecord:
             return
         self._count = len(sys.modules)
         modules = list(_installed(dict(sys.modules)))
+        if self._report is not None:
+            names = [name for name in modules if name not in self._reported and is_module_name(name)][:MAX_MODULES]
+            self._reported.update(names)
+            if names:
+                self._report(names)
         new = self._path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):  # the standby will have imported less
             new.write_text(json.dumps({"modules": modules, "environment": self._place}))
