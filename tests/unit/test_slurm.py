@@ -9,8 +9,16 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.driver.engines.slurm.allocation import ASK_INTERVAL, Allocation
-from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, gpus_of, nodes_of, slots_by_node
+from edriver.driver.engines.slurm.allocation import ASK_INTERVAL, LEAVING, Allocation
+from edriver.driver.engines.slurm.answers import (
+    FAILED_STATES,
+    LEAVING_STATES,
+    counts_of,
+    gpus_of,
+    nodes_of,
+    slots_by_node,
+    states_of_nodes,
+)
 from edriver.driver.engines.slurm.commands import SlurmError, run_command
 from edriver.driver.engines.slurm.node_gpus import NodeGpus
 from edriver.driver.engines.slurm.steps import StepLauncher, step_command, step_environment
@@ -76,8 +84,10 @@ def test_gpus_by_node() -> None:
 
 def test_states_of_nodes() -> None:
     text = "a|idle\nb|mixed*\nc|down*\nc|down*\nd|draining\ne|drained\nf|allocated\ng|idle~\nh|failing\ni|planned\n"
-    assert failed_nodes(text) == {"c", "d", "e", "h"}
-    assert failed_nodes("") == set()
+    states = states_of_nodes(text)
+    assert {name for name, found in states.items() if found & FAILED_STATES} == {"c", "e"}
+    assert {name for name, found in states.items() if found & LEAVING_STATES} == {"d", "h"}
+    assert states_of_nodes("") == {}
 
 
 def allocation(answers: Answers, now: list[float]) -> Allocation:
@@ -102,6 +112,16 @@ def test_nodes_that_fail_leave_and_slurmctld_is_asked_now_and_then() -> None:
     assert sum("hostnames" in line for line in answers.asked) == 1, "as the nodes are those of the start"
     now[0] = ASK_INTERVAL
     assert found(source) == ["node1:2"]
+
+
+def test_a_node_that_is_being_drained_is_left_with_notice_until_slurm_takes_it_back() -> None:
+    now = [0.0]
+    answers = Answers(scontrol="node1\nnode2\n", squeue="7|node[1-2]\n", sinfo="node1|mixed\nnode2|draining*\n")
+    source = allocation(answers, now)
+    assert [(host.name, host.leaving) for host in asyncio.run(source.find())] == [("node1", None), ("node2", LEAVING)]
+    answers.printed["sinfo"] = "node1|mixed\nnode2|mixed\n"
+    now[0] = ASK_INTERVAL
+    assert [host.leaving for host in asyncio.run(source.find())] == [None, None]
 
 
 def test_nodes_with_different_numbers_of_gpus() -> None:

@@ -13,7 +13,13 @@ from typing import Final
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.sources import SourceContext
-from edriver.driver.engines.slurm.answers import failed_nodes, nodes_of, slots_by_node
+from edriver.driver.engines.slurm.answers import (
+    FAILED_STATES,
+    LEAVING_STATES,
+    nodes_of,
+    slots_by_node,
+    states_of_nodes,
+)
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
 from edriver.driver.engines.slurm.node_gpus import NodeGpus
 from edriver.model.hosts import Host, HostSet
@@ -22,6 +28,10 @@ ASK_INTERVAL: Final = 5.0
 """Seconds between two questions to slurmctld, which serves the whole cluster. Lost nodes are noticed sooner, by the
 silence of their agents."""
 
+LEAVING: Final = 120.0
+"""Seconds in which a node that is being drained is left. Slurm sets no deadline: it lets the job use the node until the
+job ends. It is long enough for replacements to boot in slots that are free."""
+
 NO_ALLOCATION: Final = (
     "this is not a Slurm allocation (SLURM_JOB_ID is not set): run edriver in a script for sbatch, or in a shell of "
     "salloc"
@@ -29,7 +39,7 @@ NO_ALLOCATION: Final = (
 
 
 class Allocation:
-    """The nodes of the allocation, without those that have failed or are drained.
+    """The nodes of the allocation, without those that have failed, and with notice of those that are being drained.
 
     Args:
         environment: Slurm's variables of the allocation.
@@ -96,10 +106,14 @@ class Allocation:
         listed = await self._run(("squeue", "--noheader", "--states=all", f"--jobs={self._job}", "--format=%A|%N"))
         if not (nodes := nodes_of(listed, self._job)):
             return HostSet()
-        states = await self._run(("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T"))
-        failed = failed_nodes(states)
-        hosts = [Host(name, self._slots.get(name, self._default_slots)) for name in await self._names(nodes)]
-        return HostSet(tuple(host for host in hosts if host.slots and host.name not in failed))
+        printed = await self._run(("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T"))
+        states = states_of_nodes(printed)
+        hosts = []
+        for name in await self._names(nodes):
+            found, slots = states.get(name, set()), self._slots.get(name, self._default_slots)
+            if slots and not found & FAILED_STATES:
+                hosts.append(Host(name, slots, LEAVING if found & LEAVING_STATES else None))
+        return HostSet(tuple(hosts))
 
     async def _names(self, nodes: str) -> list[str]:
         """The nodes one by one. The text is mostly that of the last time, and as a rule that of the start."""

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from typing import Final
 
 FAILED_STATES: Final = frozenset(
-    {"down", "drain", "draining", "drained", "error", "fail", "failing", "powered_down", "powering_down", "unknown"}
+    {"down", "drain", "drained", "error", "fail", "powered_down", "powering_down", "unknown"}
 )
 """States of a node on which nothing is to run any longer, as `sinfo --format=%T` has them. A node that does not answer
 Slurm has its old state with a mark: whether it is lost is then for the agent's lease to say, which is quicker."""
+
+LEAVING_STATES: Final = frozenset({"draining", "failing"})
+"""States of a node that gets no new jobs. Slurm lets those that run there end by themselves."""
 
 _COUNT: Final = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _GRES_OF_NODES: Final = re.compile(r"^\s+Nodes=(\S+) .*\bGRES=(\S+)", re.MULTILINE)
@@ -74,14 +77,13 @@ def nodes_of(text: str, job: str) -> str:
     return next((nodes for number, _, nodes in found if number == job), "")
 
 
-def failed_nodes(text: str) -> set[str]:
-    """The nodes on which nothing is to run, of what `sinfo --Node --noheader --format=%N|%T` prints.
+def states_of_nodes(text: str) -> dict[str, set[str]]:
+    """The states of nodes, by their names, of what `sinfo --Node --noheader --format=%N|%T` prints.
 
     A node has one line for each of its partitions.
     """
-    found = set()
+    found: dict[str, set[str]] = {}
     for line in text.split():
         name, _, state = line.partition("|")
-        if state.rstrip("*~#!%$@^-+").lower() in FAILED_STATES:
-            found.add(name)
+        found.setdefault(name, set()).add(state.rstrip("*~#!%$@^-+").lower())
     return found
