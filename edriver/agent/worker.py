@@ -145,6 +145,8 @@ class WorkerSupervisor:
         self.trainer_ended = False
         self._effort: CpuUseWatch | None = None  # of the trainer, once its script has ended
         self._standstill: StandstillWatch | None = None  # of a script in restart mode
+        self._failed = False  # by an exception of the script, so that its process is about to end
+        self._terminating: asyncio.TimerHandle | None = None
         self._killing: asyncio.TimerHandle | None = None
         self._freeing: asyncio.TimerHandle | None = None
 
@@ -187,13 +189,19 @@ class WorkerSupervisor:
         self.memory.sample()
 
     def stop(self, grace: float) -> None:
-        """End it by SIGTERM and, after the grace in seconds, by SIGKILL; without a grace by SIGKILL at once."""
+        """End it by SIGTERM and, after the grace in seconds, by SIGKILL; without a grace by SIGKILL at once.
+
+        One that has failed ends by itself, and prints its traceback: it gets SIGTERM after half of the grace only.
+        """
         self.stopped = True
         if grace <= 0:
             self._signal_group(self.pid, signal.SIGKILL)
             return
-        self._signal_group(self.pid, signal.SIGTERM)
-        self._kill_in(grace)
+        if self._failed:
+            self._terminating = self._signal_in(grace / 2, signal.SIGTERM, self._terminating)
+        else:
+            self._signal_group(self.pid, signal.SIGTERM)
+        self._killing = self._signal_in(grace, signal.SIGKILL, self._killing)
 
     def part_with_run(self, checkpoint: bool, bound: float) -> None:
         """Have it end at its next boundary, or from where it hangs; after so many seconds by SIGKILL."""
@@ -202,19 +210,21 @@ class WorkerSupervisor:
         cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_BOUNDARY_MISSED, text="the run no longer has a driver")
         abort = notification_pb2.Abort(round_id=self.round_id, cause=cause)
         self._freeing = self._loop.call_later(BOUNDARY_TIMEOUT, self.link.deliver, notification_pb2.Notice(abort=abort))
-        self._kill_in(bound)
+        self._killing = self._signal_in(bound, signal.SIGKILL, self._killing)
 
-    def _kill_in(self, seconds: float) -> None:
+    def _signal_in(self, seconds: float, number: int, planned: asyncio.TimerHandle | None) -> asyncio.TimerHandle:
+        """Send it a signal in so many seconds, or when that is planned if that is earlier."""
         when = self._loop.time() + seconds
-        if self._killing is None or when < self._killing.when():
-            if self._killing:
-                self._killing.cancel()
-            self._killing = self._loop.call_at(when, self._signal_group, self.pid, signal.SIGKILL)
+        if planned is not None:
+            if planned.when() <= when:
+                return planned
+            planned.cancel()
+        return self._loop.call_at(when, self._signal_group, self.pid, number)
 
     def reaped(self) -> str:
         """Its process has been reaped; returns the last lines of its output."""
         self.trainer_ended = True
-        for timer in (self._killing, self._freeing):
+        for timer in (self._terminating, self._killing, self._freeing):
             if timer:
                 timer.cancel()
         return self.capture.finish()
@@ -272,6 +282,7 @@ class WorkerSupervisor:
             return
         if message.HasField("worker_waiting"):
             self.in_round = False
+        self._failed = self._failed or (message.HasField("worker_failed") and not message.worker_failed.rejoins)
         report = agent_pb2.WorkerReport(worker_id=self.worker_id, report=message)
         self._send(agent_pb2.ConnectRequest(worker_report=report))
 

@@ -2,8 +2,9 @@
 
 It reports WorkerWaiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed"
 when it is given a place and "freed" when its round is aborted, and exits with 0 at Finish. At the first Ping after an
-Abort of no round it stops the agent, reports WorkerFailed and exits with 1. It prints "lives" at every fifteenth
-Ping. Its first line of output is its process id.
+Abort of no round it stops the agent, reports WorkerFailed and exits with 1. At Skip it reports WorkerFailed, and at the
+next GoOn it prints "last words" and exits with 1. It prints "lives" at every fifteenth Ping. Its first line of output
+is its process id.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                     yield pb.Report(boundary_reached=pb.BoundaryReached(number=notice.stop_at.number))
                 case "assignment":
                     print("placed", flush=True)
+                case "skip":
+                    yield pb.Report(worker_failed=pb.WorkerFailed(traceback="why"))
+                case "go_on":
+                    print("last words", flush=True)
+                    os._exit(1)
                 case "finish":
                     self.finished.put(None)
                 case "abort" if notice.abort.round_id.n:

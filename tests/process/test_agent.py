@@ -283,6 +283,33 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace() -> None
 
 
 @in_loop
+async def test_a_worker_that_has_failed_may_say_its_last_words() -> None:
+    async with host(FAKE_WORKER) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        on.driver.notify(1, notification_pb2.Notice(skip=notification_pb2.Skip()))
+        await on.driver.until(lambda: bool(on.driver.reports("worker_failed")))
+        on.driver.stop_worker(1, grace=AMPLE)
+        on.driver.notify(1, notification_pb2.Notice(go_on=notification_pb2.GoOn()))  # arrives after the order to stop
+        ended = await on.driver.exit_of(1)
+        assert (ended.code, ended.tail.splitlines()[-1]) == (1, "last words")
+        await finish(on)
+
+
+@in_loop
+async def test_a_worker_that_has_failed_and_stays_is_ended_within_the_grace() -> None:
+    async with host(FAKE_WORKER) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        on.driver.notify(1, notification_pb2.Notice(skip=notification_pb2.Skip()))
+        await on.driver.until(lambda: bool(on.driver.reports("worker_failed")))
+        on.driver.stop_worker(1, grace=AMPLE)
+        on.driver.stop_worker(1, grace=1.0)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
+        await finish(on)
+
+
+@in_loop
 async def test_a_worker_is_killed_at_once_without_a_grace() -> None:
     async with host(script(FORKS_A_SLEEPER)) as on:
         on.driver.start_worker(1)
