@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from edriver.client import Client, here
 from edriver.client.requester import own_name
 from edriver.runview.history import History
-from tests.process.running import SCRIPTS, Hosts, Run, edriver, running
+from tests.process.running import SCRIPTS, Hosts, edriver, running
 from tests.waiting import until
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
@@ -43,15 +42,15 @@ def test_each_interruption_has_its_cause_with_host_and_operator(tmp_path: Path) 
 
                 return until(look, lambda: f"{causes(client)}\n{run.text}")
 
-            far = rank_on(run, FAR)
+            far, pid = member_on(client, FAR)
             name = f"(rank {far}, {FAR}:0)"
-            os.kill(run.pids()[far], signal.SIGSTOP)
+            os.kill(pid, signal.SIGSTOP)
             stopped = "did not answer for 5 s: its process is stopped by a signal (SIGSTOP or Ctrl-Z)"
             assert said(name, stopped).endswith(f"{name} {stopped}")
             said("1 worker joined on 127.0.0.2, 0 left")
             assert stopped in run.text
 
-            os.kill(run.pids()[rank_on(run, FAR)], signal.SIGKILL)
+            os.kill(member_on(client, FAR)[1], signal.SIGKILL)
             said("was killed by SIGKILL")
             said("1 worker joined on 127.0.0.2, 0 left", times=2)
             assert not [cause for cause in causes(client) if cause.endswith("has ended")]
@@ -71,18 +70,12 @@ def test_each_interruption_has_its_cause_with_host_and_operator(tmp_path: Path) 
             assert said("resized to 2") == f"1 worker joined on localhost, 0 left: resized to 2 by {own_name()}"
 
 
-def rank_on(run: Run, host: str) -> int:
-    """The rank of the latest worker on this host, which may not have printed its first line yet."""
-    wanted = f"EDRIVER_HOST={host}".encode()
+def member_on(client: Client, host: str) -> tuple[int, int]:
+    """The rank and the process id of the member on this host, as the driver knows it."""
 
-    def look() -> list[int]:
-        found = []
-        for rank, pid in run.pids().items():
-            # The last line of this rank may still be that of a worker which has ended.
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    found.append(rank)
-        return found
+    def look() -> list[tuple[int, int]]:
+        # An agent names a worker's process in its heartbeat, which may come after its first round has begun.
+        return [(worker.rank, worker.pid) for worker in client.status().workers if worker.host == host and worker.pid]
 
-    (rank,) = until(look, lambda: run.text)
-    return rank
+    (found,) = until(look)
+    return found
