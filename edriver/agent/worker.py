@@ -212,7 +212,9 @@ class WorkerSupervisor:
         self._freeing = self._loop.call_later(BOUNDARY_TIMEOUT, self.link.deliver, notification_pb2.Notice(abort=abort))
         self._killing = self._signal_in(bound, signal.SIGKILL, self._killing)
 
-    def _signal_in(self, seconds: float, number: int, planned: asyncio.TimerHandle | None) -> asyncio.TimerHandle:
+    def _signal_in(
+        self, seconds: float, number: signal.Signals, planned: asyncio.TimerHandle | None
+    ) -> asyncio.TimerHandle:
         """Send it a signal in so many seconds, or when that is planned if that is earlier."""
         when = self._loop.time() + seconds
         if planned is not None:
