@@ -27,8 +27,6 @@ if MISTAKE == "init":
     dist.init_process_group("gloo")
 if MISTAKE == "rank":
     print("rank", int(os.environ["RANK"]))
-if MISTAKE == "get-rank":
-    print("rank", dist.get_rank())
 
 data = TensorDataset(torch.rand(SAMPLES, 4))
 model: torch.nn.Module = torch.nn.Linear(4, 1)
@@ -43,8 +41,6 @@ if MISTAKE == "unpicklable":
     kept["log"] = [sys.stdout]
 if MISTAKE == "checkpoint":
     kept["checkpoint"] = "/proc/checkpoints"
-if MISTAKE == "differs-at-start":
-    kept["started"] = time.time()
 state = edriver.TorchState(**kept, step=0, epoch=0)
 
 
@@ -63,10 +59,6 @@ def take_step(wrapped: torch.nn.Module, batch: torch.Tensor) -> None:
 
 
 def train(state: edriver.TorchState) -> None:
-    if MISTAKE == "init-again":
-        dist.init_process_group("gloo")
-    if MISTAKE == "state-inside":
-        state = edriver.TorchState(model, optimizer, step=0, epoch=0)
     wrapped = DistributedDataParallel(model)
     chosen: Any = DistributedSampler(data) if MISTAKE == "torch-sampler" else sampler
     while state.epoch < EPOCHS:
@@ -94,5 +86,3 @@ elif MISTAKE == "not-run":
     train(state)
 else:
     edriver.run(train)(state)
-if MISTAKE == "save" and edriver.rank() == 1:
-    torch.save(model.state_dict(), "/proc/model.pt")

@@ -282,13 +282,18 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace() -> None
         await finish(on)
 
 
+async def one_that_has_failed(driver: FakeDriver) -> None:
+    """Worker 1 is there, and has reported that its script raised an exception."""
+    driver.start_worker(1)
+    await driver.waiting()
+    driver.notify(1, notification_pb2.Notice(skip=notification_pb2.Skip()))
+    await driver.until(lambda: bool(driver.reports("worker_failed")))
+
+
 @in_loop
 async def test_a_worker_that_has_failed_may_say_its_last_words() -> None:
     async with host(FAKE_WORKER) as on:
-        on.driver.start_worker(1)
-        await on.driver.waiting()
-        on.driver.notify(1, notification_pb2.Notice(skip=notification_pb2.Skip()))
-        await on.driver.until(lambda: bool(on.driver.reports("worker_failed")))
+        await one_that_has_failed(on.driver)
         on.driver.stop_worker(1, grace=AMPLE)
         on.driver.notify(1, notification_pb2.Notice(go_on=notification_pb2.GoOn()))  # arrives after the order to stop
         ended = await on.driver.exit_of(1)
@@ -299,10 +304,7 @@ async def test_a_worker_that_has_failed_may_say_its_last_words() -> None:
 @in_loop
 async def test_a_worker_that_has_failed_and_stays_is_ended_within_the_grace() -> None:
     async with host(FAKE_WORKER) as on:
-        on.driver.start_worker(1)
-        await on.driver.waiting()
-        on.driver.notify(1, notification_pb2.Notice(skip=notification_pb2.Skip()))
-        await on.driver.until(lambda: bool(on.driver.reports("worker_failed")))
+        await one_that_has_failed(on.driver)
         on.driver.stop_worker(1, grace=AMPLE)
         on.driver.stop_worker(1, grace=1.0)
         assert (await on.driver.exit_of(1)).code == -signal.SIGTERM

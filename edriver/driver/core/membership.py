@@ -183,7 +183,7 @@ class Membership:
         self.roster.end_waits(now)
         yield placement.tend_hosts(now)
         yield placement.dismiss(now)
-        yield [Explain(cause) for cause in placement.quarantine.review(now)]
+        yield self._review_quarantine(now)
         yield rounds.look_for_uneven_steps(now)
         yield rounds.report_unequal()
         yield rounds.report_mismatch()
@@ -200,7 +200,7 @@ class Membership:
                 for newcomer in at_fault:
                     yield self._losses.kill(newcomer, Cause(CauseKind.NEVER_TRAINED, newcomer.name), now)
                 # A host that is quarantined for them may be needed.
-                yield [Explain(cause) for cause in placement.quarantine.review(now)]
+                yield self._review_quarantine(now)
             if not settings.mode.members_survive:  # no survivor is in need of the processor
                 yield placement.start_workers(now, background=False, looks_after=rounds.completed)
             yield rounds.form(now)
@@ -213,6 +213,10 @@ class Membership:
             # Not while members rejoin: the survivors have the processor until they are under way in the next one.
             yield placement.start_workers(now, background=not forming, looks_after=rounds.completed)
         yield rounds.report(self.suspects.standstill(now) or rounds.standstill)
+
+    def _review_quarantine(self, now: float) -> list[Action]:
+        """Use quarantined hosts that the run needs, and report what has changed of the others."""
+        return [Explain(cause) for cause in self.placement.quarantine.review(now)]
 
     def _judge_suspects(self, now: float) -> Iterator[list[Action]]:
         """Kill suspected workers that the run can spare, abort the round of others, and bound how long they stay."""

@@ -586,9 +586,10 @@ class RoundControl:
             return actions  # the places are known when these have shown themselves, or have ended
         selected = selected or self._select(allowed, before)
         places = {c.worker_id for c in selected.all}
-        # Those without a place leave once the others are safe: now that all members have stopped.
         without = [worker for worker in roster.waiting_in(call.ordinal) if worker.worker_id not in places]
-        if obstacle is None:  # or have made a step of the new round
+        # Those without a place leave once the others are safe: they have made a step of the round that was just formed
+        # (see `run`), or, without one, they have all stopped.
+        if obstacle is None:
             assert self.current is not None, "it has just been formed"
             self.current.without_place = {worker.worker_id for worker in without}
             return actions
