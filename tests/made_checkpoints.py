@@ -6,8 +6,8 @@ import hashlib
 
 import fsspec
 
-from edriver.checkpoints.folder import CheckpointFolder
-from edriver.checkpoints.manifest import CheckpointEntry, FileRecord, Manifest
+from edriver.checkpoint_folder.folder import CheckpointFolder
+from edriver.checkpoint_folder.manifest import CheckpointEntry, FileRecord, Manifest
 
 CONTENT = b"elements"
 

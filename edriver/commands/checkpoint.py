@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edriver.checkpoints.folder import CheckpointFolder, Found
-from edriver.checkpoints.ownership import owner_of
+from edriver.checkpoint_folder.folder import CheckpointFolder, Found
+from edriver.checkpoint_folder.ownership import owner_of
 from edriver.text.command_parser import CommandParser
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable_line

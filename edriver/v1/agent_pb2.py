@@ -23,6 +23,7 @@ _sym_db = _symbol_database.Default()
 
 
 from edriver.v1 import cause_pb2 as edriver_dot_v1_dot_cause__pb2
+from edriver.v1 import checkpoints_pb2 as edriver_dot_v1_dot_checkpoints__pb2
 from edriver.v1 import notification_pb2 as edriver_dot_v1_dot_notification__pb2
 from edriver.v1 import resources_pb2 as edriver_dot_v1_dot_resources__pb2
 from edriver.v1 import rounds_pb2 as edriver_dot_v1_dot_rounds__pb2
@@ -31,7 +32,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64river/v1/agent.proto\x12\nedriver.v1\x1a\x16\x65\x64river/v1/cause.proto\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x1a\x65\x64river/v1/resources.proto\x1a\x17\x65\x64river/v1/rounds.proto\x1a\x17\x65\x64river/v1/stacks.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x05\n\x0e\x43onnectRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x11.edriver.v1.HelloH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12\x31\n\rworker_report\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerReportH\x00\x12\x31\n\rworker_exited\x18\x06 \x01(\x0b\x32\x18.edriver.v1.WorkerExitedH\x00\x12\x31\n\rlease_expired\x18\x07 \x01(\x0b\x32\x18.edriver.v1.LeaseExpiredH\x00\x12\x31\n\rworker_ending\x18\x08 \x01(\x0b\x32\x18.edriver.v1.WorkerEndingH\x00\x12\x35\n\x0f\x64rain_requested\x18\t \x01(\x0b\x32\x1a.edriver.v1.DrainRequestedH\x00\x12/\n\x0c\x61gent_ending\x18\n \x01(\x0b\x32\x17.edriver.v1.AgentEndingH\x00\x12\x35\n\x0fworker_answered\x18< \x01(\x0b\x32\x1a.edriver.v1.WorkerAnsweredH\x00\x12/\n\x0cworker_quiet\x18= \x01(\x0b\x32\x17.edriver.v1.WorkerQuietH\x00\x12/\n\x0c\x65xit_overdue\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ExitOverdueH\x00\x12-\n\x0bmemory_kill\x18R \x01(\x0b\x32\x16.edriver.v1.MemoryKillH\x00\x12\x37\n\x10output_unwritten\x18[ \x01(\x0b\x32\x1b.edriver.v1.OutputUnwrittenH\x00\x12<\n\x13worker_stacks_taken\x18Z \x01(\x0b\x32\x1d.edriver.v1.WorkerStacksTakenH\x00\x42\x06\n\x04kind\"\xb3\x03\n\x0f\x43onnectResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x13.edriver.v1.WelcomeH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12/\n\x0cstart_worker\x18\x05 \x01(\x0b\x32\x17.edriver.v1.StartWorkerH\x00\x12-\n\x0bstop_worker\x18\x06 \x01(\x0b\x32\x16.edriver.v1.StopWorkerH\x00\x12\x33\n\x0e\x64\x65liver_notice\x18\x07 \x01(\x0b\x32\x19.edriver.v1.DeliverNoticeH\x00\x12/\n\x0c\x61ssign_round\x18\x08 \x01(\x0b\x32\x17.edriver.v1.AssignRoundH\x00\x12(\n\x08shutdown\x18\t \x01(\x0b\x32\x14.edriver.v1.ShutdownH\x00\x12:\n\x12take_worker_stacks\x18Z \x01(\x0b\x32\x1c.edriver.v1.TakeWorkerStacksH\x00\x42\x06\n\x04kind\"\x86\x01\n\x05Hello\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x10\n\x08protocol\x18\x07 \x01(\r\x12\x0e\n\x06secret\x18( \x01(\x0c\"\xbf\x04\n\x07Welcome\x12\x0f\n\x07\x63ommand\x18\x01 \x03(\t\x12/\n\x0c\x64river_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cworker_lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\routput_folder\x18\x04 \x01(\t\x12\x18\n\x10observed_address\x18\x05 \x01(\t\x12\x32\n\x0b\x63redentials\x18\x06 \x01(\x0b\x32\x1d.edriver.v1.WorkerCredentials\x12\x10\n\x08\x61gent_id\x18\x07 \x01(\x04\x12:\n\x0cstall_limits\x18\x08 \x03(\x0b\x32$.edriver.v1.Welcome.StallLimitsEntry\x12\x0e\n\x06secret\x18( \x01(\x0c\x12/\n\x0c\x65xit_timeout\x18\x32 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x0crestart_mode\x18\x33 \x01(\x0b\x32\x17.edriver.v1.RestartMode\x12\x13\n\x0bincarnation\x18\x34 \x01(\x04\x12\x11\n\tresumable\x18\x35 \x01(\x08\x12\'\n\x03now\x18\x36 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1aM\n\x10StallLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration:\x02\x38\x01\"_\n\x0bRestartMode\x12\x19\n\x0cmax_restarts\x18\x01 \x01(\rH\x00\x88\x01\x01\x12$\n\x04logs\x18\x02 \x01(\x0b\x32\x16.edriver.v1.WorkerLogsB\x0f\n\r_max_restarts\"\x8b\x01\n\nWorkerLogs\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12+\n\tredirects\x18\x02 \x01(\x0b\x32\x18.edriver.v1.StreamChoice\x12%\n\x03tee\x18\x03 \x01(\x0b\x32\x18.edriver.v1.StreamChoice\x12\x19\n\x11shown_local_ranks\x18\x04 \x03(\r\"\xbe\x01\n\x0cStreamChoice\x12@\n\rby_local_rank\x18\x01 \x03(\x0b\x32).edriver.v1.StreamChoice.ByLocalRankEntry\x12#\n\x06others\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Streams\x1aG\n\x10\x42yLocalRankEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\"\n\x05value\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Streams:\x02\x38\x01\"U\n\x11WorkerCredentials\x12\x16\n\x0e\x63\x61_certificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x13\n\x0bprivate_key\x18\x03 \x01(\x0c\"_\n\tHeartbeat\x12,\n\x07workers\x18\x01 \x03(\x0b\x32\x1b.edriver.v1.WorkerHeartbeat\x12$\n\x05usage\x18\x16 \x01(\x0b\x32\x15.edriver.v1.HostUsage\"\x98\x01\n\x0fWorkerHeartbeat\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12,\n\x08progress\x18\x03 \x01(\x0b\x32\x1a.edriver.v1.WorkerProgress\x12&\n\x05usage\x18\x18 \x01(\x0b\x32\x17.edriver.v1.WorkerUsage\x12\x0f\n\x07stopped\x18Z \x01(\x08\"y\n\x0bStartWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nbackground\x18\x03 \x01(\x08\x12\x35\n\x10modules_imported\x18\x04 \x01(\x0b\x32\x1b.edriver.v1.ModulesImported\"I\n\nStopWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12(\n\x05grace\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"G\n\rDeliverNotice\x12\x12\n\nworker_ids\x18\x01 \x03(\x04\x12\"\n\x06notice\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Notice\"Z\n\x0b\x41ssignRound\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12\x1f\n\x05seats\x18\x02 \x03(\x0b\x32\x10.edriver.v1.Seat\"K\n\x08Shutdown\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rrun_continues\x18\x02 \x01(\x08\"5\n\x10TakeWorkerStacks\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\"Z\n\x11WorkerStacksTaken\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\"\n\x06stacks\x18\x03 \x01(\x0b\x32\x12.edriver.v1.Stacks\"E\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Report\"R\n\x0cWorkerEnding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12/\n\x0b\x64\x65tect_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd7\x01\n\x0cWorkerExited\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x11\x12\x0c\n\x04tail\x18\x03 \x01(\t\x12-\n\treap_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x05\x63\x61use\x18\x46 \x01(\x0b\x32\x11.edriver.v1.Cause\x12\x31\n\x0erecorded_error\x18G \x01(\x0b\x32\x19.edriver.v1.RecordedError\x12\x14\n\x0c\x63rash_stacks\x18H \x01(\t\"S\n\rRecordedError\x12\x11\n\ttraceback\x18\x01 \x01(\t\x12/\n\x0brecord_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"K\n\x0e\x44rainRequested\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12)\n\x06within\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\r\n\x0b\x41gentEnding\"A\n\x0cLeaseExpired\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x1e\n\x04halt\x18\x02 \x01(\x0e\x32\x10.edriver.v1.Halt\"#\n\x0eWorkerAnswered\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0bWorkerQuiet\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"@\n\x0b\x45xitOverdue\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x1e\n\x04halt\x18\x02 \x01(\x0e\x32\x10.edriver.v1.Halt\"k\n\nMemoryKill\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x19\n\x0cmemory_limit\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tuncertain\x18\x04 \x01(\x08\x42\x0f\n\r_memory_limit\"B\n\x0fOutputUnwritten\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"p\n\x14\x46orwardOutputRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\x04\x12%\n\x05lines\x18\x02 \x03(\x0b\x32\x16.edriver.v1.OutputLine\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18( \x01(\x0c\"\x8d\x01\n\nOutputLine\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x04 \x01(\x08\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x12\x10\n\x08replaces\x18\x06 \x01(\x08\x12\x12\n\nunfinished\x18\x07 \x01(\x08\x42\x07\n\x05_rank\"\x17\n\x15\x46orwardOutputResponse*\\\n\x07Streams\x12\x17\n\x13STREAMS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTREAMS_STDOUT\x10\x01\x12\x12\n\x0eSTREAMS_STDERR\x10\x02\x12\x10\n\x0cSTREAMS_BOTH\x10\x03\x32\xae\x01\n\x0c\x41gentService\x12\x46\n\x07\x43onnect\x12\x1a.edriver.v1.ConnectRequest\x1a\x1b.edriver.v1.ConnectResponse(\x01\x30\x01\x12V\n\rForwardOutput\x12 .edriver.v1.ForwardOutputRequest\x1a!.edriver.v1.ForwardOutputResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64river/v1/agent.proto\x12\nedriver.v1\x1a\x16\x65\x64river/v1/cause.proto\x1a\x1c\x65\x64river/v1/checkpoints.proto\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x1a\x65\x64river/v1/resources.proto\x1a\x17\x65\x64river/v1/rounds.proto\x1a\x17\x65\x64river/v1/stacks.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\x06\n\x0e\x43onnectRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x11.edriver.v1.HelloH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12\x31\n\rworker_report\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerReportH\x00\x12\x31\n\rworker_exited\x18\x06 \x01(\x0b\x32\x18.edriver.v1.WorkerExitedH\x00\x12\x31\n\rlease_expired\x18\x07 \x01(\x0b\x32\x18.edriver.v1.LeaseExpiredH\x00\x12\x31\n\rworker_ending\x18\x08 \x01(\x0b\x32\x18.edriver.v1.WorkerEndingH\x00\x12\x35\n\x0f\x64rain_requested\x18\t \x01(\x0b\x32\x1a.edriver.v1.DrainRequestedH\x00\x12/\n\x0c\x61gent_ending\x18\n \x01(\x0b\x32\x17.edriver.v1.AgentEndingH\x00\x12\x35\n\x0fworker_answered\x18< \x01(\x0b\x32\x1a.edriver.v1.WorkerAnsweredH\x00\x12/\n\x0cworker_quiet\x18= \x01(\x0b\x32\x17.edriver.v1.WorkerQuietH\x00\x12/\n\x0c\x65xit_overdue\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ExitOverdueH\x00\x12-\n\x0bmemory_kill\x18R \x01(\x0b\x32\x16.edriver.v1.MemoryKillH\x00\x12\x37\n\x10output_unwritten\x18[ \x01(\x0b\x32\x1b.edriver.v1.OutputUnwrittenH\x00\x12<\n\x13worker_stacks_taken\x18Z \x01(\x0b\x32\x1d.edriver.v1.WorkerStacksTakenH\x00\x12\x37\n\x10host_checkpoints\x18n \x01(\x0b\x32\x1b.edriver.v1.HostCheckpointsH\x00\x42\x06\n\x04kind\"\xec\x03\n\x0f\x43onnectResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x13.edriver.v1.WelcomeH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12/\n\x0cstart_worker\x18\x05 \x01(\x0b\x32\x17.edriver.v1.StartWorkerH\x00\x12-\n\x0bstop_worker\x18\x06 \x01(\x0b\x32\x16.edriver.v1.StopWorkerH\x00\x12\x33\n\x0e\x64\x65liver_notice\x18\x07 \x01(\x0b\x32\x19.edriver.v1.DeliverNoticeH\x00\x12/\n\x0c\x61ssign_round\x18\x08 \x01(\x0b\x32\x17.edriver.v1.AssignRoundH\x00\x12(\n\x08shutdown\x18\t \x01(\x0b\x32\x14.edriver.v1.ShutdownH\x00\x12:\n\x12take_worker_stacks\x18Z \x01(\x0b\x32\x1c.edriver.v1.TakeWorkerStacksH\x00\x12\x37\n\x10keep_checkpoints\x18n \x01(\x0b\x32\x1b.edriver.v1.KeepCheckpointsH\x00\x42\x06\n\x04kind\"\x86\x01\n\x05Hello\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x10\n\x08protocol\x18\x07 \x01(\r\x12\x0e\n\x06secret\x18( \x01(\x0c\"\xf5\x04\n\x07Welcome\x12\x0f\n\x07\x63ommand\x18\x01 \x03(\t\x12/\n\x0c\x64river_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cworker_lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\routput_folder\x18\x04 \x01(\t\x12\x18\n\x10observed_address\x18\x05 \x01(\t\x12\x32\n\x0b\x63redentials\x18\x06 \x01(\x0b\x32\x1d.edriver.v1.WorkerCredentials\x12\x10\n\x08\x61gent_id\x18\x07 \x01(\x04\x12:\n\x0cstall_limits\x18\x08 \x03(\x0b\x32$.edriver.v1.Welcome.StallLimitsEntry\x12\x0e\n\x06secret\x18( \x01(\x0c\x12/\n\x0c\x65xit_timeout\x18\x32 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x0crestart_mode\x18\x33 \x01(\x0b\x32\x17.edriver.v1.RestartMode\x12\x13\n\x0bincarnation\x18\x34 \x01(\x04\x12\x11\n\tresumable\x18\x35 \x01(\x08\x12\x1e\n\x11\x63heckpoint_memory\x18n \x01(\x04H\x00\x88\x01\x01\x12\'\n\x03now\x18\x36 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1aM\n\x10StallLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration:\x02\x38\x01\x42\x14\n\x12_checkpoint_memory\"_\n\x0bRestartMode\x12\x19\n\x0cmax_restarts\x18\x01 \x01(\rH\x00\x88\x01\x01\x12$\n\x04logs\x18\x02 \x01(\x0b\x32\x16.edriver.v1.WorkerLogsB\x0f\n\r_max_restarts\"\x8b\x01\n\nWorkerLogs\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12+\n\tredirects\x18\x02 \x01(\x0b\x32\x18.edriver.v1.StreamChoice\x12%\n\x03tee\x18\x03 \x01(\x0b\x32\x18.edriver.v1.StreamChoice\x12\x19\n\x11shown_local_ranks\x18\x04 \x03(\r\"\xbe\x01\n\x0cStreamChoice\x12@\n\rby_local_rank\x18\x01 \x03(\x0b\x32).edriver.v1.StreamChoice.ByLocalRankEntry\x12#\n\x06others\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Streams\x1aG\n\x10\x42yLocalRankEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\"\n\x05value\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Streams:\x02\x38\x01\"U\n\x11WorkerCredentials\x12\x16\n\x0e\x63\x61_certificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x13\n\x0bprivate_key\x18\x03 \x01(\x0c\"_\n\tHeartbeat\x12,\n\x07workers\x18\x01 \x03(\x0b\x32\x1b.edriver.v1.WorkerHeartbeat\x12$\n\x05usage\x18\x16 \x01(\x0b\x32\x15.edriver.v1.HostUsage\"\x98\x01\n\x0fWorkerHeartbeat\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12,\n\x08progress\x18\x03 \x01(\x0b\x32\x1a.edriver.v1.WorkerProgress\x12&\n\x05usage\x18\x18 \x01(\x0b\x32\x17.edriver.v1.WorkerUsage\x12\x0f\n\x07stopped\x18Z \x01(\x08\"y\n\x0bStartWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nbackground\x18\x03 \x01(\x08\x12\x35\n\x10modules_imported\x18\x04 \x01(\x0b\x32\x1b.edriver.v1.ModulesImported\"I\n\nStopWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12(\n\x05grace\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"G\n\rDeliverNotice\x12\x12\n\nworker_ids\x18\x01 \x03(\x04\x12\"\n\x06notice\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Notice\"Z\n\x0b\x41ssignRound\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12\x1f\n\x05seats\x18\x02 \x03(\x0b\x32\x10.edriver.v1.Seat\"K\n\x08Shutdown\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rrun_continues\x18\x02 \x01(\x08\"5\n\x10TakeWorkerStacks\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\"Z\n\x11WorkerStacksTaken\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\"\n\x06stacks\x18\x03 \x01(\x0b\x32\x12.edriver.v1.Stacks\"E\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Report\"R\n\x0cWorkerEnding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12/\n\x0b\x64\x65tect_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd7\x01\n\x0cWorkerExited\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x11\x12\x0c\n\x04tail\x18\x03 \x01(\t\x12-\n\treap_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x05\x63\x61use\x18\x46 \x01(\x0b\x32\x11.edriver.v1.Cause\x12\x31\n\x0erecorded_error\x18G \x01(\x0b\x32\x19.edriver.v1.RecordedError\x12\x14\n\x0c\x63rash_stacks\x18H \x01(\t\"S\n\rRecordedError\x12\x11\n\ttraceback\x18\x01 \x01(\t\x12/\n\x0brecord_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"K\n\x0e\x44rainRequested\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12)\n\x06within\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\r\n\x0b\x41gentEnding\"A\n\x0cLeaseExpired\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x1e\n\x04halt\x18\x02 \x01(\x0e\x32\x10.edriver.v1.Halt\"#\n\x0eWorkerAnswered\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0bWorkerQuiet\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"@\n\x0b\x45xitOverdue\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x1e\n\x04halt\x18\x02 \x01(\x0e\x32\x10.edriver.v1.Halt\"k\n\nMemoryKill\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x19\n\x0cmemory_limit\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tuncertain\x18\x04 \x01(\x08\x42\x0f\n\r_memory_limit\"B\n\x0fOutputUnwritten\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"p\n\x14\x46orwardOutputRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\x04\x12%\n\x05lines\x18\x02 \x03(\x0b\x32\x16.edriver.v1.OutputLine\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18( \x01(\x0c\"\x8d\x01\n\nOutputLine\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x04 \x01(\x08\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x12\x10\n\x08replaces\x18\x06 \x01(\x08\x12\x12\n\nunfinished\x18\x07 \x01(\x08\x42\x07\n\x05_rank\"\x17\n\x15\x46orwardOutputResponse*\\\n\x07Streams\x12\x17\n\x13STREAMS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTREAMS_STDOUT\x10\x01\x12\x12\n\x0eSTREAMS_STDERR\x10\x02\x12\x10\n\x0cSTREAMS_BOTH\x10\x03\x32\xae\x01\n\x0c\x41gentService\x12\x46\n\x07\x43onnect\x12\x1a.edriver.v1.ConnectRequest\x1a\x1b.edriver.v1.ConnectResponse(\x01\x30\x01\x12V\n\rForwardOutput\x12 .edriver.v1.ForwardOutputRequest\x1a!.edriver.v1.ForwardOutputResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,76 +43,76 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WELCOME_STALLLIMITSENTRY']._serialized_options = b'8\001'
   _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._loaded_options = None
   _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_options = b'8\001'
-  _globals['_STREAMS']._serialized_start=4721
-  _globals['_STREAMS']._serialized_end=4813
-  _globals['_CONNECTREQUEST']._serialized_start=237
-  _globals['_CONNECTREQUEST']._serialized_end=994
-  _globals['_CONNECTRESPONSE']._serialized_start=997
-  _globals['_CONNECTRESPONSE']._serialized_end=1432
-  _globals['_HELLO']._serialized_start=1435
-  _globals['_HELLO']._serialized_end=1569
-  _globals['_WELCOME']._serialized_start=1572
-  _globals['_WELCOME']._serialized_end=2147
-  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_start=2070
-  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_end=2147
-  _globals['_RESTARTMODE']._serialized_start=2149
-  _globals['_RESTARTMODE']._serialized_end=2244
-  _globals['_WORKERLOGS']._serialized_start=2247
-  _globals['_WORKERLOGS']._serialized_end=2386
-  _globals['_STREAMCHOICE']._serialized_start=2389
-  _globals['_STREAMCHOICE']._serialized_end=2579
-  _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_start=2508
-  _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_end=2579
-  _globals['_WORKERCREDENTIALS']._serialized_start=2581
-  _globals['_WORKERCREDENTIALS']._serialized_end=2666
-  _globals['_HEARTBEAT']._serialized_start=2668
-  _globals['_HEARTBEAT']._serialized_end=2763
-  _globals['_WORKERHEARTBEAT']._serialized_start=2766
-  _globals['_WORKERHEARTBEAT']._serialized_end=2918
-  _globals['_STARTWORKER']._serialized_start=2920
-  _globals['_STARTWORKER']._serialized_end=3041
-  _globals['_STOPWORKER']._serialized_start=3043
-  _globals['_STOPWORKER']._serialized_end=3116
-  _globals['_DELIVERNOTICE']._serialized_start=3118
-  _globals['_DELIVERNOTICE']._serialized_end=3189
-  _globals['_ASSIGNROUND']._serialized_start=3191
-  _globals['_ASSIGNROUND']._serialized_end=3281
-  _globals['_SHUTDOWN']._serialized_start=3283
-  _globals['_SHUTDOWN']._serialized_end=3358
-  _globals['_TAKEWORKERSTACKS']._serialized_start=3360
-  _globals['_TAKEWORKERSTACKS']._serialized_end=3413
-  _globals['_WORKERSTACKSTAKEN']._serialized_start=3415
-  _globals['_WORKERSTACKSTAKEN']._serialized_end=3505
-  _globals['_WORKERREPORT']._serialized_start=3507
-  _globals['_WORKERREPORT']._serialized_end=3576
-  _globals['_WORKERENDING']._serialized_start=3578
-  _globals['_WORKERENDING']._serialized_end=3660
-  _globals['_WORKEREXITED']._serialized_start=3663
-  _globals['_WORKEREXITED']._serialized_end=3878
-  _globals['_RECORDEDERROR']._serialized_start=3880
-  _globals['_RECORDEDERROR']._serialized_end=3963
-  _globals['_DRAINREQUESTED']._serialized_start=3965
-  _globals['_DRAINREQUESTED']._serialized_end=4040
-  _globals['_AGENTENDING']._serialized_start=4042
-  _globals['_AGENTENDING']._serialized_end=4055
-  _globals['_LEASEEXPIRED']._serialized_start=4057
-  _globals['_LEASEEXPIRED']._serialized_end=4122
-  _globals['_WORKERANSWERED']._serialized_start=4124
-  _globals['_WORKERANSWERED']._serialized_end=4159
-  _globals['_WORKERQUIET']._serialized_start=4161
-  _globals['_WORKERQUIET']._serialized_end=4193
-  _globals['_EXITOVERDUE']._serialized_start=4195
-  _globals['_EXITOVERDUE']._serialized_end=4259
-  _globals['_MEMORYKILL']._serialized_start=4261
-  _globals['_MEMORYKILL']._serialized_end=4368
-  _globals['_OUTPUTUNWRITTEN']._serialized_start=4370
-  _globals['_OUTPUTUNWRITTEN']._serialized_end=4436
-  _globals['_FORWARDOUTPUTREQUEST']._serialized_start=4438
-  _globals['_FORWARDOUTPUTREQUEST']._serialized_end=4550
-  _globals['_OUTPUTLINE']._serialized_start=4553
-  _globals['_OUTPUTLINE']._serialized_end=4694
-  _globals['_FORWARDOUTPUTRESPONSE']._serialized_start=4696
-  _globals['_FORWARDOUTPUTRESPONSE']._serialized_end=4719
-  _globals['_AGENTSERVICE']._serialized_start=4816
-  _globals['_AGENTSERVICE']._serialized_end=4990
+  _globals['_STREAMS']._serialized_start=4919
+  _globals['_STREAMS']._serialized_end=5011
+  _globals['_CONNECTREQUEST']._serialized_start=267
+  _globals['_CONNECTREQUEST']._serialized_end=1081
+  _globals['_CONNECTRESPONSE']._serialized_start=1084
+  _globals['_CONNECTRESPONSE']._serialized_end=1576
+  _globals['_HELLO']._serialized_start=1579
+  _globals['_HELLO']._serialized_end=1713
+  _globals['_WELCOME']._serialized_start=1716
+  _globals['_WELCOME']._serialized_end=2345
+  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_start=2246
+  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_end=2323
+  _globals['_RESTARTMODE']._serialized_start=2347
+  _globals['_RESTARTMODE']._serialized_end=2442
+  _globals['_WORKERLOGS']._serialized_start=2445
+  _globals['_WORKERLOGS']._serialized_end=2584
+  _globals['_STREAMCHOICE']._serialized_start=2587
+  _globals['_STREAMCHOICE']._serialized_end=2777
+  _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_start=2706
+  _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_end=2777
+  _globals['_WORKERCREDENTIALS']._serialized_start=2779
+  _globals['_WORKERCREDENTIALS']._serialized_end=2864
+  _globals['_HEARTBEAT']._serialized_start=2866
+  _globals['_HEARTBEAT']._serialized_end=2961
+  _globals['_WORKERHEARTBEAT']._serialized_start=2964
+  _globals['_WORKERHEARTBEAT']._serialized_end=3116
+  _globals['_STARTWORKER']._serialized_start=3118
+  _globals['_STARTWORKER']._serialized_end=3239
+  _globals['_STOPWORKER']._serialized_start=3241
+  _globals['_STOPWORKER']._serialized_end=3314
+  _globals['_DELIVERNOTICE']._serialized_start=3316
+  _globals['_DELIVERNOTICE']._serialized_end=3387
+  _globals['_ASSIGNROUND']._serialized_start=3389
+  _globals['_ASSIGNROUND']._serialized_end=3479
+  _globals['_SHUTDOWN']._serialized_start=3481
+  _globals['_SHUTDOWN']._serialized_end=3556
+  _globals['_TAKEWORKERSTACKS']._serialized_start=3558
+  _globals['_TAKEWORKERSTACKS']._serialized_end=3611
+  _globals['_WORKERSTACKSTAKEN']._serialized_start=3613
+  _globals['_WORKERSTACKSTAKEN']._serialized_end=3703
+  _globals['_WORKERREPORT']._serialized_start=3705
+  _globals['_WORKERREPORT']._serialized_end=3774
+  _globals['_WORKERENDING']._serialized_start=3776
+  _globals['_WORKERENDING']._serialized_end=3858
+  _globals['_WORKEREXITED']._serialized_start=3861
+  _globals['_WORKEREXITED']._serialized_end=4076
+  _globals['_RECORDEDERROR']._serialized_start=4078
+  _globals['_RECORDEDERROR']._serialized_end=4161
+  _globals['_DRAINREQUESTED']._serialized_start=4163
+  _globals['_DRAINREQUESTED']._serialized_end=4238
+  _globals['_AGENTENDING']._serialized_start=4240
+  _globals['_AGENTENDING']._serialized_end=4253
+  _globals['_LEASEEXPIRED']._serialized_start=4255
+  _globals['_LEASEEXPIRED']._serialized_end=4320
+  _globals['_WORKERANSWERED']._serialized_start=4322
+  _globals['_WORKERANSWERED']._serialized_end=4357
+  _globals['_WORKERQUIET']._serialized_start=4359
+  _globals['_WORKERQUIET']._serialized_end=4391
+  _globals['_EXITOVERDUE']._serialized_start=4393
+  _globals['_EXITOVERDUE']._serialized_end=4457
+  _globals['_MEMORYKILL']._serialized_start=4459
+  _globals['_MEMORYKILL']._serialized_end=4566
+  _globals['_OUTPUTUNWRITTEN']._serialized_start=4568
+  _globals['_OUTPUTUNWRITTEN']._serialized_end=4634
+  _globals['_FORWARDOUTPUTREQUEST']._serialized_start=4636
+  _globals['_FORWARDOUTPUTREQUEST']._serialized_end=4748
+  _globals['_OUTPUTLINE']._serialized_start=4751
+  _globals['_OUTPUTLINE']._serialized_end=4892
+  _globals['_FORWARDOUTPUTRESPONSE']._serialized_start=4894
+  _globals['_FORWARDOUTPUTRESPONSE']._serialized_end=4917
+  _globals['_AGENTSERVICE']._serialized_start=5014
+  _globals['_AGENTSERVICE']._serialized_end=5188
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ What agents and the driver send one another. They may be of different releases, 
 
 from collections import abc as _abc
 from edriver.v1 import cause_pb2 as _cause_pb2
+from edriver.v1 import checkpoints_pb2 as _checkpoints_pb2
 from edriver.v1 import notification_pb2 as _notification_pb2
 from edriver.v1 import resources_pb2 as _resources_pb2
 from edriver.v1 import rounds_pb2 as _rounds_pb2
@@ -76,6 +77,7 @@ class ConnectRequest(_message.Message):
     MEMORY_KILL_FIELD_NUMBER: _builtins.int
     OUTPUT_UNWRITTEN_FIELD_NUMBER: _builtins.int
     WORKER_STACKS_TAKEN_FIELD_NUMBER: _builtins.int
+    HOST_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for messages that are not sent again (Hello, Heartbeat)."""
     ack: _builtins.int
@@ -136,6 +138,10 @@ class ConnectRequest(_message.Message):
     def worker_stacks_taken(self) -> Global___WorkerStacksTaken:
         """Answers TakeWorkerStacks."""
 
+    @_builtins.property
+    def host_checkpoints(self) -> _checkpoints_pb2.HostCheckpoints:
+        """The host's checkpoints in memory have changed."""
+
     def __init__(
         self,
         *,
@@ -155,12 +161,13 @@ class ConnectRequest(_message.Message):
         memory_kill: Global___MemoryKill | None = ...,
         output_unwritten: Global___OutputUnwritten | None = ...,
         worker_stacks_taken: Global___WorkerStacksTaken | None = ...,
+        host_checkpoints: _checkpoints_pb2.HostCheckpoints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "drain_requested", "agent_ending", "worker_answered", "worker_quiet", "exit_overdue", "memory_kill", "output_unwritten", "worker_stacks_taken"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "drain_requested", "agent_ending", "worker_answered", "worker_quiet", "exit_overdue", "memory_kill", "output_unwritten", "worker_stacks_taken", "host_checkpoints"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -182,6 +189,7 @@ class ConnectResponse(_message.Message):
     ASSIGN_ROUND_FIELD_NUMBER: _builtins.int
     SHUTDOWN_FIELD_NUMBER: _builtins.int
     TAKE_WORKER_STACKS_FIELD_NUMBER: _builtins.int
+    KEEP_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for messages that are not sent again (Welcome, Heartbeat)."""
     ack: _builtins.int
@@ -218,6 +226,10 @@ class ConnectResponse(_message.Message):
     def take_worker_stacks(self) -> Global___TakeWorkerStacks:
         """Asks for the stack traces of a worker."""
 
+    @_builtins.property
+    def keep_checkpoints(self) -> _checkpoints_pb2.KeepCheckpoints:
+        """Says which checkpoints in memory to keep, and which to copy."""
+
     def __init__(
         self,
         *,
@@ -231,12 +243,13 @@ class ConnectResponse(_message.Message):
         assign_round: Global___AssignRound | None = ...,
         shutdown: Global___Shutdown | None = ...,
         take_worker_stacks: Global___TakeWorkerStacks | None = ...,
+        keep_checkpoints: _checkpoints_pb2.KeepCheckpoints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assign_round", b"assign_round", "deliver_notice", b"deliver_notice", "heartbeat", b"heartbeat", "kind", b"kind", "shutdown", b"shutdown", "start_worker", b"start_worker", "stop_worker", b"stop_worker", "take_worker_stacks", b"take_worker_stacks", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assign_round", b"assign_round", "deliver_notice", b"deliver_notice", "heartbeat", b"heartbeat", "keep_checkpoints", b"keep_checkpoints", "kind", b"kind", "shutdown", b"shutdown", "start_worker", b"start_worker", "stop_worker", b"stop_worker", "take_worker_stacks", b"take_worker_stacks", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign_round", b"assign_round", "deliver_notice", b"deliver_notice", "heartbeat", b"heartbeat", "kind", b"kind", "seq", b"seq", "shutdown", b"shutdown", "start_worker", b"start_worker", "stop_worker", b"stop_worker", "take_worker_stacks", b"take_worker_stacks", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign_round", b"assign_round", "deliver_notice", b"deliver_notice", "heartbeat", b"heartbeat", "keep_checkpoints", b"keep_checkpoints", "kind", b"kind", "seq", b"seq", "shutdown", b"shutdown", "start_worker", b"start_worker", "stop_worker", b"stop_worker", "take_worker_stacks", b"take_worker_stacks", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "heartbeat", "start_worker", "stop_worker", "deliver_notice", "assign_round", "shutdown", "take_worker_stacks"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "heartbeat", "start_worker", "stop_worker", "deliver_notice", "assign_round", "shutdown", "take_worker_stacks", "keep_checkpoints"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -336,6 +349,7 @@ class Welcome(_message.Message):
     RESTART_MODE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     RESUMABLE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_MEMORY_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
     output_folder: _builtins.str
     """Folder for the output files of the workers. If empty, none are written."""
@@ -353,6 +367,8 @@ class Welcome(_message.Message):
     """Whether another driver can take the run over if this one is gone. If not, an agent ends soon after it has found that
     nothing listens at the driver's address.
     """
+    checkpoint_memory: _builtins.int
+    """Bytes of memory that checkpoints may use on this host; absent: half of its memory."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: the program and its arguments."""
@@ -401,13 +417,16 @@ class Welcome(_message.Message):
         restart_mode: Global___RestartMode | None = ...,
         incarnation: _builtins.int = ...,
         resumable: _builtins.bool = ...,
+        checkpoint_memory: _builtins.int | None = ...,
         now: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "now", b"now", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_memory", b"_checkpoint_memory", "checkpoint_memory", b"checkpoint_memory", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "now", b"now", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__checkpoint_memory: _TypeAlias = _typing.Literal["checkpoint_memory"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint_memory: _TypeAlias = _typing.Literal["_checkpoint_memory", b"_checkpoint_memory"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_memory) -> _WhichOneofReturnType__checkpoint_memory | None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 

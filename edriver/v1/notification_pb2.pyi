@@ -220,6 +220,7 @@ class Report(_message.Message):
     MODULES_IMPORTED_FIELD_NUMBER: _builtins.int
     STATE_DIGEST_FIELD_NUMBER: _builtins.int
     SCRIPT_WARNING_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_SERVER_NEEDED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong:
@@ -302,6 +303,10 @@ class Report(_message.Message):
         """The script seems to have a mistake."""
 
     @_builtins.property
+    def checkpoint_server_needed(self) -> Global___CheckpointServerNeeded:
+        """The script keeps checkpoints in memory."""
+
+    @_builtins.property
     def progress(self) -> Global___WorkerProgress:
         """The worker's progress. Set in reports that end a stretch of training (worker_waiting, worker_done, worker_failed and
         first_boundary_passed), and in progress_changed.
@@ -330,13 +335,14 @@ class Report(_message.Message):
         modules_imported: Global___ModulesImported | None = ...,
         state_digest: Global___StateDigest | None = ...,
         script_warning: Global___ScriptWarning | None = ...,
+        checkpoint_server_needed: Global___CheckpointServerNeeded | None = ...,
         progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "checkpoint_server_needed", b"checkpoint_server_needed", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "checkpoint_server_needed", b"checkpoint_server_needed", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded", "modules_imported", "state_digest", "script_warning"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded", "modules_imported", "state_digest", "script_warning", "checkpoint_server_needed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1656,6 +1662,23 @@ class ModulesImported(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModulesImported: _TypeAlias = ModulesImported  # noqa: Y015
+
+@_typing.final
+class CheckpointServerNeeded(_message.Message):
+    """CheckpointServerNeeded has the agent start its checkpoint server, if there is none yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointServerNeeded: _TypeAlias = CheckpointServerNeeded  # noqa: Y015
 
 @_typing.final
 class FirstBoundaryPassed(_message.Message):

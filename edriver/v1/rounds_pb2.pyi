@@ -193,6 +193,7 @@ class RoundAssignment(_message.Message):
     GUARDED_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     FALLBACK_SIZE_FIELD_NUMBER: _builtins.int
+    MEMORY_CHECKPOINT_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Number of members."""
     source: _builtins.int
@@ -225,6 +226,10 @@ class RoundAssignment(_message.Message):
     def receivers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The ranks that receive the state, in ascending order. All other ranks but `source` take no part in the sync."""
 
+    @_builtins.property
+    def memory_checkpoint(self) -> Global___MemoryCheckpoint:
+        """In restart mode: the checkpoint in memory that the members load; absent if there is none."""
+
     def __init__(
         self,
         *,
@@ -238,11 +243,84 @@ class RoundAssignment(_message.Message):
         guarded: _builtins.bool = ...,
         checkpoint_steps: _builtins.int = ...,
         fallback_size: _builtins.int = ...,
+        memory_checkpoint: Global___MemoryCheckpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "guarded", b"guarded", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoundAssignment: _TypeAlias = RoundAssignment  # noqa: Y015
+
+@_typing.final
+class CheckpointId(_message.Message):
+    """CheckpointId names a checkpoint in memory. IDs compare as (round_id, step)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """The step, as the script counts steps."""
+    size: _builtins.int
+    """Number of ranks of that round. A checkpoint has one shard of each."""
+    @_builtins.property
+    def round_id(self) -> Global___RoundId:
+        """The round whose ranks have written it."""
+
+    def __init__(
+        self,
+        *,
+        round_id: Global___RoundId | None = ...,
+        step: _builtins.int = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "size", b"size", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointId: _TypeAlias = CheckpointId  # noqa: Y015
+
+@_typing.final
+class MemoryCheckpoint(_message.Message):
+    """MemoryCheckpoint is the checkpoint from which a round starts, and where its shards are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    layout: _builtins.bytes
+    """See Shard.layout."""
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointId:
+        """The checkpoint."""
+
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses of the hosts' ShardServices."""
+
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For each rank of the checkpoint, the index in `addresses` of a host that has its shard."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Global___CheckpointId | None = ...,
+        layout: _builtins.bytes = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+        holders: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "checkpoint", b"checkpoint", "holders", b"holders", "layout", b"layout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryCheckpoint: _TypeAlias = MemoryCheckpoint  # noqa: Y015

@@ -32,6 +32,7 @@ FILES: Final = {
     "control.proto": "Steering a run",
     "agent.proto": "Between driver and agents",
     "notification.proto": "Between agent and workers",
+    "checkpoints.proto": "Checkpoints in memory",
     "rounds.proto": "What they share",
     "rendezvous.proto": "A rendezvous for torchrun",
     "cause.proto": "Why something happened",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.checkpoints.folder import CheckpointFolder
+from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.cli.complaint import complain
 from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.client import Run

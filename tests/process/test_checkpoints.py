@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.checkpoints.folder import CheckpointFolder
+from edriver.checkpoint_folder.folder import CheckpointFolder
 from tests.process.resuming import assert_every_step_once, environ_of, kill, steps_of
 from tests.process.running import SCRIPTS, running, wait_for_exit
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from edriver.checkpoints.folder import CheckpointFolder
+from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.worker.state.torch_state import TorchState
 from tests.torch.checkpointed_states import new_state, train
 from tests.torch.fingerprint import fingerprint

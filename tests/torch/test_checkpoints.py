@@ -25,9 +25,9 @@ import fsspec
 import pytest
 import torch
 
-from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
-from edriver.checkpoints.manifest import Manifest
-from edriver.checkpoints.ownership import FolderOwner, Ownership
+from edriver.checkpoint_folder.folder import MANIFEST, CheckpointFolder
+from edriver.checkpoint_folder.manifest import Manifest
+from edriver.checkpoint_folder.ownership import FolderOwner, Ownership
 from edriver.model.ids import RoundId
 from edriver.system.proc_stat import process_name
 from edriver.worker.checkpoints import checkpoints as room

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.checkpoints.folder import CheckpointFolder
-from edriver.checkpoints.ownership import FolderOwner, Ownership
+from edriver.checkpoint_folder.folder import CheckpointFolder
+from edriver.checkpoint_folder.ownership import FolderOwner, Ownership
 from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.commands.checkpoint import checkpoint
 from edriver.model.ids import RoundId

@@ -10,8 +10,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
-from edriver.checkpoints.manifest import Manifest, ManifestError
+from edriver.checkpoint_folder.folder import MANIFEST, CheckpointFolder
+from edriver.checkpoint_folder.manifest import Manifest, ManifestError
 from tests.made_checkpoints import CONTENT, manifest, write
 
 

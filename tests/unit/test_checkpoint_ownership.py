@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from edriver.checkpoints.folder import CheckpointFolder
-from edriver.checkpoints.ownership import (
+from edriver.checkpoint_folder.folder import CheckpointFolder
+from edriver.checkpoint_folder.ownership import (
     LEASE,
     LOOK_PERIOD,
     UNREADABLE,

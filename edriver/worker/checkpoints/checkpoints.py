@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from edriver.checkpoints.folder import CheckpointFolder, Found
-from edriver.checkpoints.manifest import Manifest
-from edriver.checkpoints.ownership import FolderInUseError, FolderOwner, Ownership, RoundOverError
+from edriver.checkpoint_folder.folder import CheckpointFolder, Found
+from edriver.checkpoint_folder.manifest import Manifest
+from edriver.checkpoint_folder.ownership import FolderInUseError, FolderOwner, Ownership, RoundOverError
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files

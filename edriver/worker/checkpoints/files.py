@@ -25,8 +25,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from edriver.checkpoints.folder import CheckpointFolder
-from edriver.checkpoints.manifest import CheckpointEntry, FileRecord
+from edriver.checkpoint_folder.folder import CheckpointFolder
+from edriver.checkpoint_folder.manifest import CheckpointEntry, FileRecord
 from edriver.system.private_files import close_to_others
 
 TORCH_VERSION: Final = str(torch.__version__)

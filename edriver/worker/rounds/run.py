@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from edriver.calls import worker_process
-from edriver.checkpoints.ownership import release_at_exit
+from edriver.checkpoint_folder.ownership import release_at_exit
 from edriver.worker import context
 from edriver.worker.context import RoundRunner, WorkerContext
 from edriver.worker.rounds.worker_rounds import WorkerRounds

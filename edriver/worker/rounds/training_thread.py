@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Final, NoReturn, TypeVar
 
-from edriver.checkpoints.ownership import release_at_exit
+from edriver.checkpoint_folder.ownership import release_at_exit
 from edriver.common.lease import Lease
 from edriver.model.plan import NO_ASSIGNMENT, Assignment
 from edriver.model.stall_limits import Phase

@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edriver.checkpoints.folder import CheckpointFolder
+from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.model.ids import NO_ROUND, RoundId
 from edriver.system.proc_stat import process_lives, process_name, this_machine
 from edriver.text.printable import printable_line

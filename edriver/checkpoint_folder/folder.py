@@ -21,7 +21,7 @@ from io import BufferedWriter
 from pathlib import Path
 from typing import Any, Final
 
-from edriver.checkpoints.manifest import Manifest, ManifestError
+from edriver.checkpoint_folder.manifest import Manifest, ManifestError
 from edriver.system.private_files import NotOwnError, OwnFolder, close_to_others, sync_folder
 
 MANIFEST: Final = "manifest.json"
