@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from edriver.agent.checkpoint_server import CheckpointServer
 from edriver.agent.driverless import Driverless
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
@@ -87,6 +88,12 @@ class HostWorkers:
         self._standbys = Standbys(self._processes)
         self._standby_timer: asyncio.TimerHandle | None = None
         self._workers: dict[int, WorkerSupervisor] = {}
+        self._checkpoint_server = CheckpointServer(
+            self._processes,
+            worker_settings.checkpoint_server,
+            worker_settings.environment,
+            lambda held: send(agent_pb2.ConnectRequest(host_checkpoints=held)),
+        )
         self._driverless = Driverless(self._workers, settings.host, worker_settings, driver_is_there)
         self._stopping = False
         self._exit_reports: set[asyncio.Task[None]] = set()
@@ -115,6 +122,8 @@ class HostWorkers:
                 self._take_stacks(message.take_worker_stacks)
             case "assign_round":
                 self._assign(message.assign_round)
+            case "keep_checkpoints":
+                self._checkpoint_server.keep(message.keep_checkpoints)
             case kind:
                 logger.warning("ignored a message from the driver that this agent does not know: %s", kind)
 
@@ -248,7 +257,10 @@ class HostWorkers:
             self._driverless.check()
 
     def _report(self, message: agent_pb2.ConnectRequest) -> None:
-        """Send what is said of a worker."""
+        """Send what is said of a worker, but for what this agent alone is asked for."""
+        if message.worker_report.report.HasField("checkpoint_server_needed"):
+            self._checkpoint_server.need()
+            return
         self._send(message)
         self._driverless.note(message)
 
@@ -264,10 +276,11 @@ class HostWorkers:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(kill_by + REAP_BOUND):
                 await self._all_gone.wait()
+        await self._checkpoint_server.close()
         return await self._processes.close(REAP_BOUND)
 
     def _exited(self, pid: int, code: int) -> None:
-        if self._standbys.exited(pid):
+        if self._standbys.exited(pid) or self._checkpoint_server.exited(pid):
             return
         worker = next((worker for worker in self._workers.values() if worker.pid == pid), None)
         if worker is None:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edriver.agent.checkpoint_server import ServerSettings
 from edriver.agent.settings import AgentSettings
 from edriver.agent.workers import network_variables
 from edriver.agent.workers.log_files import HELD_BACK, TO_DRIVER, Destination, LogFiles, worker_files
@@ -20,6 +21,7 @@ from edriver.agent.workers.worker_environment import (
     worker_environment,
 )
 from edriver.agent.workers.worker_files import WorkerFiles
+from edriver.common.checkpoint_sockets import SERVER_SOCKET
 from edriver.common.run_clock import RunClock
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2, notification_pb2
@@ -62,6 +64,7 @@ class WorkerSettings:
         self.exit_timeout = 0.0
         self.stall_limits: Mapping[str, float] = {}
         self.restart_mode: agent_pb2.RestartMode | None = None
+        self._checkpoint_memory = 0
         self.logs: LogFiles | None = None
 
     def take(self, welcome: agent_pb2.Welcome) -> None:
@@ -77,6 +80,7 @@ class WorkerSettings:
         self.exit_timeout = span_seconds(welcome.exit_timeout)
         self.stall_limits = {phase: span_seconds(limit) for phase, limit in welcome.stall_limits.items()}
         self.restart_mode = welcome.restart_mode if welcome.HasField("restart_mode") else None
+        self._checkpoint_memory = welcome.checkpoint_memory
         if welcome.restart_mode.HasField("logs") and self.logs is None:
             self.logs = self._log_files(welcome.restart_mode.logs)
         if welcome.HasField("credentials") and self._tls_folder is None:
@@ -126,9 +130,25 @@ class WorkerSettings:
                 address=self._address,
                 error_path=files.error,
                 imports_path=folder / f"imports.{order.slot}",
+                checkpoints_path=folder / SERVER_SOCKET,
                 max_restarts=restart.max_restarts if restart.HasField("max_restarts") else None,
             )
         return environment
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The agent's environment, for processes that are no workers."""
+        return self._environment
+
+    def checkpoint_server(self) -> ServerSettings:
+        """What this host's checkpoint server is started with."""
+        here = is_loopback(self._address)
+        return ServerSettings(
+            folder=str(self._settings.folder),
+            address="" if here else self._address,
+            tls_folder="" if here or self._tls_folder is None else str(self._tls_folder),
+            memory_limit=self._checkpoint_memory,
+        )
 
     def keep_imports(self, imported: notification_pb2.ModulesImported) -> None:
         """Have the first workers here import what those of other hosts have imported, before they are ready."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
@@ -88,6 +89,14 @@ def _seconds(text: str) -> float:
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return value
+
+
+def _bytes(text: str) -> int:
+    """An amount of memory, as Kubernetes and systemd write it: 64G, 512M."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount of memory: write it like 64G or 512M")
+    return int(float(found[1]) * 1024 ** ("KMGT".index(found[2].upper()) + 1 if found[2] else 0))
 
 
 class _Workers(argparse.Action):
@@ -373,6 +382,23 @@ _FAILURES: Final = (
     ),
 )
 
+_CHECKPOINTS: Final = (
+    Flag(
+        "--checkpoint-memory",
+        type=_bytes,
+        metavar="SIZE",
+        help="memory of each host that checkpoints may use, for example 64G (default: half of the host's memory)",
+    ),
+    Flag(
+        "--checkpoint-copies",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="keep copies of each host's checkpoints in the memory of N other hosts, so that the loss of N hosts loses "
+        "no checkpoint (default: %(default)s)",
+    ),
+)
+
 _OUTPUT: Final = (
     Flag("--output-filename", metavar="DIR", help="also write the output of each worker to files below DIR"),
     Flag("--name", metavar="NAME", help="a name for the run: all commands take it, as in edriver top --run NAME"),
@@ -467,6 +493,7 @@ FLAGS: Final[Mapping[str, Sequence[Flag]]] = {
     "hosts of a cluster (at most one, in place of the flags above)": engine_flags.FLAGS,
     "other hosts (reached by ssh, with your ssh configuration)": _SSH,
     "waiting and failures (times in seconds)": _FAILURES,
+    "checkpoints in memory, in restart mode": _CHECKPOINTS,
     "output": _OUTPUT,
     "output of workers in restart mode (torchrun's flags)": OUTPUT_FLAGS,
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edriver.model.cause import Cause, WorkerName
 from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import RoundId
+from edriver.model.memory_checkpoint import CheckpointId, ShardCopy
 from edriver.model.plan import RoundPlan
 
 
@@ -137,6 +138,23 @@ class FindNewestCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepCheckpoints:
+    """What a host's checkpoint server keeps from now on, and copies from others; all else it may forget.
+
+    Attributes:
+        host: the host.
+        newest: the newest checkpoint that is whole: newer shards are kept, too.
+        keep: the checkpoints to keep, ascending.
+        copies: the shards that it is to fetch, or has fetched, by rank.
+    """
+
+    host: str
+    newest: CheckpointId
+    keep: tuple[CheckpointId, ...]
+    copies: tuple[ShardCopy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Explain:
     """Report what the run does or waits for, when that changes, and each quarantine and its end."""
 
@@ -201,6 +219,7 @@ Action = (
     | Leave
     | Skip
     | FindNewestCheckpoint
+    | KeepCheckpoints
     | Explain
     | FinishRun
 )

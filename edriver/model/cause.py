@@ -465,6 +465,7 @@ class Members:
         steps_lost: number of steps of earlier rounds that it repeats.
         torn: why, in a worker's words; empty if it has been reported.
         checkpoint: the steps of the checkpoint that it begins from; 0: it begins from none.
+        in_memory: whether that checkpoint is in the memory of hosts.
     """
 
     round_id: RoundId
@@ -473,6 +474,7 @@ class Members:
     steps_lost: int = 0
     torn: str = ""
     checkpoint: int = 0
+    in_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from edriver.model.cause import (
 )
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
+from edriver.model.memory_checkpoint import Shard
 from edriver.model.mode import CheckpointWay
 from edriver.model.script_error import ScriptError, script_error, script_place
 from edriver.model.store_address import StoreAddress
@@ -64,6 +65,23 @@ class AgentSilent:
     host: str
     agent_id: int
     fault: AgentFault
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsHeld:
+    """A host's checkpoint server says which shards of checkpoints it holds.
+
+    Attributes:
+        host: the host.
+        agent_id: its agent.
+        address: where the server's ShardService listens; empty: it has ended.
+        shards: those that are committed.
+    """
+
+    host: str
+    agent_id: int
+    address: str
+    shards: tuple[Shard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,6 +514,7 @@ Event = (
     | AgentConnected
     | AgentLost
     | AgentSilent
+    | CheckpointsHeld
     | WorkerWaiting
     | BoundaryReached
     | CheckpointSaved

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edriver.model.ids import RoundId, Version
+from edriver.model.memory_checkpoint import MemoryCheckpoint
 from edriver.model.store_address import StoreAddress
 
 
@@ -75,6 +76,7 @@ class RoundPlan:
         fallback_size: the smaller number of workers with which the run continues if the script fails with this size;
             0: there is no such number, or the script has trained with this size before.
         guarded: whether its members name their connections to one another before any byte of them is read.
+        memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
         workers: the members' worker_ids in order of rank.
     """
 
@@ -90,6 +92,7 @@ class RoundPlan:
     torn: str = ""
     fallback_size: int = 0
     guarded: bool = False
+    memory_checkpoint: MemoryCheckpoint | None = None
     workers: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +124,7 @@ class Assignment:
         fallback_size: the smaller number of workers with which the run continues if the script fails with `size`
             workers; 0: there is no such number, or the run has trained with `size` workers before.
         guarded: whether the members name their connections to one another before any byte of them is read.
+        memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
     """
 
     round_id: RoundId
@@ -140,6 +144,7 @@ class Assignment:
     checkpoint: int = 0
     fallback_size: int = 0
     guarded: bool = False
+    memory_checkpoint: MemoryCheckpoint | None = None
 
 
 SINGLE_WORKER = Assignment(

@@ -53,6 +53,7 @@ class Settings:
         idle_timeout: in restart mode, how long a script may stand still once the others have run to their end.
         wake_window: the time in which no suspected worker is ended after one of them shows a sign of life.
         leave_grace: how long a worker that was ordered to leave may take to exit before it is terminated.
+        checkpoint_copies: the number of other hosts that get a copy of each checkpoint in memory.
         failure_window: failures of a slot or host longer ago than this are forgotten.
         mode: what the script expects of the driver.
     """
@@ -78,6 +79,7 @@ class Settings:
     idle_timeout: float = 600.0
     wake_window: float = 10.0
     leave_grace: float = 30.0
+    checkpoint_copies: int = 1
     failure_window: float = 600.0
     mode: Mode = Mode.ELASTIC
 

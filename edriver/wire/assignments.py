@@ -7,6 +7,7 @@ from typing import Final
 
 from edriver.model.plan import Assignment, RoundPlan
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
+from edriver.wire.checkpoints import memory_checkpoint_message, memory_checkpoint_of
 from edriver.wire.conversion import round_id_message, round_id_of, store_address_message, store_address_of
 
 RANK_FIELDS: Final = tuple(field.name for field in rounds_pb2.Seat.DESCRIPTOR.fields if field.name != "worker_id")
@@ -36,6 +37,7 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         guarded=plan.guarded,
         checkpoint_steps=plan.checkpoint,
         fallback_size=plan.fallback_size,
+        memory_checkpoint=memory_checkpoint_message(plan.memory_checkpoint),
     )
     for host, on_host in seats.items():
         yield (host, agent_pb2.AssignRound(round=shared, seats=on_host))
@@ -64,5 +66,6 @@ def assignment_of(message: notification_pb2.Assignment) -> Assignment:
         guarded=shared.guarded,
         fallback_size=shared.fallback_size,
         checkpoint=shared.checkpoint_steps,
+        memory_checkpoint=memory_checkpoint_of(shared),
         **{name: getattr(seat, name) for name in RANK_FIELDS},
     )

@@ -13,6 +13,7 @@ from edriver.model.worker_logs import StreamChoice, Streams, WorkerLogs
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 from edriver.wire.assignments import assignments_by_host
 from edriver.wire.causes import cause_message
+from edriver.wire.checkpoints import keep_message
 from edriver.wire.conversion import duration, round_id_message, timestamp
 
 Notified = (
@@ -51,6 +52,8 @@ def orders_of(
         case actions.StopWorker(worker_id, host, grace):
             stop = agent_pb2.StopWorker(worker_id=worker_id, grace=duration(grace))
             yield host, agent_pb2.ConnectResponse(stop_worker=stop)
+        case actions.KeepCheckpoints(host):
+            yield host, agent_pb2.ConnectResponse(keep_checkpoints=keep_message(action))
         case RoundPlan():
             for host, message in assignments_by_host(action, draw_secret()):
                 yield host, agent_pb2.ConnectResponse(assign_round=message)

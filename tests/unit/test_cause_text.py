@@ -459,6 +459,11 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         why.Members(RoundId(1, 4), 2, ("a",), checkpoint=41_200),
         "round 1.4: 2 workers on a, from the checkpoint of step 41,200",
     ),
+    (
+        CauseKind.ROUND_RUNS,
+        why.Members(RoundId(1, 4), 2, ("a",), checkpoint=41_200, in_memory=True),
+        "round 1.4: 2 workers on a, from the checkpoint in memory of step 41,200",
+    ),
     (CauseKind.WORKERS_AWAITED, why.Shortage(1, 2), "waiting: 1 of 2 workers are ready"),
     (
         CauseKind.WORKERS_AWAITED,

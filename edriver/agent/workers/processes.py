@@ -23,6 +23,7 @@ import ctypes
 import logging
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -132,7 +133,11 @@ class Processes:
         self.reap()  # processes that exited before the handler was set
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int] = ()
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        inherited: Sequence[int] = (),
+        stdin: int | None = None,
     ) -> tuple[int, int, int]:
         """Start a worker.
 
@@ -140,6 +145,7 @@ class Processes:
             command: the program and its arguments.
             environment: all of its environment.
             inherited: descriptors that it is to have, by the same numbers.
+            stdin: its standard input; None: it has no input.
 
         Returns:
             its process id, which is also its group's, and the ends to read, non-blocking, of the pipes from its
@@ -157,6 +163,7 @@ class Processes:
             stdout, child_stdout, stderr, child_stderr = pipes
             worker = Child(
                 command,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
                 stdout=child_stdout,
                 stderr=child_stderr,
                 environment={**environment, MARK_VARIABLE: mark},

@@ -14,6 +14,7 @@ from edriver.model.cause import NotFinite
 from edriver.model.limits import MAX_REPORTED_NAMES
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.wire.causes import halt_of
+from edriver.wire.checkpoints import checkpoints_held
 from edriver.wire.conversion import epoch_seconds, span_seconds
 from edriver.wire.reports import event_of_report, exit_of
 
@@ -130,6 +131,8 @@ class AgentMessages:
                 drain = message.drain_requested
                 within = max(0.0, span_seconds(drain.within))
                 return events.DrainRequested(peer.host, None, drain.reason, within=within)
+            case "host_checkpoints":
+                return checkpoints_held(peer.host, peer.agent_id, message.host_checkpoints)
             case "agent_ending":
                 self._on_agent_ended(peer.agent_id)
                 return None

@@ -98,6 +98,7 @@ class RunOptions:
         stall_limits: the time limit without progress of each phase, in seconds; 0: no limit.
         exit_timeout: the seconds without a sign of life that a worker's process may take to end after its script.
         worker_lease: the seconds that a worker's process may be stopped.
+        checkpoint_memory: bytes of memory of each host that checkpoints may use; None: half of the host's.
         driver_timeout: the seconds that agents wait for a driver that is silent but not known to be gone.
         insecure: whether other hosts are reached without TLS and token.
         output_folder: the absolute path of the folder for the workers' output files; empty: no files.
@@ -136,6 +137,7 @@ class RunOptions:
     stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_STALL_LIMITS))
     exit_timeout: float = defaults.EXIT_TIMEOUT
     worker_lease: float = defaults.WORKER_LEASE
+    checkpoint_memory: int | None = None
     driver_timeout: float = defaults.DRIVER_TIMEOUT
     insecure: bool = False
     output_folder: str = ""
@@ -232,6 +234,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         stall_limits=limits,
         exit_timeout=_exit_timeout_of(flags.exit_timeout),
         worker_lease=_lease_of("--worker-lease", flags.worker_lease),
+        checkpoint_memory=flags.checkpoint_memory,
         driver_timeout=_lease_of("--driver-timeout", flags.driver_timeout),
         insecure=flags.insecure,
         output_folder=folder_of("--output-filename", flags.output_filename),
@@ -279,6 +282,7 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
             reset_limit=flags.reset_limit,
             reset_window=flags.reset_window,
             resize_pause=flags.resize_pause,
+            checkpoint_copies=flags.checkpoint_copies,
             cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
         )
     except ValueError as error:

@@ -12,6 +12,7 @@ came last). What is known has one owner for each part, which alone changes it an
     round_control     the round, the script's `run` call, the budgets, what is reported of the run
     placement         which hosts get an agent and which slots a worker
     failures          who is suspected, which slots rest, which sizes fail, which failures there were
+    memory            which checkpoints in memory are whole, and which hosts keep and copy them
     roster, round     the hosts and workers; the round's members
 """
 
@@ -27,15 +28,17 @@ from edriver.driver.core.failures.failure_log import FailureLog
 from edriver.driver.core.failures.long_work import LongWork, StallVerdict
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.suspicion import Suspects
+from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Report, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.worker_losses import WorkerLosses
 from edriver.model import events
-from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd
+from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd, StopAgent
 from edriver.model.cause import Cause, CauseKind, NoBoundary, ReportedText
 from edriver.model.events import loss_of
+from edriver.model.ids import NO_ROUND
 from edriver.model.records import Offer, Worker, WorkerState, WorkerStep
 from edriver.model.script_error import script_error
 from edriver.model.settings import Settings
@@ -72,6 +75,7 @@ class Membership:
         placement: decides which of them are used.
         suspects: the suspected workers.
         failures: the failures of workers since the round was formed.
+        memory: the checkpoints in memory.
         rounds: the round, the script's `run` call, and the run's activity.
     """
 
@@ -84,6 +88,7 @@ class Membership:
     placement: Placement = field(init=False)
     suspects: Suspects = field(init=False)
     failures: FailureLog = field(default_factory=FailureLog, init=False)
+    memory: MemoryCheckpoints = field(init=False)
     rounds: RoundControl = field(init=False)
     _losses: WorkerLosses = field(init=False)
     _long_work: LongWork = field(init=False)
@@ -93,8 +98,9 @@ class Membership:
         settings, roster = self.settings, self.roster
         self.placement = Placement(settings, roster, NewSizes(settings, roster), draw)
         self.suspects = Suspects(settings, roster)
+        self.memory = MemoryCheckpoints(settings.checkpoint_copies)
         self.rounds = RoundControl(
-            settings, roster, self.placement, self.suspects, self.failures, self.now, incarnation
+            settings, roster, self.placement, self.suspects, self.failures, self.memory, self.now, incarnation
         )
         self._losses = WorkerLosses(settings, roster, self.placement, self.failures, self.rounds)
         self._long_work = LongWork(settings.long_work_timeout)
@@ -111,6 +117,9 @@ class Membership:
         self.now = now
         for decided in self._decisions(event, now):
             actions += decided
+            for action in decided:
+                if isinstance(action, StopAgent | AbandonAgent):
+                    self.memory.lose_host(action.host)
             if decided and isinstance(decided[-1], FinishRun):
                 self.ended = True
                 break
@@ -181,7 +190,7 @@ class Membership:
         yield self._take_in(event, now)
         yield from self._judge_suspects(now)
         self.roster.end_waits(now)
-        yield placement.tend_hosts(now)
+        yield placement.tend_hosts(now, self.memory.is_needed)
         yield placement.dismiss(now)
         yield self._review_quarantine(now)
         yield rounds.look_for_uneven_steps(now)
@@ -212,6 +221,8 @@ class Membership:
         if forming or (rounds.current and rounds.current.running and rounds.current.is_under_way(now)):
             # Not while members rejoin: the survivors have the processor until they are under way in the next one.
             yield placement.start_workers(now, background=not forming, looks_after=rounds.completed)
+        round_id = rounds.current.plan.round_id if rounds.current else NO_ROUND
+        yield self.memory.orders(self.roster.hosts, self.roster.revision, round_id)
         yield rounds.report(self.suspects.standstill(now) or rounds.standstill)
 
     def _review_quarantine(self, now: float) -> list[Action]:
@@ -255,7 +266,12 @@ class Membership:
             case events.AgentConnected(host, agent_id):
                 placement.agent_connected(host, agent_id)
             case events.AgentLost(host, agent_id, fault):
+                if roster.has_agent(host, agent_id):
+                    self.memory.lose_host(host)
                 return self._losses.lose_agent(host, agent_id, fault, now)
+            case events.CheckpointsHeld(host, agent_id):
+                if roster.has_agent(host, agent_id):
+                    self.memory.note(event)
             case events.AgentSilent(host, agent_id, fault):
                 if placement.agent_silent(host, agent_id, fault):
                     suspects.note(event, rounds.current, now)

@@ -126,8 +126,13 @@ class Placement:
         self._roster.agent_gone(record)
         return list(self._roster.on(host))
 
-    def tend_hosts(self, now: float) -> list[Action]:
-        """An agent for each host that the run can use, and for some more; none for a removed host without workers."""
+    def tend_hosts(self, now: float, is_needed: Callable[[str], bool]) -> list[Action]:
+        """An agent for each host that the run can use, and for some more; none for a removed host without workers.
+
+        Args:
+            now: the time.
+            is_needed: whether a removed host holds what no other one has, so that its agent stays.
+        """
         roster, actions = self._roster, list[Action]()
         chosen = self._hosts_to_start(now)
         for record in roster.in_order(chosen | roster.unwanted):
@@ -137,7 +142,7 @@ class Placement:
                     self.in_order_until = now + PLACEMENT_WINDOW
                 roster.agent_started(record, self._agents)
                 actions.append(StartAgent(record.name, self._agents))
-            elif not any(roster.on(record.name)):
+            elif not any(roster.on(record.name)) and not is_needed(record.name):
                 if record.agent_id is not None:
                     actions.append(StopAgent(record.name, record.agent_id))
                     roster.agent_gone(record)

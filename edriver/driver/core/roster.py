@@ -151,6 +151,16 @@ class Roster:
         record.agent_id = agent_id
         self.host_changed(record)
 
+    def has_agent(self, host: str, agent_id: int) -> bool:
+        """Whether this is the host's agent, and not one of earlier."""
+        record = self.hosts.get(host)
+        return record is not None and record.agent_id == agent_id
+
+    def is_reached(self, host: str) -> bool:
+        """Whether a host's agent takes orders."""
+        record = self.hosts.get(host)
+        return record is not None and record.connected
+
     def agent_connected(self, record: HostRecord, connected: bool) -> None:
         """A host's agent takes orders, or does so no longer."""
         record.connected = connected

@@ -469,8 +469,11 @@ class Round:
     def runs(self) -> Cause:
         """What the run does during this round."""
         hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
-        plan = self.plan
-        members = Members(plan.round_id, len(plan.seats), hosts, plan.steps_lost, plan.torn, plan.checkpoint)
+        plan, memory = self.plan, self.plan.memory_checkpoint
+        checkpoint = plan.checkpoint if memory is None else memory.checkpoint.step
+        members = Members(
+            plan.round_id, len(plan.seats), hosts, plan.steps_lost, plan.torn, checkpoint, in_memory=memory is not None
+        )
         return Cause(CauseKind.ROUND_RUNS, detail=members)
 
     @property

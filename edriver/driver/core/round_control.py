@@ -26,6 +26,7 @@ from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, 
 from edriver.driver.core.failures.failure_log import FailureLog
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
+from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.driver.core.obstacles import Obstacles
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
@@ -67,6 +68,7 @@ class RoundControl:
         placement: knows which workers are starting, and the allowed number of workers.
         suspects: the suspected workers, which may still recover.
         failures: the failures of workers since the round was formed.
+        memory: the checkpoints in memory, from which rounds of restart mode start.
         started: when the run began.
         incarnation: the number of the driver that now forms the run's rounds.
         current: the running round, or the last one; None before the first.
@@ -83,6 +85,7 @@ class RoundControl:
     placement: Placement
     suspects: Suspects
     failures: FailureLog
+    memory: MemoryCheckpoints
     started: float
     incarnation: int = 1
     current: Round | None = None
@@ -653,7 +656,9 @@ class RoundControl:
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded, fallback = self.budgets.unproven.total > 0, sizes.fallback_of(len(plan.seats))
-        plan = replace(self._with_what_is_lost(plan), guarded=guarded, fallback_size=fallback)
+        start = None if settings.mode.members_survive else self.memory.start_from(self.roster.is_reached)
+        lost = self._with_what_is_lost(plan)
+        plan = replace(lost, guarded=guarded, fallback_size=fallback, memory_checkpoint=start)
         looks_after = plan.round_id if self.completed is not None else None
         for seat in plan.seats:
             self.roster.seat(self.roster.workers[seat.worker_id], seat.rank, looks_after)

@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from edriver.model import actions
+from edriver.model.memory_checkpoint import MemoryCheckpoint
 from edriver.model.plan import RoundPlan
 
 _DIGEST_BYTES: Final = 8
@@ -92,7 +93,7 @@ def order_text(action: actions.Action, draws: int) -> str | None:
 
 def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
     match action:
-        case actions.Explain():
+        case actions.Explain() | actions.KeepCheckpoints():  # the latter says all again when anything changes
             return None
         case (
             actions.StartAgent(host, agent_id)
@@ -123,4 +124,9 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
         case RoundPlan() as plan:
             seats = [(seat.worker_id, seat.host, seat.slot, seat.rank) for seat in plan.seats]
             members = plan.round_id, plan.ordinal, plan.version, seats, plan.store, plan.receivers
-            return *members, plan.checkpoint, plan.guarded, plan.fallback_size, draws
+            further = () if plan.memory_checkpoint is None else (_memory_parts(plan.memory_checkpoint),)
+            return *members, plan.checkpoint, plan.guarded, plan.fallback_size, draws, *further
+
+
+def _memory_parts(start: MemoryCheckpoint) -> tuple[object, ...]:
+    return start.checkpoint, start.layout.hex(), start.addresses, start.holders

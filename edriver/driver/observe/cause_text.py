@@ -379,9 +379,10 @@ def _end_of_run(cause: Cause) -> str:
 
 def _doing(cause: Cause) -> str:
     match cause.kind, cause.detail:
-        case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts, lost, torn, checkpoint):
+        case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts, lost, torn, checkpoint, in_memory):
             text = f"round {round_id}: {count_text(size, 'worker')} on {', '.join(hosts)}"
-            text += f", from the checkpoint of step {checkpoint:,}" if checkpoint else ""
+            where = " in memory" if in_memory else ""
+            text += f", from the checkpoint{where} of step {checkpoint:,}" if checkpoint or in_memory else ""
             return text + (f"; {count_text(lost, 'step')} lost" if lost else "") + (f": {torn}" if torn else "")
         case CauseKind.LEFT_ALONE, why.CauseList(causes, more):
             texts = [*map(cause_text, causes), *([f"and {more} more"] if more else [])]

@@ -159,6 +159,7 @@ class Wiring:
             output_folder=options.output_folder,
             incarnation=head.incarnation,
             resumable=journal is not None,
+            checkpoint_memory=options.checkpoint_memory,
         )
         worker_output = WorkerOutput(wall_clock) if options.logs_kept else None
         self.output_recorder = (

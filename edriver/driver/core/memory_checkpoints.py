@@ -1,0 +1,240 @@
+"""Checkpoints in memory: which are whole, what each host keeps and copies, and from which one a round starts.
+
+Hosts report the shards that they hold, again after each change, and get an order that says all of what they are to
+keep. So nothing depends on a message that is lost or late.
+
+A checkpoint is *whole* once a shard of each of its ranks has been committed, all with one layout. It is *copied* once
+each shard lies on as many hosts as `copies` asks for, or on all hosts that hold shards if these are fewer: then no loss
+of so many hosts takes it away. What hosts keep is
+
+    newest      the newest that is whole: a round after a failure of workers starts from it
+    copying     the one that hosts are copying: a newer one waits for its turn, or a slow link would never finish one
+    copied      the newest that is copied: a round after the loss of a host starts from it
+    restored    the one that the current round has started from, until it has a newer one
+
+and what is newer than `newest`, as long as its ranks may still write. Copies go round the ring of hosts, in the order of
+discovery: each host has those of the ones before it. A host that is to be left gets none, and its agent stays until
+another host has what it alone holds. Part of the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import ClassVar, TypeAlias
+
+from edriver.model.actions import Action, KeepCheckpoints
+from edriver.model.events import CheckpointsHeld
+from edriver.model.ids import RoundId
+from edriver.model.memory_checkpoint import CheckpointId, MemoryCheckpoint, Shard, ShardCopy
+from edriver.model.records import HostRecord
+
+Key: TypeAlias = tuple[CheckpointId, bytes]
+"""A checkpoint and its layout."""
+
+
+@dataclass(slots=True, eq=False)
+class _Holders:
+    """Who holds the shards of one checkpoint.
+
+    Attributes:
+        ranks: for each rank, the hosts that have its shard, and whether theirs is a copy.
+        enough: the number of ranks whose shards lie on as many hosts as they should.
+    """
+
+    ranks: dict[int, dict[str, bool]] = field(default_factory=dict)
+    enough: int = 0
+
+    def count(self, wanted: int) -> None:
+        """Count anew which shards lie on so many hosts."""
+        self.enough = sum(len(hosts) >= wanted for hosts in self.ranks.values())
+
+
+@dataclass(slots=True, eq=False)
+class MemoryCheckpoints:
+    """The checkpoints that hosts hold in memory.
+
+    Args:
+        copies: the number of other hosts that are to have a copy of each shard.
+
+    Attributes:
+        newest: the newest that is whole; None: none is.
+        copying: the one that hosts are copying, if any.
+        copied: the newest that is copied, if any.
+        restored: the one that the current round has started from, if any.
+    """
+
+    STATE: ClassVar = ("newest", "copying", "copied", "restored", "_held", "_ordered")
+
+    copies: int = 1
+    newest: Key | None = None
+    copying: Key | None = None
+    copied: Key | None = None
+    restored: Key | None = None
+    _held: dict[str, CheckpointsHeld] = field(default_factory=dict)
+    _ordered: dict[str, KeepCheckpoints] = field(default_factory=dict)
+    _holders: dict[Key, _Holders] = field(default_factory=dict)
+    _wanted: int = 0
+    _revision: int = 0
+    _partners: dict[str, None] = field(default_factory=dict)
+    _fetches: tuple[Key | None, tuple[str, ...], dict[str, tuple[ShardCopy, ...]]] = (None, (), {})
+    _changed: bool = False
+
+    def derive(self) -> None:
+        """After a snapshot: find who holds what."""
+        self._holders = {}
+        self._wanted = min(self.copies + 1, len(self._held))
+        for host, held in self._held.items():
+            self._add(host, held.shards)
+        self._changed = True
+
+    # ---- what hosts hold -------------------------------------------------------------------------------------
+
+    def note(self, held: CheckpointsHeld) -> None:
+        """A host has said what it holds."""
+        before = self._held.pop(held.host, None)
+        shards, earlier = frozenset(held.shards), frozenset(before.shards if before else ())
+        if held.address:
+            self._held[held.host] = held
+        else:
+            self._ordered.pop(held.host, None)
+        self._remove(held.host, earlier - shards)
+        self._add(held.host, shards - earlier)
+        self._hosts_changed()
+
+    def lose_host(self, host: str) -> None:
+        """A host's agent is lost, and what it held with it."""
+        self._ordered.pop(host, None)
+        if (held := self._held.pop(host, None)) is not None:
+            self._remove(host, held.shards)
+            self._hosts_changed()
+
+    def _hosts_changed(self) -> None:
+        self._changed = True
+        wanted = min(self.copies + 1, len(self._held))
+        if wanted != self._wanted:
+            self._wanted = wanted
+            for holders in self._holders.values():
+                holders.count(wanted)
+
+    def _remove(self, host: str, shards: Iterable[Shard]) -> None:
+        for shard in shards:
+            key = shard.checkpoint, shard.layout
+            holders = self._holders[key]
+            hosts = holders.ranks[shard.rank]
+            holders.enough -= len(hosts) == self._wanted
+            del hosts[host]
+            if not hosts:
+                del holders.ranks[shard.rank]
+            if not holders.ranks:
+                del self._holders[key]
+
+    def _add(self, host: str, shards: Iterable[Shard]) -> None:
+        for shard in shards:
+            holders = self._holders.setdefault((shard.checkpoint, shard.layout), _Holders())
+            hosts = holders.ranks.setdefault(shard.rank, {})
+            hosts[host] = shard.copy
+            holders.enough += len(hosts) == self._wanted
+
+    def _is_whole(self, key: Key) -> bool:
+        holders = self._holders.get(key)
+        return holders is not None and len(holders.ranks) == key[0].size
+
+    def _is_copied(self, key: Key) -> bool:
+        holders = self._holders.get(key)
+        return holders is not None and holders.enough == key[0].size
+
+    # ---- decisions -------------------------------------------------------------------------------------------
+
+    def start_from(self, available: Callable[[str], bool]) -> MemoryCheckpoint | None:
+        """The newest checkpoint that a round can start from now, which it does.
+
+        Args:
+            available: whether a host can be reached.
+        """
+        for key in sorted(filter(self._is_whole, self._holders), reverse=True):
+            ranks = self._holders[key].ranks
+            by_rank = [ranks[rank] for rank in sorted(ranks)]
+            chosen = [min(filter(available, hosts), key=_originals(hosts), default="") for hosts in by_rank]
+            if all(chosen):
+                self.restored, self._changed = key, True
+                place = {host: number for number, host in enumerate(dict.fromkeys(chosen))}
+                addresses = tuple(self._held[host].address for host in place)
+                return MemoryCheckpoint(*key, addresses, tuple(place[host] for host in chosen))
+        self.restored = None
+        return None
+
+    def is_needed(self, host: str) -> bool:
+        """Whether a host alone holds a shard of a checkpoint that a round may start from."""
+        for key in {self.newest, self.restored} - {None}:
+            holders = self._holders.get(key)  # type: ignore[arg-type]
+            if holders and any(hosts.keys() == {host} for hosts in holders.ranks.values()) and len(self._held) > 1:
+                return True
+        return False
+
+    def orders(self, hosts: Mapping[str, HostRecord], revision: int, round_id: RoundId) -> list[Action]:
+        """What hosts are to keep and to copy from now on, where that has changed.
+
+        Args:
+            hosts: all hosts, in the order of discovery.
+            revision: grows when one of them changes.
+            round_id: the current round.
+        """
+        if not self._held or (not self._changed and revision == self._revision):
+            return []
+        self._changed, self._revision = False, revision
+        ring = tuple(host for host in hosts if host in self._held)
+        self._partners = {host: None for host in ring if hosts[host].open_count}
+        self.newest = max(filter(self._is_whole, self._holders), default=None)
+        self.copied = max(filter(self._is_copied, self._holders), default=None)
+        if self.copying is not None and (not self._is_whole(self.copying) or self._is_copied(self.copying)):
+            self.copying = None
+        if self.newest is None:
+            return []
+        if self.copying is None and self.newest != self.copied:
+            self.copying = self.newest
+        if self.newest[0].round_id >= round_id:
+            self.restored = None
+        keep = sorted({key[0] for key in (self.newest, self.copying, self.copied, self.restored) if key is not None})
+        fetches = self._fetches_on(ring)
+        actions: list[Action] = []
+        for host in self._held:
+            order = KeepCheckpoints(host, self.newest[0], tuple(keep), fetches.get(host, ()))
+            if order != self._ordered.get(host):
+                self._ordered[host] = order
+                actions.append(order)
+        return actions
+
+    def _fetches_on(self, ring: tuple[str, ...]) -> dict[str, tuple[ShardCopy, ...]]:
+        """The shards that each host is to fetch. Those that it has got stay in its order, which so does not change."""
+        if self._fetches[:2] == (self.copying, (*ring, "", *self._partners)):
+            return self._fetches[2]
+        fetches: dict[str, list[ShardCopy]] = {}
+        partners = {host: self._partners_of(place, ring) for place, host in enumerate(ring)}
+        if self.copying is not None:
+            checkpoint, layout = self.copying
+            for rank, hosts in sorted(self._holders[self.copying].ranks.items()):
+                source = min(hosts.keys() & partners.keys(), key=_originals(hosts), default=None)
+                if source is None:
+                    continue  # discovery has dropped the host
+                shard = Shard(checkpoint, rank, layout, self._nbytes(source, checkpoint, rank))
+                for partner in partners[source]:
+                    fetches.setdefault(partner, []).append(ShardCopy(shard, self._held[source].address))
+        made = {host: tuple(copies) for host, copies in fetches.items()}
+        self._fetches = self.copying, (*ring, "", *self._partners), made
+        return made
+
+    def _partners_of(self, place: int, ring: tuple[str, ...]) -> list[str]:
+        """The hosts that get copies of what the host at this place of the ring has."""
+        following = chain(islice(ring, place + 1, None), islice(ring, place))
+        return [*islice(filter(self._partners.__contains__, following), self.copies)]
+
+    def _nbytes(self, host: str, checkpoint: CheckpointId, rank: int) -> int:
+        shards = self._held[host].shards
+        return next(shard.nbytes for shard in shards if (shard.checkpoint, shard.rank) == (checkpoint, rank))
+
+
+def _originals(hosts: Mapping[str, bool]) -> Callable[[str], tuple[bool, str]]:
+    """Sorts hosts: those first whose shard is no copy."""
+    return lambda host: (hosts[host], host)

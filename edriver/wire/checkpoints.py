@@ -1,0 +1,93 @@
+"""Checkpoints in memory, to and from their messages."""
+
+from __future__ import annotations
+
+from edriver.model.actions import KeepCheckpoints
+from edriver.model.events import CheckpointsHeld
+from edriver.model.memory_checkpoint import CheckpointId, MemoryCheckpoint, Shard, ShardCopy
+from edriver.v1 import checkpoints_pb2, rounds_pb2
+from edriver.wire.conversion import round_id_message, round_id_of
+
+
+def checkpoint_id_message(checkpoint: CheckpointId) -> rounds_pb2.CheckpointId:
+    """The name of a checkpoint as it goes over the wire."""
+    round_id = round_id_message(checkpoint.round_id)
+    return rounds_pb2.CheckpointId(round_id=round_id, step=checkpoint.step, size=checkpoint.size)
+
+
+def checkpoint_id_of(message: rounds_pb2.CheckpointId) -> CheckpointId:
+    """The checkpoint that a message names."""
+    return CheckpointId(round_id_of(message.round_id), message.step, message.size)
+
+
+def shard_message(shard: Shard) -> checkpoints_pb2.Shard:
+    """A shard as it goes over the wire."""
+    return checkpoints_pb2.Shard(
+        checkpoint=checkpoint_id_message(shard.checkpoint),
+        rank=shard.rank,
+        layout=shard.layout,
+        bytes=shard.nbytes,
+        copy=shard.copy,
+    )
+
+
+def shard_of(message: checkpoints_pb2.Shard) -> Shard:
+    """The shard that a message describes."""
+    return Shard(checkpoint_id_of(message.checkpoint), message.rank, message.layout, message.bytes, message.copy)
+
+
+def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostCheckpoints) -> CheckpointsHeld:
+    """What a host holds, as an event. Shards that cannot be are left out."""
+    shards = {}
+    for shard in map(shard_of, message.shards if message.address else ()):
+        if shard.rank < shard.checkpoint.size:
+            shards.setdefault((shard.checkpoint, shard.rank, shard.layout), shard)
+    return CheckpointsHeld(host, agent_id, message.address, tuple(shards.values()))
+
+
+def keep_message(order: KeepCheckpoints) -> checkpoints_pb2.KeepCheckpoints:
+    """What a host is to keep, as it goes over the wire."""
+    return checkpoints_pb2.KeepCheckpoints(
+        newest=checkpoint_id_message(order.newest),
+        keep=[checkpoint_id_message(checkpoint) for checkpoint in order.keep],
+        copies=[
+            checkpoints_pb2.ShardCopy(shard=shard_message(copy.shard), address=copy.address) for copy in order.copies
+        ],
+    )
+
+
+def keep_of(host: str, message: checkpoints_pb2.KeepCheckpoints) -> KeepCheckpoints:
+    """What a message orders a host to keep."""
+    return KeepCheckpoints(
+        host,
+        checkpoint_id_of(message.newest),
+        tuple(checkpoint_id_of(checkpoint) for checkpoint in message.keep),
+        tuple(ShardCopy(shard_of(copy.shard), copy.address) for copy in message.copies),
+    )
+
+
+def memory_checkpoint_message(start: MemoryCheckpoint | None) -> rounds_pb2.MemoryCheckpoint | None:
+    """The checkpoint that a round starts from, as it goes over the wire."""
+    if start is None:
+        return None
+    return rounds_pb2.MemoryCheckpoint(
+        checkpoint=checkpoint_id_message(start.checkpoint),
+        layout=start.layout,
+        addresses=start.addresses,
+        holders=start.holders,
+    )
+
+
+def memory_checkpoint_of(shared: rounds_pb2.RoundAssignment) -> MemoryCheckpoint | None:
+    """The checkpoint that a round starts from; None if there is none.
+
+    Raises:
+        ValueError: a holder is not among the addresses, or not each rank has one.
+    """
+    if not shared.HasField("memory_checkpoint"):
+        return None
+    message = shared.memory_checkpoint
+    checkpoint, holders = checkpoint_id_of(message.checkpoint), tuple(message.holders)
+    if len(holders) != checkpoint.size or max(holders, default=0) >= len(message.addresses):
+        raise ValueError("a round's checkpoint does not say who has its shards")
+    return MemoryCheckpoint(checkpoint, message.layout, tuple(message.addresses), holders)
