@@ -76,12 +76,18 @@ class CheckpointsHeld:
         agent_id: its agent.
         address: where the server's ShardService listens; empty: it has ended.
         shards: those that are committed.
+        used: bytes of memory that it uses,
+        limit: and may use.
+        trouble: why the last copy that was ordered could not be made; empty: it could.
     """
 
     host: str
     agent_id: int
     address: str
     shards: tuple[Shard, ...] = ()
+    used: int = 0
+    limit: int = 0
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,6 +255,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """The host's workers print more than is read: `count` lines were left out so far."""
     CAUSE_KIND_OUTPUT_UNWRITTEN: _CauseKind.ValueType  # 70
     """A file of the output of the host's workers cannot be written. `detail` has the file and the reason."""
+    CAUSE_KIND_CHECKPOINT_UNCOPIED: _CauseKind.ValueType  # 120
+    """A copy of another host's checkpoint could not be fetched into this host's memory. `detail` has the reason."""
     CAUSE_KIND_UNWRITTEN: _CauseKind.ValueType  # 67
     """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
     CAUSE_KIND_DRIVER_PAUSED: _CauseKind.ValueType  # 68
@@ -448,6 +450,8 @@ CAUSE_KIND_OUTPUT_OMITTED: CauseKind.ValueType  # 66
 """The host's workers print more than is read: `count` lines were left out so far."""
 CAUSE_KIND_OUTPUT_UNWRITTEN: CauseKind.ValueType  # 70
 """A file of the output of the host's workers cannot be written. `detail` has the file and the reason."""
+CAUSE_KIND_CHECKPOINT_UNCOPIED: CauseKind.ValueType  # 120
+"""A copy of another host's checkpoint could not be fetched into this host's memory. `detail` has the reason."""
 CAUSE_KIND_UNWRITTEN: CauseKind.ValueType  # 67
 """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
 CAUSE_KIND_DRIVER_PAUSED: CauseKind.ValueType  # 68

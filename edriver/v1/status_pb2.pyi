@@ -27,6 +27,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _CheckpointPlace:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CheckpointPlaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CheckpointPlace.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHECKPOINT_PLACE_UNSPECIFIED: _CheckpointPlace.ValueType  # 0
+    """Unknown."""
+    CHECKPOINT_PLACE_MEMORY: _CheckpointPlace.ValueType  # 1
+    """In the memory of the hosts whose workers have written it."""
+    CHECKPOINT_PLACE_COPIES: _CheckpointPlace.ValueType  # 2
+    """In the memory of other hosts, too: the loss of a host does not take it away."""
+
+class CheckpointPlace(_CheckpointPlace, metaclass=_CheckpointPlaceEnumTypeWrapper):
+    """CheckpointPlace is where a checkpoint is."""
+
+CHECKPOINT_PLACE_UNSPECIFIED: CheckpointPlace.ValueType  # 0
+"""Unknown."""
+CHECKPOINT_PLACE_MEMORY: CheckpointPlace.ValueType  # 1
+"""In the memory of the hosts whose workers have written it."""
+CHECKPOINT_PLACE_COPIES: CheckpointPlace.ValueType  # 2
+"""In the memory of other hosts, too: the loss of a host does not take it away."""
+Global___CheckpointPlace: _TypeAlias = CheckpointPlace  # noqa: Y015
+
 class _InterruptionKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -599,6 +623,7 @@ class Run(_message.Message):
     STRAGGLERS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's ID."""
     version: _builtins.str
@@ -701,6 +726,10 @@ class Run(_message.Message):
     def origin(self) -> Global___Origin:
         """What was started, where, and by whom; absent until the driver has found out, a moment after its start."""
 
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointStatus]:
+        """In restart mode: the newest checkpoints, by where they are. Absent without checkpoints in memory."""
+
     def __init__(
         self,
         *,
@@ -737,10 +766,11 @@ class Run(_message.Message):
         stragglers: _abc.Iterable[_pace_pb2.Straggler] | None = ...,
         warnings: _abc.Iterable[Global___Warning] | None = ...,
         origin: Global___Origin | None = ...,
+        checkpoints: _abc.Iterable[Global___CheckpointStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "hold_up", b"hold_up", "interruption", b"interruption", "last_failure", b"last_failure", "now", b"now", "origin", b"origin", "progress", b"progress", "recoveries", b"recoveries", "round_id", b"round_id", "start_time", b"start_time", "time_spent", b"time_spent", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hold_up", b"hold_up", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "origin", b"origin", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "stragglers", b"stragglers", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "warnings", b"warnings", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "checkpoints", b"checkpoints", "command", b"command", "failures", b"failures", "hold_up", b"hold_up", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "origin", b"origin", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "stragglers", b"stragglers", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "warnings", b"warnings", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -752,6 +782,48 @@ class Run(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__round_id) -> _WhichOneofReturnType__round_id | None: ...
 
 Global___Run: _TypeAlias = Run  # noqa: Y015
+
+@_typing.final
+class CheckpointStatus(_message.Message):
+    """CheckpointStatus is the newest whole checkpoint in one kind of place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    place: Global___CheckpointPlace.ValueType
+    """Where it is."""
+    step: _builtins.int
+    """The step, as the script counts them."""
+    bytes: _builtins.int
+    """Bytes of all of its shards, copies aside."""
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId:
+        """The round that has written it."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Since when it has been whole there."""
+
+    def __init__(
+        self,
+        *,
+        place: Global___CheckpointPlace.ValueType = ...,
+        step: _builtins.int = ...,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        bytes: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "place", b"place", "round_id", b"round_id", "step", b"step", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointStatus: _TypeAlias = CheckpointStatus  # noqa: Y015
 
 @_typing.final
 class Origin(_message.Message):
@@ -1082,6 +1154,8 @@ class HostStatus(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     QUARANTINE_END_TIME_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_LIMIT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The host's name, as discovery gives it."""
     slots: _builtins.int
@@ -1092,6 +1166,10 @@ class HostStatus(_message.Message):
     """The state of the host."""
     workers: _builtins.int
     """Number of workers on the host that the run relies on. If the host is leaving: number of workers still on it."""
+    checkpoint_bytes: _builtins.int
+    """Bytes of memory that checkpoints use on the host, and may use. 0 if it has no checkpoint server."""
+    checkpoint_limit: _builtins.int
+    """See `checkpoint_bytes`."""
     @_builtins.property
     def obstacles(self) -> _containers.RepeatedCompositeFieldContainer[_cause_pb2.Cause]:
         """Why the host, or a part of it, is not used; empty if all of it is used. The texts are made to follow the host's name."""
@@ -1120,10 +1198,12 @@ class HostStatus(_message.Message):
         workers: _builtins.int = ...,
         quarantine_end_time: _timestamp_pb2.Timestamp | None = ...,
         usage: _resources_pb2.HostUsage | None = ...,
+        checkpoint_bytes: _builtins.int = ...,
+        checkpoint_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["discover_time", b"discover_time", "quarantine_end_time", b"quarantine_end_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "discover_time", b"discover_time", "name", b"name", "obstacles", b"obstacles", "quarantine_end_time", b"quarantine_end_time", "slots", b"slots", "state", b"state", "usage", b"usage", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_bytes", b"checkpoint_bytes", "checkpoint_limit", b"checkpoint_limit", "connected", b"connected", "discover_time", b"discover_time", "name", b"name", "obstacles", b"obstacles", "quarantine_end_time", b"quarantine_end_time", "slots", b"slots", "state", b"state", "usage", b"usage", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,7 +42,8 @@ def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostChec
     for shard in map(shard_of, message.shards if message.address else ()):
         if shard.rank < shard.checkpoint.size:
             shards.setdefault((shard.checkpoint, shard.rank, shard.layout), shard)
-    return CheckpointsHeld(host, agent_id, message.address, tuple(shards.values()))
+    found = tuple(shards.values())
+    return CheckpointsHeld(host, agent_id, message.address, found, message.used, message.limit, message.trouble)
 
 
 def keep_message(order: KeepCheckpoints) -> checkpoints_pb2.KeepCheckpoints:

@@ -9,6 +9,8 @@ One command a line:
     connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
     lost HOST [agent=N]: WHY         AgentLost
     silent HOST                      AgentSilent, for 5 s
+    holds HOST [1.1:10/0of2 ...] [1.1:10/1of2copy ...]    CheckpointsHeld: of round 1.1 and step 10 rank 0's of two
+                                     shards, and rank 1's as a copy
     waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N] [left=FILE:LINE]
                                      WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
@@ -53,6 +55,7 @@ from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, Halt, NoBoundary, NotFinite
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.memory_checkpoint import CheckpointId, Shard
 from edriver.model.mode import CheckpointWay, Mode
 from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
@@ -70,6 +73,10 @@ OVERDUE = 600.0
 
 COMMAND = re.compile(r"(?P<verb>[a-z]+)(?P<words>[^:]*(?::\S[^:]*)*)(?:: (?P<text>.*))?")
 """A verb, words (in which a colon stands within a word: `a:2`), and a text after a colon and a space."""
+
+
+HELD = re.compile(r"(?P<round>[0-9.]+):(?P<step>\d+)/(?P<rank>\d+)of(?P<size>\d+)(?P<copy>copy)?")
+"""A shard that a host holds."""
 
 
 class Words:
@@ -297,6 +304,16 @@ class Interpreter:
         workers, boundaries = words.numbers_and("at")
         for worker_id in workers:
             yield from self._tell(events.WorkerDone(worker_id, self._round_id(words), boundaries))
+
+    def _do_holds(self, words: Words) -> Iterator[str]:
+        host, *held = words.names
+        shards = []
+        for word in held:
+            found = HELD.fullmatch(word)
+            assert found is not None, word
+            checkpoint = CheckpointId(parse_round_id(found["round"]), int(found["step"]), int(found["size"]))
+            shards.append(Shard(checkpoint, int(found["rank"]), b"", 100, copy=bool(found["copy"])))
+        return self._tell(events.CheckpointsHeld(host, self._agents[host], f"{host}:1", tuple(shards)))
 
     def _do_raised(self, words: Words) -> Iterator[str]:
         (name,) = words.names

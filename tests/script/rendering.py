@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from edriver.model import actions
 from edriver.model.actions import Action, Failure
 from edriver.model.ids import NO_VERSION
+from edriver.model.memory_checkpoint import CheckpointId
 from edriver.model.plan import RoundPlan
 from tests.script.causes import name_shown, shown
 
@@ -43,6 +44,10 @@ def render(action: Action) -> Iterator[str]:
             yield f"skip worker {worker_id}: ordinal {ordinal}"
         case actions.FindNewestCheckpoint(workers):
             yield f"find-newest-checkpoint {_listed(workers)}"
+        case actions.KeepCheckpoints(host, newest, keep, copies):
+            yield f"keep-checkpoints on {host}: newest {_checkpoint(newest)}, keep {', '.join(map(_checkpoint, keep))}"
+            for copy in copies:
+                yield f"    fetch {_checkpoint(copy.shard.checkpoint)}/{copy.shard.rank} from {copy.address}"
         case actions.Explain(cause):
             yield f"explain: {shown(cause)}"
         case actions.FinishRun(end, cause, failures):
@@ -51,6 +56,10 @@ def render(action: Action) -> Iterator[str]:
                 yield "    before that:"
             for failure in failures:
                 yield from _rendered_failure(failure)
+
+
+def _checkpoint(checkpoint: CheckpointId) -> str:
+    return f"{checkpoint.round_id}:{checkpoint.step}"
 
 
 def _listed(workers: Iterable[int]) -> str:
@@ -66,6 +75,9 @@ def _rendered_plan(plan: RoundPlan) -> Iterator[str]:
     store = f"{plan.store.host}:{plan.store.port}"
     guarded = (f", checkpoint {plan.checkpoint}" if plan.checkpoint else "") + (", guarded" if plan.guarded else "")
     yield f"assign round {plan.round_id}: ordinal {plan.ordinal}, version {version}, store {store}{guarded}"
+    if (start := plan.memory_checkpoint) is not None:
+        holders = ", ".join(start.addresses[holder] for holder in start.holders)
+        yield f"    from {_checkpoint(start.checkpoint)}, whose shards are at {holders}"
     for seat in plan.seats:
         receives = ", receives" if seat.rank in plan.receivers else ""
         yield f"    rank {seat.rank}: worker {seat.worker_id} in {seat.host}:{seat.slot}{receives}"

@@ -200,6 +200,11 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
         "host b has workers that print faster than their output can be read: 3 lines left out",
     ),
     (
+        CauseKind.CHECKPOINT_UNCOPIED,
+        why.ReportedText("host a is gone"),
+        "host b cannot fetch a copy of another host's checkpoint: host a is gone",
+    ),
+    (
         CauseKind.OUTPUT_UNWRITTEN,
         why.ReportedText("/f: No space left on device"),
         "host b no longer writes all of its workers' output to files: /f: No space left on device",

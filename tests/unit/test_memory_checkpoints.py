@@ -71,7 +71,8 @@ class Hosts:
 def test_a_checkpoint_is_whole_once_all_ranks_have_their_shards() -> None:
     hosts = Hosts()
     hosts.save(10, ["a", "b"])
-    assert hosts.start() is None and not hosts.orders
+    assert hosts.start() is None
+    assert not hosts.orders
     hosts.save(10, ["c"])
     assert hosts.start() == checkpoint(10)
     assert {order.newest for order in hosts.orders.values()} == {checkpoint(10)}
@@ -146,7 +147,8 @@ def test_one_host_copies_nothing() -> None:
     shards = tuple(Shard(CheckpointId(RoundId(1, 1), 5, 2), rank, b"l", 10) for rank in range(2))
     core.note(CheckpointsHeld("a", 1, "unix:a", shards))
     (order,) = core.orders({"a": HostRecord("a", slots=2)}, 0, RoundId(1, 1))
-    assert isinstance(order, KeepCheckpoints) and not order.copies
+    assert isinstance(order, KeepCheckpoints)
+    assert not order.copies
     assert order.keep == (CheckpointId(RoundId(1, 1), 5, 2),)
     assert core.copied == core.newest
 
@@ -213,9 +215,11 @@ def test_a_host_that_is_to_be_left_stays_until_another_has_what_it_holds() -> No
     hosts.take()
     assert not hosts.orders["a"].copies
     assert [(c.shard.rank, c.address) for c in hosts.orders["b"].copies if c.shard.rank > 3] == [(4, "c:1"), (5, "c:1")]
-    assert hosts.core.is_needed("a") and hosts.core.is_needed("b")
+    assert hosts.core.is_needed("a")
+    assert hosts.core.is_needed("b")
     hosts.copy("b")
-    assert not hosts.core.is_needed("a") and hosts.core.is_needed("b")
+    assert not hosts.core.is_needed("a")
+    assert hosts.core.is_needed("b")
     hosts.core.lose_host("a")
     hosts.take()
     assert hosts.start() == checkpoint(20)

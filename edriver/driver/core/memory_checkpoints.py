@@ -4,8 +4,8 @@ Hosts report the shards that they hold, again after each change, and get an orde
 keep. So nothing depends on a message that is lost or late.
 
 A checkpoint is *whole* once a shard of each of its ranks has been committed, all with one layout. It is *copied* once
-each shard lies on as many hosts as `copies` asks for, or on all hosts that hold shards if these are fewer: then no loss
-of so many hosts takes it away. What hosts keep is
+each shard lies on as many other hosts as `copies` says, or on all hosts with a checkpoint server if these are fewer:
+then no loss of so many hosts takes it away. What hosts keep is
 
     newest      the newest that is whole: a round after a failure of workers starts from it
     copying     the one that hosts are copying: a newer one waits for its turn, or a slow link would never finish one
@@ -120,7 +120,7 @@ class MemoryCheckpoints:
 
     def _remove(self, host: str, shards: Iterable[Shard]) -> None:
         for shard in shards:
-            key = shard.checkpoint, shard.layout
+            key = _key(shard)
             holders = self._holders[key]
             hosts = holders.ranks[shard.rank]
             holders.enough -= len(hosts) == self._wanted
@@ -132,7 +132,7 @@ class MemoryCheckpoints:
 
     def _add(self, host: str, shards: Iterable[Shard]) -> None:
         for shard in shards:
-            holders = self._holders.setdefault((shard.checkpoint, shard.layout), _Holders())
+            holders = self._holders.setdefault(_key(shard), _Holders())
             hosts = holders.ranks.setdefault(shard.rank, {})
             hosts[host] = shard.copy
             holders.enough += len(hosts) == self._wanted
@@ -144,6 +144,21 @@ class MemoryCheckpoints:
     def _is_copied(self, key: Key) -> bool:
         holders = self._holders.get(key)
         return holders is not None and holders.enough == key[0].size
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether there are hosts between which shards are copied."""
+        return self._wanted > 1
+
+    def held(self, host: str) -> CheckpointsHeld | None:
+        """What a host has said last; None: it has no checkpoint server."""
+        return self._held.get(host)
+
+    def nbytes_of(self, key: Key) -> int:
+        """Bytes of a checkpoint's shards, copies aside."""
+        every = {host for hosts in self._holders[key].ranks.values() for host in hosts}
+        sizes = {shard.rank: shard.nbytes for host in every for shard in self._held[host].shards if _key(shard) == key}
+        return sum(sizes.values())
 
     # ---- decisions -------------------------------------------------------------------------------------------
 
@@ -233,6 +248,10 @@ class MemoryCheckpoints:
     def _nbytes(self, host: str, checkpoint: CheckpointId, rank: int) -> int:
         shards = self._held[host].shards
         return next(shard.nbytes for shard in shards if (shard.checkpoint, shard.rank) == (checkpoint, rank))
+
+
+def _key(shard: Shard) -> Key:
+    return shard.checkpoint, shard.layout
 
 
 def _originals(hosts: Mapping[str, bool]) -> Callable[[str], tuple[bool, str]]:

@@ -126,7 +126,7 @@ class Placement:
         self._roster.agent_gone(record)
         return list(self._roster.on(host))
 
-    def tend_hosts(self, now: float, is_needed: Callable[[str], bool]) -> list[Action]:
+    def tend_hosts(self, now: float, is_needed: Callable[[str], bool] = lambda _: False) -> list[Action]:
         """An agent for each host that the run can use, and for some more; none for a removed host without workers.
 
         Args:

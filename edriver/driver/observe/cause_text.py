@@ -271,6 +271,8 @@ def host_words(cause: Cause) -> str:
             return f"has workers that print faster than their output can be read: {count_text(count, 'line')} left out"
         case CauseKind.OUTPUT_UNWRITTEN, why.ReportedText(text):
             return f"no longer writes all of its workers' output to files: {text}"
+        case CauseKind.CHECKPOINT_UNCOPIED, why.ReportedText(text):
+            return f"cannot fetch a copy of another host's checkpoint: {text}"
     return ""
 
 

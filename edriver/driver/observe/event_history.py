@@ -13,6 +13,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
 from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
 from edriver.driver.observe.hosts.host_history import HostHistory
+from edriver.driver.observe.newest_checkpoints import NewestCheckpoints
 from edriver.driver.observe.pace.members import PaceMonitor
 from edriver.driver.observe.progress import ProgressHistory, ProgressTracker
 from edriver.driver.observe.script_warnings import ScriptWarnings
@@ -57,6 +58,7 @@ class EventHistory:
         warnings: what has impaired the run although training continued.
         script_warnings: what looks like a mistake of the script.
         view: how the run stands after its events.
+        checkpoints: the newest ones in memory.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class EventHistory:
         self.warnings = Warnings()
         self.script_warnings = ScriptWarnings(tracker.step_after)
         self.view = RunView()
+        self.checkpoints = NewestCheckpoints()
         self.over = False
 
     def derive(self) -> None:
@@ -165,6 +168,7 @@ class EventHistory:
         """
         now = self._clock()
         self._announced.clear()
+        self.checkpoints.note(self._membership.memory, now)
         new_events = [*self._of_event(event, loss, now)]
         for action in step:
             new_events += self._of_action(action, now)

@@ -205,6 +205,8 @@ class CoreLoop:
             self._note_sources(event, replayed)
         if isinstance(event, events.ScriptWarned):
             self._note_script(event, replayed)
+        if isinstance(event, events.CheckpointsHeld) and event.trouble and not replayed:
+            self.warn(Cause(CauseKind.CHECKPOINT_UNCOPIED, host=event.host, detail=ReportedText(event.trouble)))
         finish = None
         for action, messages in zip(step, decision.messages, strict=True):
             if isinstance(action, actions.FinishRun):

@@ -305,7 +305,11 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             hold_up=event_history.pace.hold_up(),
             stragglers=event_history.pace.stragglers(),
             warnings=event_history.warnings.messages(),
+            checkpoints=event_history.checkpoints.messages(),
         )
+        for host in run.hosts:
+            if (held := membership.memory.held(host.name)) is not None:
+                host.checkpoint_bytes, host.checkpoint_limit = held.used, held.limit
         if self._usage is not None:
             self._usage.fill(run)
         if current and current.running:

@@ -23,7 +23,7 @@ from edriver.driver.observe.metrics.families import counter, counters, gauge, ga
 from edriver.driver.observe.metrics.time_metrics import TimeMetrics
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.model.records import WorkerState
-from edriver.v1 import pace_pb2
+from edriver.v1 import pace_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds
 
 MAX_REPORTED_NAMES: Final = 20
@@ -40,6 +40,10 @@ HOSTS_HELP: Final = (
     "or no longer named by discovery, but with workers still on them; drained; quarantined, left alone because their "
     "workers fail; unreachable, their agent could not be started, was lost, or is silent."
 )
+
+
+PLACES: Final = {status_pb2.CHECKPOINT_PLACE_MEMORY: "memory", status_pb2.CHECKPOINT_PLACE_COPIES: "copies"}
+"""Where checkpoints in memory are, as labels."""
 
 
 class RunGauges(Collector):
@@ -72,7 +76,14 @@ class RunGauges(Collector):
     def collect(self) -> list[Metric]:
         """All of it, as it is now."""
         used = () if self._usage is None else self._usage.families()
-        return [*self._of_run(), *self._of_places(), *self._of_progress(), *self._of_discovery(), *used]
+        return [
+            *self._of_run(),
+            *self._of_places(),
+            *self._of_progress(),
+            *self._of_memory_checkpoints(),
+            *self._of_discovery(),
+            *used,
+        ]
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
@@ -211,6 +222,33 @@ class RunGauges(Collector):
                 self._names.add(name)
         reported = {name: value for name, value in progress.reported.items() if name in self._names}
         yield gauges("reported", "The value that rank 0 last gave to state.report under this name.", "name", reported)
+
+    def _of_memory_checkpoints(self) -> Iterator[Metric]:
+        newest = {PLACES[status.place]: status for status in self._event_history.checkpoints.messages()}
+        if not newest:
+            return
+        memory, now = self._membership.memory, self._event_history.now()
+        yield gauges(
+            "memory_checkpoint_step",
+            "The step of the newest whole checkpoint in memory, and of the newest that has copies on other hosts.",
+            "place",
+            {place: status.step for place, status in newest.items()},
+        )
+        yield gauges(
+            "memory_checkpoint_age_seconds",
+            "How long it has been the newest.",
+            "place",
+            {place: max(0.0, now - epoch_seconds(status.time)) for place, status in newest.items()},
+        )
+        held = [held for host in self._membership.roster.hosts if (held := memory.held(host)) is not None]
+        yield gauge(
+            "memory_checkpoint_bytes", "Memory that checkpoints use, on all hosts.", sum(each.used for each in held)
+        )
+        yield gauge(
+            "memory_checkpoint_limit_bytes",
+            "Memory that checkpoints may use, on all hosts: --checkpoint-memory of each.",
+            sum(each.limit for each in held),
+        )
 
     def _of_discovery(self) -> Iterator[Metric]:
         polls = self._polls

@@ -1,0 +1,42 @@
+"""The newest checkpoints in memory, as observers see them. Decides nothing."""
+
+from __future__ import annotations
+
+from edriver.driver.core.memory_checkpoints import Key, MemoryCheckpoints
+from edriver.v1 import status_pb2
+from edriver.wire.conversion import round_id_message, timestamp
+
+
+class NewestCheckpoints:
+    """Remembers since when which checkpoint has been the newest in each place."""
+
+    def __init__(self) -> None:
+        """There is none yet."""
+        self._in_memory: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
+        self._copied: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
+
+    def note(self, memory: MemoryCheckpoints, now: float) -> None:
+        """Look which are the newest; the time is in seconds since the epoch."""
+        if memory.newest != self._in_memory[0]:
+            self._in_memory = memory.newest, _status(memory, memory.newest, status_pb2.CHECKPOINT_PLACE_MEMORY, now)
+        copied = memory.copied if memory.has_copies else None
+        if copied != self._copied[0]:
+            self._copied = copied, _status(memory, copied, status_pb2.CHECKPOINT_PLACE_COPIES, now)
+
+    def messages(self) -> list[status_pb2.CheckpointStatus]:
+        """Those that there are."""
+        return [status for key, status in (self._in_memory, self._copied) if key is not None]
+
+
+def _status(
+    memory: MemoryCheckpoints, key: Key | None, place: status_pb2.CheckpointPlace.ValueType, now: float
+) -> status_pb2.CheckpointStatus:
+    if key is None:
+        return status_pb2.CheckpointStatus()
+    return status_pb2.CheckpointStatus(
+        place=place,
+        step=key[0].step,
+        round_id=round_id_message(key[0].round_id),
+        bytes=memory.nbytes_of(key),
+        time=timestamp(now),
+    )
