@@ -18,6 +18,8 @@ from edriver.model.script_error import ScriptError
 class CauseKind(enum.Enum):
     """The kinds of causes. The comments give the type of the detail, if there is one."""
 
+    __hash__ = object.__hash__  # Enum's own is Python code, and the core looks these up in every step
+
     # A worker was lost, or is suspected.
     EXITED = "exited"  # Exit
     KILLED = "killed"  # Exit: by a signal

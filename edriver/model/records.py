@@ -21,6 +21,8 @@ from edriver.model.store_address import StoreAddress
 class WorkerState(enum.Enum):
     """The state of a worker."""
 
+    __hash__ = object.__hash__  # Enum's own is Python code, and the core looks these up in every step
+
     BOOTING = "booting"  # started, not yet waiting: importing, building its model, or between two `run` calls
     WAITING = "waiting"  # ready for a round
     TRAINING = "training"  # a member of the running round, or of one that has ended and that it has yet to leave
@@ -31,6 +33,8 @@ class WorkerState(enum.Enum):
 
 class WorkerStep(enum.Enum):
     """The events that change a worker's state: its reports, and orders to it."""
+
+    __hash__ = object.__hash__  # Enum's own is Python code, and the core looks these up in every step
 
     OFFER = "WorkerWaiting"
     JOIN = "RoundPlan"

@@ -38,7 +38,7 @@ def shard_of(message: checkpoints_pb2.Shard) -> Shard:
 
 def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostCheckpoints) -> CheckpointsHeld:
     """What a host holds, as an event. Shards that cannot be are left out."""
-    shards = {}
+    shards: dict[tuple[CheckpointId, int, bytes], Shard] = {}
     for shard in map(shard_of, message.shards if message.address else ()):
         if shard.rank < shard.checkpoint.size:
             shards.setdefault((shard.checkpoint, shard.rank, shard.layout), shard)

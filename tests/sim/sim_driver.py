@@ -177,7 +177,7 @@ class SimDriver:
                             self._send_notice(record, seat.worker_id, notice)
             case actions.FinishRun():
                 self.outcome = order
-            case actions.Explain():
+            case actions.Explain() | actions.KeepCheckpoints():
                 pass
             case _:
                 workers, notice = notice_of(order, self._clockwork.now, cause_text)

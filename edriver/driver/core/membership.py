@@ -153,7 +153,11 @@ class Membership:
     @property
     def next_deadline(self) -> float | None:
         """When to step with Ticked at the latest; None: nothing is due before the next event."""
-        return None if self.ended else min((t for t in self._deadlines() if self.now < t < math.inf), default=None)
+        now, soonest = self.now, math.inf
+        for due in () if self.ended else self._deadlines():
+            if now < due < soonest:
+                soonest = due
+        return soonest if soonest < math.inf else None
 
     def _deadlines(self) -> Iterator[float]:
         yield from self.placement.deadlines(self.now)
@@ -196,10 +200,11 @@ class Membership:
         yield rounds.look_for_uneven_steps(now)
         yield rounds.report_unequal()
         yield rounds.report_mismatch()
-        if rounds.current and rounds.current.finished:
-            yield rounds.finish(rounds.current, now)
-        elif rounds.current and not rounds.current.running:
-            yield rounds.rejoin(rounds.current, now)
+        if current := rounds.current:
+            if current.finished:
+                yield rounds.finish(current, now)
+            elif not current.running:
+                yield rounds.rejoin(current, now)
         yield rounds.skip_those_behind()
         # The end of a run whose limit is spent may wait for the exit that has the reason.
         if rounds.forming(now) and rounds.budgets.overspent(now) is None:
@@ -258,6 +263,15 @@ class Membership:
         if suspects.note_sign_of_life(event, now):
             rounds.extend_rejoin(now)
         match event:
+            case (  # first, for these are nearly all events of a large run
+                events.WorkerWaiting(worker_id)
+                | events.WorkerFailed(worker_id)
+                | events.ExitOverdue(worker_id)
+                | events.WorkerEnding(worker_id)
+                | events.WorkerExited(worker_id)
+            ):
+                if worker := roster.workers.get(worker_id):
+                    return self._take_in_of_worker(event, worker, now)
             case events.HostsObserved(hosts):
                 roster.observe(hosts)
                 placement.discovery.answered()
@@ -301,15 +315,6 @@ class Membership:
             ):
                 if current := rounds.round_of(worker_id, round_id):
                     return self._take_in_of_member(event, current, now)
-            case (
-                events.WorkerWaiting(worker_id)
-                | events.WorkerFailed(worker_id)
-                | events.ExitOverdue(worker_id)
-                | events.WorkerEnding(worker_id)
-                | events.WorkerExited(worker_id)
-            ):
-                if worker := roster.workers.get(worker_id):
-                    return self._take_in_of_worker(event, worker, now)
         return []
 
     def _take_in_of_member(self, event: _MemberEvent, current: Round, now: float) -> list[Action]:

@@ -12,7 +12,7 @@ then no loss of so many hosts takes it away. What hosts keep is
     copied      the newest that is copied: a round after the loss of a host starts from it
     restored    the one that the current round has started from, until it has a newer one
 
-and what is newer than `newest`, as long as its ranks may still write. Copies go round the ring of hosts, in the order of
+and what is newer than `newest`, as long as its ranks may write. Copies go round the ring of hosts, in the order of
 discovery: each host has those of the ones before it. A host that is to be left gets none, and its agent stays until
 another host has what it alone holds. Part of the core.
 """

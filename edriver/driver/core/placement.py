@@ -135,6 +135,8 @@ class Placement:
         """
         roster, actions = self._roster, list[Action]()
         chosen = self._hosts_to_start(now)
+        if not chosen and not roster.unwanted:
+            return actions
         for record in roster.in_order(chosen | roster.unwanted):
             if record.name in chosen:
                 self._agents += 1

@@ -40,6 +40,8 @@ Report: TypeAlias = (
 class RoundState(enum.Enum):
     """The state of a round. It has ended once it is STOPPING, ABORTED or FINISHED; members may still be in it."""
 
+    __hash__ = object.__hash__  # Enum's own is Python code, and the core looks these up in every step
+
     RUNNING = "running"  # its members train
     NOTIFIED = "notified"  # they do, and must report the number of boundaries passed
     STOPPING = "stopping"  # each of them stops at the agreed boundary
@@ -49,6 +51,8 @@ class RoundState(enum.Enum):
 
 class RoundStep(enum.Enum):
     """What changes a round's state: an order to its members."""
+
+    __hash__ = object.__hash__  # Enum's own is Python code, and the core looks these up in every step
 
     HOSTS_UPDATED = "HostsUpdated"
     GO_ON = "GoOn"
@@ -452,10 +456,10 @@ class Round:
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""
-        if self.running and self._awaits_first_step:
-            yield self.newcomers_start_at
         if self.running:
             yield self.open_at
+            if self._awaits_first_step:
+                yield self.newcomers_start_at
         if self.interrupt and not self.finished and not self.aborted:
             yield self.interrupt.deadline
         if self.rejoin_deadline is not None:

@@ -84,5 +84,7 @@ class Budgets:
 
     def overspent(self, now: float) -> Cause | None:
         """Why the run must end; None while all limits are kept."""
-        causes = (budget.overspent(now) for budget in self._of.values())
-        return next((cause for cause in causes if cause), None)
+        for budget in self._of.values():
+            if cause := budget.overspent(now):
+                return cause
+        return None

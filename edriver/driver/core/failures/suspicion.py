@@ -48,6 +48,10 @@ IDLE_KINDS: Final = frozenset({CauseKind.STALLED, CauseKind.STUCK})
 """Suspicions against a worker that answers while its training thread makes no progress: a message from that thread
 clears it. Any message from the worker clears SILENT, a message from its agent UNREACHABLE."""
 
+_ANSWERED_KINDS: Final = frozenset({CauseKind.SILENT})
+_REPORTED_KINDS: Final = _ANSWERED_KINDS | IDLE_KINDS
+"""Suspicions that a sign of life clears, and a report of the training thread."""
+
 _SLOT_FAULT_KINDS: Final = frozenset({CauseKind.SILENT, CauseKind.STALLED})
 """Suspicions that count against the worker's slot."""
 
@@ -170,14 +174,14 @@ class Suspects:
                 self._clear(workers, {CauseKind.UNREACHABLE})
                 self._unjudged |= workers
             case events.WorkerAnswered(worker_id) | events.BoundaryReached(worker_id):
-                woken = self._wake(worker_id, {CauseKind.SILENT})
+                woken = self._wake(worker_id, _ANSWERED_KINDS)
             case (
                 events.WorkerWaiting(worker_id)
                 | events.WorkerDone(worker_id)
                 | events.CollectiveRaised(worker_id)
                 | events.FirstBoundaryPassed(worker_id)
             ):
-                woken = self._wake(worker_id, {CauseKind.SILENT, *IDLE_KINDS})
+                woken = self._wake(worker_id, _REPORTED_KINDS)
         cleared = len(self._workers) < before
         if cleared or (woken and self._workers):
             self._spared_until = now + self._settings.wake_window
@@ -315,6 +319,8 @@ class Suspects:
 
     def overdue(self, now: float) -> list[tuple[Worker, Suspicion]]:
         """Those that have been left alone for the whole of --elastic-timeout."""
+        if not self._workers:
+            return []
         limit = now - self._settings.elastic_timeout
         overdue = takewhile(lambda found: found[1].since <= limit, self._workers.items())
         return [(self._roster.workers[worker_id], suspicion) for worker_id, suspicion in overdue]
