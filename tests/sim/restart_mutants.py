@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from edriver.driver.core.failures.new_sizes import NewSizes
+from edriver.driver.core.memory_checkpoints import Key, MemoryCheckpoints
 from edriver.driver.core.round import Interrupt, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.worker_losses import WorkerLosses
-from edriver.model.actions import Action
+from edriver.model.actions import Action, KeepCheckpoints
 from edriver.model.cause import Cause, CauseKind
 from edriver.model.records import Worker
 
@@ -90,6 +92,37 @@ def a_failed_size_is_tried_until_the_run_ends(patch: pytest.MonkeyPatch) -> None
     patch.setattr(NewSizes, "allowed", lambda self, count: min(count, self.limit))
 
 
+def only_the_newest_checkpoint_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """What has its copies is forgotten once a newer checkpoint is whole, before that has its own."""
+    original = MemoryCheckpoints.orders
+
+    def orders(self: MemoryCheckpoints, *arguments: Any) -> list[Action]:
+        found = original(self, *arguments)
+        return [replace(order, keep=(order.newest,)) for order in found if isinstance(order, KeepCheckpoints)]
+
+    patch.setattr(MemoryCheckpoints, "orders", orders)
+
+
+def a_checkpoint_is_whole_without_one_rank(patch: pytest.MonkeyPatch) -> None:
+    """The shard of one rank may be missing."""
+
+    def is_whole(self: MemoryCheckpoints, key: Key) -> bool:
+        holders = self._holders.get(key)
+        return holders is not None and len(holders.ranks) >= max(1, key[0].size - 1)
+
+    patch.setattr(MemoryCheckpoints, "_is_whole", is_whole)
+
+
+def a_lost_hosts_shards_are_still_there(patch: pytest.MonkeyPatch) -> None:
+    """The loss of a host does not change what is believed to be held."""
+    patch.setattr(MemoryCheckpoints, "lose_host", lambda _self, _host: None)
+
+
+def a_host_is_let_go_with_what_it_alone_holds(patch: pytest.MonkeyPatch) -> None:
+    """The agent of a drained host ends before its shards have been copied."""
+    patch.setattr(MemoryCheckpoints, "is_needed", lambda _self, _host: False)
+
+
 RESTART_MUTANTS: list[Patch] = [
     old_processes_are_not_stopped,
     old_processes_are_not_waited_for,
@@ -99,4 +132,8 @@ RESTART_MUTANTS: list[Patch] = [
     a_resize_is_a_failure,
     a_resize_stops_scripts_that_are_done,
     a_failed_size_is_tried_until_the_run_ends,
+    only_the_newest_checkpoint_is_kept,
+    a_checkpoint_is_whole_without_one_rank,
+    a_lost_hosts_shards_are_still_there,
+    a_host_is_let_go_with_what_it_alone_holds,
 ]

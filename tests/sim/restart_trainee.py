@@ -30,6 +30,7 @@ class RestartJob:
         way: how it can be asked for a checkpoint: "", "signal", "call" or "rank 0" (only rank 0 calls).
         last_evaluation: seconds that rank 0 takes after the last step.
         bad_size: with how many workers every worker raises as it begins to train; 0: with none.
+        memory_every: steps between checkpoints in memory; 0: there are none.
     """
 
     steps: int
@@ -38,6 +39,7 @@ class RestartJob:
     last_evaluation: float
     bug: str = ""
     bad_size: int = 0
+    memory_every: int = 0
 
 
 class Watcher(Protocol):
@@ -50,6 +52,10 @@ class Watcher(Protocol):
     def script_begins(self, trainee: RestartTrainee) -> None: ...
 
     def script_ended(self, trainee: RestartTrainee) -> None: ...
+
+    def save(self, trainee: RestartTrainee, step: int) -> None: ...
+
+    def load(self, trainee: RestartTrainee) -> int: ...
 
 
 class OneRoundParticipant(Participant):
@@ -146,7 +152,7 @@ class RestartTrainee:
         assert self.participant.assignment is not None
         zero = self.zero = self.participant.assignment.rank == 0
         self.participant.handles_signal = self._job.way == "signal"
-        begin = self.step = self._watcher.checkpoint
+        begin = self.step = self._watcher.load(self)
         loaded = yield Meet("load", members, begin)
         assert set(loaded.values()) == {begin}, f"ranks load different checkpoints: {loaded}"
         if len(members) == self._job.bad_size:
@@ -159,6 +165,9 @@ class RestartTrainee:
                 raise Severed
             yield Meet(step, members, None)
             self.step = step
+            if self._job.memory_every and step % self._job.memory_every == 0:
+                yield Sleep(self._step_time() * 0.2)
+                self._watcher.save(self, step)
             asked = self.participant.signalled
             if self._job.way == "call" or (self._job.way == "rank 0" and zero):
                 asked = yield from self._checkpoint_requested()

@@ -15,6 +15,7 @@ from typing import Any
 from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, FailedResize
 from edriver.model.ids import RoundId
+from edriver.model.memory_checkpoint import CheckpointId
 from edriver.model.mode import Mode
 from edriver.model.plan import RoundPlan
 from edriver.model.settings import Settings
@@ -25,6 +26,7 @@ from tests.sim.faults import Nemesis
 from tests.sim.invariants import AVOIDABLE, FailedSizes
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
 from tests.sim.sim_agents import SimAgents
+from tests.sim.sim_checkpoints import SimCheckpoints
 from tests.sim.sim_hosts import Process
 from tests.sim.sim_workers import SimWorkers
 from tests.sim.world import World
@@ -45,11 +47,15 @@ class RestartInvariants:
         self._stop_ordered: tuple[RoundId, float] | None = None
 
     def before_step(self, event: events.Event) -> None:
+        roster = self._world.driver.core.roster
+        if isinstance(event, events.AgentLost) and roster.has_agent(event.host, event.agent_id):
+            self._world.checkpoints.lost(event.host)
         self._drains.note(event, self._world.driver.core, self._world.driver.now)
 
     def after_step(self, orders: list[actions.Action]) -> None:
         core = self._world.driver.core
         self._drains.check(orders, core)
+        checkpoints = self._world.checkpoints
         limit = core.settings.reset_limit
         for order in orders:
             match order:
@@ -61,9 +67,17 @@ class RestartInvariants:
                     self._sizes.note_failed()
                 case actions.Abort(_, _, cause):
                     check(cause.kind not in AVOIDABLE, f"nothing but the protocol itself ends a round: {cause}")
-                case RoundPlan() as plan if limit is not None:
+                case RoundPlan() as plan:
                     spent = plan.failures
-                    check(spent <= limit, f"a round begins after {spent} failures, of which {limit} are allowed")
+                    check(
+                        limit is None or spent <= limit,
+                        f"a round begins after {spent} failures, of which {limit} are allowed",
+                    )
+                    checkpoints.round_begins(plan.memory_checkpoint)
+                case actions.StopAgent(host):
+                    checkpoints.let_go(host)
+                case actions.AbandonAgent(host):
+                    checkpoints.lost(host)
                 case actions.FinishRun(cause=Cause(kind=CauseKind.RESIZE_FAILED, detail=FailedResize(size, before))):
                     check(size < before, f"a run ends of a size from which there is a way back: {order.cause}")
                 case actions.FinishRun() if order.end is actions.RunEnd.DONE:
@@ -98,6 +112,21 @@ class RestartInvariants:
                 theirs = other.participant.round_id
                 check(theirs == mine, f"worker {other.worker_id} of {theirs} still runs as {mine} begins")
 
+    def save(self, trainee: RestartTrainee, step: int) -> None:
+        place = trainee.participant.assignment
+        assert place is not None
+        for process in self._world.processes():
+            if process.worker_id == trainee.worker_id:
+                checkpoint = CheckpointId(place.round_id, step, place.size)
+                self._world.checkpoints.save(process.host, checkpoint, place.rank)
+
+    def load(self, trainee: RestartTrainee) -> int:
+        """The newer of the checkpoint in memory and the one on disk."""
+        place = trainee.participant.assignment
+        assert place is not None
+        start = place.memory_checkpoint
+        return max(self.checkpoint, 0 if start is None else self._world.checkpoints.load(start))
+
     def script_ended(self, trainee: RestartTrainee) -> None:
         self._ended.setdefault(trainee.participant.round_id, set()).add(trainee.worker_id)
 
@@ -129,6 +158,7 @@ class RestartWorld(World):
     agents_type = RestartAgents
     workers_type = RestartWorkers
     restart_job: RestartJob
+    checkpoints: SimCheckpoints
 
 
 class RestartNemesis(Nemesis):
@@ -141,6 +171,7 @@ class RestartNemesis(Nemesis):
         settings: Settings = replace(self.world.driver.core.settings, mode=Mode.RESTART, reset_limit=limit)
         bad = self.world.workers.bad_hosts
         self.world = RestartWorld(seed, settings, self.world.job, log)
+        self.world.checkpoints = SimCheckpoints(self.world, random.Random(seed ^ 0xC0B1))
         watcher: Any = RestartInvariants(self.world)
         self.world.invariants = watcher
         self.world.fabric.completed_in = lambda _round: None
@@ -151,6 +182,7 @@ class RestartNemesis(Nemesis):
             way=draw.choice(("", "signal", "call", "rank 0")),
             last_evaluation=draw.choice((0.0, 0.0, 10.0)),
             bad_size=self.world.job.bad_size,
+            memory_every=draw.choice((0, 1, 3, 10)),
         )
         self.world.driver.ordered, self.world.driver.happened = self._react, self._surprise
 

@@ -177,7 +177,9 @@ class SimDriver:
                             self._send_notice(record, seat.worker_id, notice)
             case actions.FinishRun():
                 self.outcome = order
-            case actions.Explain() | actions.KeepCheckpoints():
+            case actions.KeepCheckpoints(host):
+                self._order(host, lambda record: self._world.checkpoints.keep(record, order))
+            case actions.Explain():
                 pass
             case _:
                 workers, notice = notice_of(order, self._clockwork.now, cause_text)

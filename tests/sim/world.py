@@ -14,6 +14,7 @@ from tests.sim.clockwork import Clockwork
 from tests.sim.fabric import Fabric
 from tests.sim.invariants import Invariants
 from tests.sim.sim_agents import SimAgents
+from tests.sim.sim_checkpoints import SimCheckpoints
 from tests.sim.sim_disk import SimDisk
 from tests.sim.sim_driver import SimDriver
 from tests.sim.sim_hosts import Process
@@ -33,6 +34,7 @@ class World:
 
     agents_type = SimAgents
     workers_type = SimWorkers
+    checkpoints: SimCheckpoints  # in restart mode
 
     def __init__(self, seed: int, settings: Settings, job: Job, log: Callable[[str], None] | None = None) -> None:
         self._log = log
