@@ -52,10 +52,17 @@ class CopyError(Exception):
 
 @dataclass(slots=True)
 class _Attempt:
-    """The next one: when, and how long the pause was before."""
+    """What becomes of a copy.
+
+    Attributes:
+        at: when it is tried next.
+        pause: seconds before that.
+        trouble: why it failed the last time; empty: it has not.
+    """
 
     at: float = -math.inf
     pause: float = 0.0
+    trouble: str = ""
 
 
 class Copier:
@@ -94,11 +101,13 @@ class Copier:
     def order(self, copies: Sequence[Copy]) -> None:
         """Make these copies, in this order, and no others any more."""
         with self._changed:
-            self._wanted = {copy: _Attempt() for copy in copies}
+            before = self._wanted
+            self._wanted = {
+                copy: _Attempt(trouble=before[copy].trouble) if copy in before else _Attempt() for copy in copies
+            }
             if self._call is not None and self._current not in self._wanted:
                 self._call.cancel()
-            if not self._wanted:
-                self._keeper.say("")
+            self._say()
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -132,12 +141,16 @@ class Copier:
             attempt = self._wanted.get(copy)
             if attempt is None:
                 return  # it is not wanted any more
+            attempt.trouble = trouble
             if trouble:
                 attempt.pause = min(2 * attempt.pause or FIRST_PAUSE, LONGEST_PAUSE)
                 attempt.at = self._clock() + attempt.pause
             else:
                 del self._wanted[copy]
-            self._keeper.say(trouble)
+            self._say()
+
+    def _say(self) -> None:
+        self._keeper.say(next((each.trouble for each in self._wanted.values() if each.trouble), ""))
 
     def _make(self, copy: Copy) -> None:
         with self._keeper.receiving(copy.shard) as memory:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edriver.common.join_config import at_port
-from edriver.system.cgroups import memory_groups
+from edriver.system.cgroups import CGROUP_ROOT, memory_groups
 from edriver.system.descriptors import raise_limit
 from edriver.system.proc_stat import PROC_ROOT, kernel_text
 from edriver.wire.grpc_log import silence_grpc
@@ -94,14 +94,13 @@ class ServerConfig:
         return made
 
 
-def half_of_memory(proc: Path = PROC_ROOT) -> int:
+def half_of_memory(proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) -> int:
     """Half of the bytes of memory that this process may use: of the machine's, or of its container's limit."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    groups = ""
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError):
-        groups = kernel_text(proc / "self" / "cgroup")
-    limits = (limit for group in memory_groups(groups) if (limit := group.limit()) is not None)
-    return min(machine, *limits) // 2 if groups else machine // 2
+        for group in memory_groups(kernel_text(proc / "self" / "cgroup"), cgroups):
+            most = min(most, group.limit() or most)
+    return most // 2
 
 
 def serve(config: ServerConfig) -> None:
@@ -114,7 +113,7 @@ def serve(config: ServerConfig) -> None:
     from edriver.checkpoint_server.copies import Copier
     from edriver.checkpoint_server.keeper import Keeper
     from edriver.checkpoint_server.service import CheckpointServer, ShardServer, host_server, shard_server
-    from edriver.wire.grpc_streams import CHANNEL_OPTIONS
+    from edriver.wire.grpc_streams import BULK_CHANNEL_OPTIONS
     from edriver.wire.tls_files import member_channel
 
     tls_folder = Path(config.tls_folder) if config.tls_folder else None
@@ -122,7 +121,7 @@ def serve(config: ServerConfig) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     keeper = Keeper(config.memory_limit or half_of_memory())
-    copier = Copier(keeper, lambda address: member_channel(address, tls_folder, CHANNEL_OPTIONS))
+    copier = Copier(keeper, lambda address: member_channel(address, tls_folder, BULK_CHANNEL_OPTIONS))
     folder = Path(config.folder)
     sockets = [folder / HOST_SOCKET]
     if tls_folder is None or not config.address:

@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from edriver.checkpoint_server.bulk import BULK_NICENESS
 from edriver.checkpoint_server.copies import Copier, Copy
 from edriver.checkpoint_server.keeper import Keeper
 from edriver.checkpoint_server.shards import Shard, ShardKey
@@ -60,7 +61,18 @@ def test_a_shard_is_written_opened_and_fetched() -> None:
         assert b"".join(each.data for each in answers) == data
         assert [len(each.data) for each in answers] == [MIB, MIB, MIB, 77, 0]
         assert answers[-1].digest == hashlib.sha256(data).digest()
-        assert (server.held.used, server.held.limit) == (4 * MIB - MIB + PAGE, 8 * MIB)
+        assert (server.held.used, server.held.limit) == (3 * MIB + PAGE, 8 * MIB)
+
+
+def test_what_moves_bulk_lets_training_go_first() -> None:
+    with checkpoint_server() as server, worker() as writer:
+        server.save(10, 2, data_of(100), writer.pid)
+        list(fetch(server.held.address, shard(10, 2, 0)))
+        usual = os.getpriority(os.PRIO_PROCESS, server.process.pid)
+        threads = [int(each.name) for each in Path(f"/proc/{server.process.pid}/task").iterdir()]
+        lower = [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
+        assert usual == os.getpriority(os.PRIO_PROCESS, 0)
+        assert [each for each in lower if each != usual] == [BULK_NICENESS] * (2 if usual < BULK_NICENESS else 0)
 
 
 def test_parts_of_a_shard_come_in_the_order_asked_for() -> None:
@@ -258,6 +270,13 @@ def test_it_ends_with_its_agents_stream_and_leaves_no_file() -> None:
         server.save(10, 0, data_of(100), writer.pid)
         server.orders.put(None)
         server.channel.close()
+        assert server.process.wait(BOUND) == 0
+        assert list(server.folder.iterdir()) == []
+
+
+def test_a_signal_ends_it_as_well() -> None:
+    with checkpoint_server() as server:
+        server.process.terminate()
         assert server.process.wait(BOUND) == 0
         assert list(server.folder.iterdir()) == []
 
