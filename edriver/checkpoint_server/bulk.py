@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Final, Self
 
 BULK_NICENESS: Final = 10
-"""Of threads that read, hash, send and receive: a tenth of a trainer's share where both want a core."""
+"""By how much that of threads is raised that read, hash, send and receive: a tenth of a trainer's share where both want
+a core."""
 
 STANDSTILL: Final = 20.0
 """Seconds in which the next message, of 1 MiB, must have been taken, or have come."""
@@ -20,7 +21,8 @@ STANDSTILL: Final = 20.0
 
 def let_training_go_first() -> None:
     """Lower the priority of the calling thread: niceness belongs to threads (sched(7))."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(BULK_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + BULK_NICENESS)
 
 
 class BoundedCall:

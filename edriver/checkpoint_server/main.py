@@ -123,16 +123,14 @@ def serve(config: ServerConfig) -> None:
     keeper = Keeper(config.memory_limit or half_of_memory())
     copier = Copier(keeper, lambda address: member_channel(address, tls_folder, BULK_CHANNEL_OPTIONS))
     folder = Path(config.folder)
-    sockets = [folder / HOST_SOCKET]
     if tls_folder is None or not config.address:
-        sockets.append(folder / SHARD_SOCKET)
-        others, address = shard_server(ShardServer(keeper), ()), f"unix:{sockets[-1]}"
+        others, address = shard_server(ShardServer(keeper), ()), f"unix:{folder / SHARD_SOCKET}"
         _listen(others.add_insecure_port, address)
     else:
         others, address = _open_port(partial(ShardServer, keeper), config.address, tls_folder)
     here = host_server(CheckpointServer(keeper, copier.order, address, attached, ended))
     try:
-        _listen(here.add_insecure_port, f"unix:{sockets[0]}")
+        _listen(here.add_insecure_port, f"unix:{folder / HOST_SOCKET}")
         others.start()
         copier.start()
         here.start()
@@ -140,9 +138,7 @@ def serve(config: ServerConfig) -> None:
         ended.wait()
     finally:
         for server in (here, others):
-            server.stop(None).wait(STOP_TIMEOUT)
-        for socket in sockets:
-            socket.unlink(missing_ok=True)
+            server.stop(None).wait(STOP_TIMEOUT)  # gRPC removes its unix sockets
 
 
 def _listen(add_port: Callable[[str], int], where: str) -> int:
