@@ -13,16 +13,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 
 from edriver.checkpoint_server.bulk import STANDSTILL, BoundedCall, let_training_go_first
 from edriver.checkpoint_server.keeper import Keeper, write_all
-from edriver.checkpoint_server.shards import Refusal, Shard
+from edriver.checkpoint_server.shards import Refusal
+from edriver.model.memory_checkpoint import ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
-from edriver.wire.conversion import checkpoint_id_message
+from edriver.wire.checkpoints import shard_message
 
 FIRST_PAUSE: Final = 1.0
 """Seconds until a copy that has failed is tried again; twice as many after each failure,"""
@@ -37,13 +38,6 @@ _REFUSALS: Final = {
     Refusal.TOO_LARGE: "it does not fit into the memory that checkpoints may use on this host",
     Refusal.BUSY: "the memory that checkpoints may use on this host is taken by others that must be kept",
 }
-
-
-class Copy(NamedTuple):
-    """A copy that is to be made: of which shard, and where ShardService of the host listens that has it."""
-
-    shard: Shard
-    address: str
 
 
 class CopyError(Exception):
@@ -90,15 +84,15 @@ class Copier:
         self._standstill = standstill
         self._clock = clock
         self._changed = threading.Condition()
-        self._wanted: dict[Copy, _Attempt] = {}
-        self._current: Copy | None = None
+        self._wanted: dict[ShardCopy, _Attempt] = {}
+        self._current: ShardCopy | None = None
         self._call: Any = None
 
     def start(self) -> None:
         """Begin, in a thread that ends with the process."""
         threading.Thread(target=self._run, name="edriver-copies", daemon=True).start()
 
-    def order(self, copies: Sequence[Copy]) -> None:
+    def order(self, copies: Sequence[ShardCopy]) -> None:
         """Make these copies, in this order, and no others any more."""
         with self._changed:
             before = self._wanted
@@ -123,7 +117,7 @@ class Copier:
                 trouble = _sentence(copy, f"{type(error).__name__}: {error}")
             self._note(copy, trouble)
 
-    def _next(self) -> Copy:
+    def _next(self) -> ShardCopy:
         """Wait until a copy is to be made."""
         with self._changed:
             while True:
@@ -135,7 +129,7 @@ class Copier:
                 first = min((attempt.at for attempt in self._wanted.values()), default=None)
                 self._changed.wait(None if first is None else first - now)
 
-    def _note(self, copy: Copy, trouble: str) -> None:
+    def _note(self, copy: ShardCopy, trouble: str) -> None:
         with self._changed:
             self._current = self._call = None
             attempt = self._wanted.get(copy)
@@ -152,7 +146,7 @@ class Copier:
     def _say(self) -> None:
         self._keeper.say(next((each.trouble for each in self._wanted.values() if each.trouble), ""))
 
-    def _make(self, copy: Copy) -> None:
+    def _make(self, copy: ShardCopy) -> None:
         with self._keeper.receiving(copy.shard) as memory:
             if memory is Refusal.COMMITTED:
                 return
@@ -164,13 +158,13 @@ class Copier:
             except (ValueError, OSError) as error:
                 raise CopyError(str(error)) from None
 
-    def _receive(self, copy: Copy, memory: int, channel: grpc.Channel) -> None:
+    def _receive(self, copy: ShardCopy, memory: int, channel: grpc.Channel) -> None:
         """Read a shard into memory.
 
         Raises:
             CopyError: it is not here, complete.
         """
-        request = pb.FetchRequest(shard=_shard_message(copy.shard))
+        request = pb.FetchRequest(shard=shard_message(copy.shard))
         call: Any = checkpoints_pb2_grpc.ShardServiceStub(channel).Fetch(request)
         with self._changed:
             self._call = call
@@ -180,7 +174,7 @@ class Copier:
         with BoundedCall(call.cancel, self._standstill) as bound:
             try:
                 for answer in call:
-                    if received + len(answer.data) > copy.shard.length:
+                    if received + len(answer.data) > copy.shard.nbytes:
                         raise CopyError("it sent more bytes than the shard has")
                     write_all(memory, answer.data, received)
                     digest.update(answer.data)
@@ -192,12 +186,12 @@ class Copier:
                 raise CopyError(_reason(error, bound.is_over, self._standstill)) from None
             finally:
                 call.cancel()
-        if received != copy.shard.length:
-            raise CopyError(f"it sent {received} bytes, and the shard has {copy.shard.length}")
+        if received != copy.shard.nbytes:
+            raise CopyError(f"it sent {received} bytes, and the shard has {copy.shard.nbytes}")
         if told != digest.digest():
             raise CopyError("the digest of the bytes that came is not right")
 
-    def _pace(self, copy: Copy, received: int, began: float) -> None:
+    def _pace(self, copy: ShardCopy, received: int, began: float) -> None:
         """Wait, if bytes came faster than they may, or until the copy is not wanted any more."""
         ahead = received / self._bytes_per_second - (self._clock() - began)
         if ahead > 0:
@@ -219,11 +213,7 @@ def _reason(error: grpc.RpcError, stood_still: bool, standstill: float) -> str:
     return f"{error.details()} ({error.code().name})"
 
 
-def _sentence(copy: Copy, reason: str) -> str:
-    key = copy.shard.key
-    text = f"step {key.checkpoint.step}, rank {key.rank} could not be copied from {copy.address}: {reason}"
+def _sentence(copy: ShardCopy, reason: str) -> str:
+    shard = copy.shard
+    text = f"step {shard.checkpoint.step}, rank {shard.rank} could not be copied from {copy.address}: {reason}"
     return "".join(each if each.isprintable() else "?" for each in text[:MAX_TROUBLE_LENGTH])
-
-
-def _shard_message(shard: Shard) -> pb.Shard:
-    return pb.Shard(checkpoint=checkpoint_id_message(shard.key.checkpoint), rank=shard.key.rank, layout=shard.layout)

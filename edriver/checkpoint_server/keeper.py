@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from edriver.checkpoint_server.memory import Memory, give_back
 from edriver.checkpoint_server.processes import Processes
-from edriver.checkpoint_server.shards import Grant, Refusal, Shard, ShardKey, Shards
-from edriver.model.memory_checkpoint import CheckpointId
+from edriver.checkpoint_server.shards import Grant, Refusal, ShardKey, Shards, key_of
+from edriver.model.memory_checkpoint import CheckpointId, Shard
 
 
 class Held(NamedTuple):
@@ -116,7 +116,7 @@ class Keeper:
     def receiving(self, shard: Shard) -> Iterator[int | Refusal]:
         """The descriptor of memory for a copy, which counts if nothing is raised within; or why there is none."""
         with self._change():
-            decision = self._shards.receive(shard.key, shard.length)
+            decision = self._shards.receive(key_of(shard), shard.nbytes)
             found, released = self._carried_out(decision)
             place = found if isinstance(found, Refusal) else self._memory.descriptor(found)
         for descriptor in released:

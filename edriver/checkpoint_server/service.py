@@ -23,14 +23,13 @@ import grpc
 from google.protobuf.message import Message
 
 from edriver.checkpoint_server.bulk import STANDSTILL, BoundedCall, let_training_go_first
-from edriver.checkpoint_server.copies import Copy
 from edriver.checkpoint_server.keeper import Held, Keeper
-from edriver.checkpoint_server.shards import NotReservedError, Refusal, Shard, ShardKey
+from edriver.checkpoint_server.shards import NotReservedError, Refusal, ShardKey
 from edriver.model.limits import OutOfBoundsError
-from edriver.model.memory_checkpoint import CheckpointId
+from edriver.model.memory_checkpoint import CheckpointId, ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
-from edriver.wire.conversion import checkpoint_id_message, checkpoint_id_of
+from edriver.wire.checkpoints import checkpoint_id_of, shard_message, shard_of
 from edriver.wire.grpc_streams import SERVER_OPTIONS
 from edriver.wire.message_limits import check
 
@@ -70,7 +69,7 @@ class CheckpointServer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     def __init__(
         self,
         keeper: Keeper,
-        order_copies: Callable[[Sequence[Copy]], None],
+        order_copies: Callable[[Sequence[ShardCopy]], None],
         address: str,
         attached: threading.Event,
         ended: threading.Event,
@@ -100,9 +99,9 @@ class CheckpointServer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         self, request: pb.CommitRequest, context: grpc.ServicerContext
     ) -> pb.CommitResponse:
         _check(request, context)
-        shard = Shard(_key(request.shard, context), request.shard.layout, request.shard.bytes)
+        _key(request.shard, context)
         try:
-            self._keeper.commit(shard)
+            self._keeper.commit(shard_of(request.shard))
         except NotReservedError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return pb.CommitResponse()
@@ -257,32 +256,23 @@ def _refuse_process(pid: int, error: Exception, context: grpc.ServicerContext) -
     context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"process {pid} cannot be watched: {error}")
 
 
-def _order(message: pb.KeepCheckpoints) -> tuple[CheckpointId | None, list[CheckpointId], list[Copy]]:
+def _order(message: pb.KeepCheckpoints) -> tuple[CheckpointId | None, list[CheckpointId], list[ShardCopy]]:
     """What an order says: the newest whole checkpoint, all to keep, and the copies to make.
 
     Raises:
         ValueError: it names what does not exist.
     """
     newest = checkpoint_id_of(message.newest) if message.HasField("newest") else None
-    copies = [
-        Copy(Shard(_key_of(each.shard), each.shard.layout, each.shard.bytes), each.address) for each in message.copies
-    ]
-    kept = [*map(checkpoint_id_of, message.keep), *(copy.shard.key.checkpoint for copy in copies)]
+    for each in message.copies:
+        _key_of(each.shard)
+    copies = [ShardCopy(shard_of(each.shard), each.address) for each in message.copies]
+    kept = [*map(checkpoint_id_of, message.keep), *(copy.shard.checkpoint for copy in copies)]
     return newest, kept, copies
 
 
 def _held_message(held: Held, address: str) -> pb.HostCheckpoints:
     return pb.HostCheckpoints(
-        shards=[
-            pb.Shard(
-                checkpoint=checkpoint_id_message(shard.key.checkpoint),
-                rank=shard.key.rank,
-                layout=shard.layout,
-                bytes=shard.length,
-                copy=shard.copy,
-            )
-            for shard in held.shards
-        ],
+        shards=map(shard_message, held.shards),
         address=address,
         used=held.used,
         limit=held.limit,

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from edriver.model.ids import NO_ROUND, RoundId
-from edriver.model.memory_checkpoint import CheckpointId
+from edriver.model.memory_checkpoint import CheckpointId, Shard
 
 PAGE: Final = 4096
 """Bytes; a buffer is whole pages."""
@@ -40,21 +40,9 @@ class ShardKey(NamedTuple):
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A shard that is complete.
-
-    Attributes:
-        key: which.
-        layout: what its checkpoint has in which shard, as a digest.
-        length: bytes.
-        copy: whether it was received from another host.
-    """
-
-    key: ShardKey
-    layout: bytes
-    length: int
-    copy: bool = False
+def key_of(shard: Shard) -> ShardKey:
+    """The name of a shard."""
+    return ShardKey(shard.checkpoint, shard.rank)
 
 
 class Grant(NamedTuple):
@@ -125,7 +113,7 @@ class Shards:
 
     def shards(self) -> list[Shard]:
         """The committed shards, in order."""
-        return sorted((b.shard for b in self._buffers.values() if b.shard), key=lambda shard: shard.key)
+        return sorted((b.shard for b in self._buffers.values() if b.shard), key=key_of)
 
     def processes(self) -> set[int]:
         """The processes whose end matters."""
@@ -163,12 +151,12 @@ class Shards:
         Raises:
             NotReservedError: no memory was given for it, or not so much, or the process has given it up since.
         """
-        writers = (b for b in self._buffers.values() if b.writer is not None and b.reserved == shard.key)
+        writers = (b for b in self._buffers.values() if b.writer is not None and b.reserved == key_of(shard))
         buffer = next(writers, None)
         if buffer is None:
             raise NotReservedError("no memory is reserved for this shard")
-        if shard.length > buffer.capacity:
-            raise NotReservedError(f"the shard has {shard.length} bytes, its memory has {buffer.capacity}")
+        if shard.nbytes > buffer.capacity:
+            raise NotReservedError(f"the shard has {shard.nbytes} bytes, its memory has {buffer.capacity}")
         self._complete(buffer, replace(shard, copy=False))
 
     def commit_copy(self, buffer: int, shard: Shard) -> None:
@@ -184,13 +172,13 @@ class Shards:
 
     def holds(self, key: ShardKey) -> bool:
         """Whether a shard is here, complete."""
-        return any(b.shard is not None and b.shard.key == key for b in self._buffers.values())
+        return any(b.shard is not None and key_of(b.shard) == key for b in self._buffers.values())
 
     def find(self, key: ShardKey, layout: bytes) -> tuple[int, int] | None:
         """The buffer and the length of a shard that is complete."""
         for number, buffer in self._buffers.items():
-            if buffer.shard is not None and buffer.shard.key == key and buffer.shard.layout == layout:
-                return number, buffer.shard.length
+            if buffer.shard is not None and key_of(buffer.shard) == key and buffer.shard.layout == layout:
+                return number, buffer.shard.nbytes
         return None
 
     def opened(self, buffer: int, process: int) -> None:
@@ -224,7 +212,7 @@ class Shards:
         if not self._ordered:
             return
         for buffer in self._buffers.values():
-            if buffer.shard is not None and self._is_outdated(buffer.shard.key.checkpoint):
+            if buffer.shard is not None and self._is_outdated(buffer.shard.checkpoint):
                 buffer.shard = None
 
     def _give(self, key: ShardKey, length: int, process: int | None) -> Grant | Refusal:

@@ -1,4 +1,4 @@
-"""Round ids, versions, names of checkpoints in memory, addresses of stores and times, to and from their messages.
+"""Round ids, versions, addresses of stores and times, to and from their messages.
 
 In the code a point in time is seconds since the epoch, a span is seconds; both are floats. Both ways keep microseconds.
 """
@@ -12,7 +12,6 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.model.ids import RoundId, Version
-from edriver.model.memory_checkpoint import CheckpointId
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2, rounds_pb2
 
@@ -38,18 +37,6 @@ def version_message(version: Version) -> rounds_pb2.Version:
 def version_of(message: rounds_pb2.Version) -> Version:
     """The version that a message names."""
     return Version(round_id_of(message.round_id), message.boundaries)
-
-
-def checkpoint_id_message(checkpoint: CheckpointId) -> rounds_pb2.CheckpointId:
-    """The name of a checkpoint in memory as it goes over the wire."""
-    return rounds_pb2.CheckpointId(
-        round_id=round_id_message(checkpoint.round_id), step=checkpoint.step, size=checkpoint.size
-    )
-
-
-def checkpoint_id_of(message: rounds_pb2.CheckpointId) -> CheckpointId:
-    """The name that a message has."""
-    return CheckpointId(round_id_of(message.round_id), message.step, message.size)
 
 
 def store_address_message(address: StoreAddress) -> rounds_pb2.StoreAddress:

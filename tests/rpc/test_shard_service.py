@@ -15,15 +15,15 @@ from typing import Any
 import grpc
 import pytest
 
-from edriver.checkpoint_server.copies import Copier, Copy
+from edriver.checkpoint_server.copies import Copier
 from edriver.checkpoint_server.keeper import Keeper
 from edriver.checkpoint_server.service import ShardServer, in_messages, shard_server
-from edriver.checkpoint_server.shards import PAGE, Refusal, Shard, ShardKey
+from edriver.checkpoint_server.shards import PAGE, Refusal, ShardKey
 from edriver.model.ids import RoundId
-from edriver.model.memory_checkpoint import CheckpointId
+from edriver.model.memory_checkpoint import CheckpointId, Shard, ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
-from edriver.wire.conversion import checkpoint_id_message
+from edriver.wire.checkpoints import checkpoint_id_message
 from tests.checkpoint_servers import LAYOUT, worker, write
 from tests.waiting import BOUND, until
 
@@ -59,7 +59,7 @@ def served(standstill: float) -> Iterator[Served]:
         path = keeper.reserve(key(10), SIZE, writer.pid)
         assert isinstance(path, str)
         write(path, os.urandom(SIZE))
-        keeper.commit(Shard(key(10), LAYOUT, SIZE))
+        keeper.commit(Shard(*key(10), LAYOUT, SIZE))
     server = shard_server(ShardServer(keeper, standstill=standstill), ())
     with tempfile.TemporaryDirectory(prefix="ed-") as folder:
         address = f"unix:{Path(folder, 's')}"
@@ -96,7 +96,7 @@ def test_an_order_ends_a_copy_that_is_not_wanted_any_more() -> None:
         keeper = Keeper(SIZE)
         copier = Copier(keeper, grpc.insecure_channel, bytes_per_second=1)
         copier.start()
-        copier.order([Copy(Shard(key(10), LAYOUT, SIZE), host.address)])
+        copier.order([ShardCopy(Shard(*key(10), LAYOUT, SIZE), host.address)])
         until(lambda: keeper.held().used == SIZE, "the beginning of the copy")
         assert keeper.reserve(key(20), SIZE, os.getpid()) is Refusal.BUSY
         copier.order([])
@@ -122,10 +122,10 @@ def test_a_source_that_sends_nothing_is_named() -> None:
         server.start()
         copier = Copier(keeper, grpc.insecure_channel, standstill=0.1)
         copier.start()
-        copier.order([Copy(Shard(key(10), LAYOUT, SIZE), address)])
+        copier.order([ShardCopy(Shard(*key(10), LAYOUT, SIZE), address)])
         until(lambda: keeper.held().trouble, "the trouble")
         assert keeper.held().trouble == f"step 10, rank 0 could not be copied from {address}: nothing came for 0.1 s"
-        copier.order([Copy(Shard(key(10), LAYOUT, SIZE), host.address)])
+        copier.order([ShardCopy(Shard(*key(10), LAYOUT, SIZE), host.address)])
         until(lambda: keeper.held().shards, "the copy")
         assert keeper.held().trouble == ""
         ended.wake()
@@ -148,7 +148,7 @@ def test_a_wrong_digest_is_no_copy() -> None:
         keeper = Keeper(SIZE)
         copier = Copier(keeper, lambda to: grpc.insecure_channel(to))
         copier.start()
-        copier.order([Copy(Shard(key(10), LAYOUT, SIZE), address)])
+        copier.order([ShardCopy(Shard(*key(10), LAYOUT, SIZE), address)])
         until(lambda: keeper.held().trouble.endswith("the digest of the bytes that came is not right"), keeper.held)
         assert keeper.held().shards == ()
         copier.order([])

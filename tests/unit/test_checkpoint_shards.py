@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edriver.checkpoint_server.shards import PAGE, Grant, NotReservedError, Refusal, Shard, ShardKey, Shards
+from edriver.checkpoint_server.shards import PAGE, Grant, NotReservedError, Refusal, ShardKey, Shards, key_of
 from edriver.model.ids import NO_ROUND, RoundId
-from edriver.model.memory_checkpoint import CheckpointId
+from edriver.model.memory_checkpoint import CheckpointId, Shard
 
 LAYOUT = b"l" * 16
 
@@ -25,7 +25,7 @@ def key(step: int, rank: int = 0, n: int = 1) -> ShardKey:
 
 
 def shard(step: int, rank: int = 0, n: int = 1, length: int = PAGE, copy: bool = False) -> Shard:
-    return Shard(key(step, rank, n), LAYOUT, length, copy)
+    return Shard(checkpoint(step, n), rank, LAYOUT, length, copy)
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Host:
 
     def held(self) -> list[int]:
         """The steps of the shards."""
-        return [each.key.checkpoint.step for each in self.shards.shards()]
+        return [each.checkpoint.step for each in self.shards.shards()]
 
 
 def test_two_buffers_are_used_in_turn() -> None:
@@ -262,7 +262,7 @@ class Model:
     def check(self) -> None:
         shards = self.host.shards
         assert shards.used <= shards.limit
-        held = {each.key for each in shards.shards()}
+        held = {key_of(each) for each in shards.shards()}
         assert held <= self.committed.keys(), "what was never committed can be read"
         for wanted, (buffer, bytes_) in list(self.committed.items()):
             if wanted not in held:
@@ -300,7 +300,7 @@ def test_the_rules_hold_whatever_is_asked(seed: int, pages: int, steps: int) -> 
                     model.mine[process] = (wanted, found.buffer)
             case "commit" if process in model.mine:
                 wanted, buffer = model.mine.pop(process)
-                host.shards.commit(Shard(wanted, LAYOUT, PAGE))
+                host.shards.commit(Shard(*wanted, LAYOUT, PAGE))
                 model.committed[wanted] = (buffer, model.written[buffer])
             case "keep":
                 known = [each.checkpoint for each in model.committed]
@@ -337,7 +337,7 @@ def test_the_rules_hold_whatever_is_asked(seed: int, pages: int, steps: int) -> 
             case "received" if model.copies:
                 buffer, wanted = model.copies.pop()
                 del model.mine[-1 - buffer]
-                host.shards.commit_copy(buffer, Shard(wanted, LAYOUT, PAGE))
+                host.shards.commit_copy(buffer, Shard(*wanted, LAYOUT, PAGE))
                 model.committed[wanted] = (buffer, model.written[buffer])
             case "given up" if model.copies:
                 buffer, wanted = model.copies.pop()
