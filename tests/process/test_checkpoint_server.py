@@ -6,10 +6,12 @@ import hashlib
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import pytest
 from edriver.checkpoint_server.bulk import BULK_NICENESS
 from edriver.checkpoint_server.copies import Copier
 from edriver.checkpoint_server.keeper import Keeper
+from edriver.checkpoint_server.main import MAX_UNAUTHENTICATED
 from edriver.checkpoint_server.shards import key_of
 from edriver.model.memory_checkpoint import Shard, ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
@@ -269,6 +272,28 @@ def test_between_hosts_only_members_of_the_run_are_served(tmp_path: Path) -> Non
         assert b"".join(each.data for each in fetch(address, shard(10, 2, 0), tls=run)) == data
         target.order(None, [], [(shard(10, 2, len(data)), address)])
         until(lambda: target.steps() == [(10, 2)], lambda: target.held)
+
+
+def test_strangers_who_say_nothing_are_hung_up_on_when_there_are_too_many(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tls_credentials(tmp_path / "run")
+    with checkpoint_server(address="127.0.0.1", tls=run) as server, worker() as writer, ExitStack() as strangers:
+        server.save(10, 2, b"data", writer.pid)
+        host, _, port = server.held.address.rpartition(":")
+        first = strangers.enter_context(socket.create_connection((host, int(port))))
+        first.settimeout(BOUND)
+        for _ in range(MAX_UNAUTHENTICATED + 20):
+            strangers.enter_context(socket.create_connection((host, int(port))))
+        assert until(lambda: not first.recv(1 << 16), "the end of the oldest")
+        said: list[str] = []
+
+        def named() -> bool:
+            said.append(capfd.readouterr().err)
+            return "showed no certificate" in "".join(said)
+
+        until(named, "the line", bound=30)  # what ended it was not its time
+        assert b"".join(each.data for each in fetch(server.held.address, shard(10, 2, 0), tls=run)) == b"data"
 
 
 def test_it_ends_with_its_agents_stream_and_leaves_no_file() -> None:
