@@ -57,6 +57,9 @@ MAX_RENDEZVOUS_NODES: Final = 65_536
 MAX_STORE_VALUE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a value in the store of a rendezvous."""
 
+MAX_SHARD_RANGES: Final = 100_000
+"""Parts of a checkpoint's shard that are read at once."""
+
 MAX_AMOUNT: Final = 2**53
 """Most of anything that is used and counted: bytes, seconds, cores."""
 

@@ -109,7 +109,9 @@ class ReserveRequest(_message.Message):
     bytes: _builtins.int
     """Length of the shard at most."""
     pid: _builtins.int
-    """The process that writes it. Its memory is given to another process only after it has ended."""
+    """The process that writes it. Its memory is given to another process only after it has ended. A process writes one shard
+    at a time: what it has reserved before and not committed is given up.
+    """
     @_builtins.property
     def checkpoint(self) -> _rounds_pb2.CheckpointId:
         """The checkpoint that the shard belongs to."""
@@ -141,7 +143,7 @@ class ReserveResponse(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     USED_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """A file to map, which holds `bytes` at least. Empty if there is none."""
+    """A file to map, which holds `bytes` at least. Empty if there is none. The same path always means the same memory."""
     refusal: Global___Refusal.ValueType
     """Why there is no memory now."""
     limit: _builtins.int
@@ -212,6 +214,11 @@ class OpenRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SHARD_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    """The process that reads it. Its memory is given to a writer only after this process has ended or has asked for memory
+    itself: by then it must have read what it wants.
+    """
     @_builtins.property
     def shard(self) -> Global___Shard:
         """The shard. `bytes` and `copy` are not read."""
@@ -220,10 +227,11 @@ class OpenRequest(_message.Message):
         self,
         *,
         shard: Global___Shard | None = ...,
+        pid: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pid", b"pid", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -269,7 +277,7 @@ class FetchRequest(_message.Message):
 
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___Range]:
-        """The parts, in the order in which they are sent. If there are none, the whole shard."""
+        """The parts, in the order in which they are sent; 100,000 at most. If there are none, the whole shard."""
 
     def __init__(
         self,
@@ -467,7 +475,7 @@ class HostCheckpoints(_message.Message):
     limit: _builtins.int
     """Bytes of memory that it may use."""
     trouble: _builtins.str
-    """Why the last copy that was ordered could not be made; empty if it could."""
+    """Why a copy that is ordered cannot be made now, as a sentence; empty if none has failed. It is tried again."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shard]:
         """The committed shards, and whole copies."""

@@ -26,6 +26,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 100),
 )
 
+BULK_CHANNEL_OPTIONS = tuple(option for option in CHANNEL_OPTIONS if option not in NO_BANDWIDTH_PROBE)
+"""For channels that receive many bytes. Without its probe gRPC takes 64 KiB for each round trip at most."""
 
 SILENT_PEER_OPTIONS = (
     ("grpc.keepalive_time_ms", 2000),

@@ -1,4 +1,6 @@
-"""What the workers of a run show one another, as files: the ssl module reads keys from nothing else."""
+"""What the members of a run (its workers and checkpoint servers) show one another, as files: the ssl module reads keys
+from nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+import grpc
+
+from edriver.common.join_config import MEMBER_NAME
 from edriver.v1 import agent_pb2
 
 AUTHORITY_FILE: Final = "authority.pem"
@@ -26,3 +31,38 @@ def write_tls_files(credentials: agent_pb2.WorkerCredentials, folder: Path) -> P
         with os.fdopen(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(text)
     return place
+
+
+def member_channel(target: str, place: Path | None, options: tuple[tuple[str, int], ...]) -> grpc.Channel:
+    """A channel to another member: with TLS, in which both ends show their certificates, or to a unix socket.
+
+    Args:
+        target: HOST:PORT, or unix:PATH.
+        place: the folder that `write_tls_files` returned; None: the run has no credentials.
+        options: the channel's.
+
+    Raises:
+        OSError: the credentials cannot be read.
+        ValueError: there are no credentials, and it is not a unix socket: anyone may be there.
+    """
+    if target.startswith("unix:"):
+        return grpc.insecure_channel(target, options=options)
+    if place is None:
+        raise ValueError(f"{target} cannot be trusted: the run has no credentials")
+    authority, member = _texts(place)
+    credentials = grpc.ssl_channel_credentials(authority, member, member)
+    return grpc.secure_channel(target, credentials, (*options, ("grpc.ssl_target_name_override", MEMBER_NAME)))
+
+
+def member_server_credentials(place: Path) -> grpc.ServerCredentials:
+    """For a port that only members of the run get through.
+
+    Raises:
+        OSError: the credentials cannot be read.
+    """
+    authority, member = _texts(place)
+    return grpc.ssl_server_credentials([(member, member)], authority, require_client_auth=True)
+
+
+def _texts(place: Path) -> tuple[bytes, bytes]:
+    return (place / AUTHORITY_FILE).read_bytes(), (place / MEMBER_FILE).read_bytes()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.agent.cgroups import kills_in, memory_groups
 from edriver.agent.health.memory_watch import END_BOUND, LOOK_INTERVAL, MemoryWatch
+from edriver.system.cgroups import kills_in, memory_groups
 from edriver.v1.cause_pb2 import CAUSE_KIND_MAYBE_OUT_OF_MEMORY, CAUSE_KIND_OUT_OF_MEMORY, Cause
 
 V2 = "0::/kubepods.slice/pod7.slice/worker.scope\n"

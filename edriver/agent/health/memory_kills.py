@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from edriver.agent.cgroups import CGROUP_ROOT, MemoryGroup, kills_in
 from edriver.agent.health.memory_watch import END_BOUND, counting_groups, kills_of, lowest_limit
+from edriver.system.cgroups import CGROUP_ROOT, MemoryGroup, kills_in
 from edriver.system.proc_stat import PROC_ROOT, kernel_text
 from edriver.v1 import agent_pb2
 

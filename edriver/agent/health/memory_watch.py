@@ -12,7 +12,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from edriver.agent.cgroups import CGROUP_ROOT, MemoryGroup, kills_in, memory_groups
+from edriver.system.cgroups import CGROUP_ROOT, MemoryGroup, kills_in, memory_groups
 from edriver.system.proc_stat import PROC_ROOT, kernel_text
 from edriver.v1 import cause_pb2
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from edriver.agent.cgroups import CGROUP_ROOT, cgroup_folders
 from edriver.model.cause import Halt
+from edriver.system.cgroups import CGROUP_ROOT, cgroup_folders
 from edriver.system.proc_stat import PROC_ROOT, STATE_FIELD, kernel_text, stat_fields
 
 _STOPPED_STATES: Final = {"T": Halt.STOPPED, "t": Halt.TRACED}

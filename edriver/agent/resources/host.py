@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
-from edriver.agent.cgroups import CGROUP_ROOT
 from edriver.agent.resources.limits import cpu_limit, memory_limit
+from edriver.system.cgroups import CGROUP_ROOT
 from edriver.system.proc_stat import PROC_ROOT, kernel_text
 
 NETWORK_ROOT: Final = Path("/sys/class/net")

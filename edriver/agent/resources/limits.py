@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from edriver.agent.cgroups import CGROUP_ROOT, cgroup_folders, line_in, memory_groups, number_in, pair_in
+from edriver.system.cgroups import CGROUP_ROOT, cgroup_folders, line_in, memory_groups, number_in, pair_in
 
 
 class Limit(NamedTuple):
