@@ -163,6 +163,38 @@ def test_a_save_before_the_first_step_changes_no_training(tmp_path: Path) -> Non
     assert _digest(saved) == _digest(other)
 
 
+def _saves_other_steps(folder: Path, rank: int) -> None:
+    join_round(folder, rank, 2, store=dist.distributed_c10d._get_default_store())
+    checkpoints = Checkpoints(folder / "disk", every_memory=1)
+    for step in (1, 2, 3) if rank == 0 else (1, 12, 13):
+        checkpoints.save(step, {"value": torch.ones(3) * step})
+    dist.barrier()
+
+
+def test_a_step_that_only_one_rank_has_is_never_whole(tmp_path: Path) -> None:
+    run_ranks(functools.partial(_saves_other_steps, tmp_path), 2)
+    assert newest_whole(tmp_path) is None  # that of step 1 has been overwritten by both
+
+
+def _first_on_disk(folder: Path, rank: int, *, size: int) -> int | None:
+    join_round(folder, rank, size, store=dist.distributed_c10d._get_default_store())
+    state = {"value": torch.zeros(3)}
+    step = Checkpoints(folder / "disk").load(state)
+    assert state["value"].tolist() == [5, 5, 5]
+    return step
+
+
+def test_a_run_without_a_checkpoint_in_memory_goes_on_from_disk_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "current", context.WorkerContext())
+    checkpoints = Checkpoints(tmp_path / "disk", every_disk=5)
+    checkpoints.save(5, {"value": torch.ones(3) * 5})
+    checkpoints.wait()
+    checkpoints._disk._ownership.release()
+    assert run_ranks(functools.partial(_first_on_disk, tmp_path, size=2), 2) == [5, 5]
+
+
 @pytest.mark.usefixtures("group")
 def test_nothing_is_built_while_no_save_is_due(tmp_path: Path) -> None:
     _alone(tmp_path)

@@ -16,8 +16,8 @@ import grpc
 from edriver.common.join_config import MEMBER_NAME
 from edriver.model.memory_checkpoint import CheckpointId
 from edriver.v1 import checkpoints_pb2 as pb
-from edriver.v1 import checkpoints_pb2_grpc, rounds_pb2
-from edriver.wire.conversion import round_id_message
+from edriver.v1 import checkpoints_pb2_grpc
+from edriver.wire.checkpoints import checkpoint_id_message
 from edriver.wire.grpc_streams import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
 from edriver.wire.tls_files import AUTHORITY_FILE, MEMBER_FILE
 
@@ -130,7 +130,7 @@ class ServerLink:
         self._others: dict[str, Any] = {}
 
     def reserve(self, checkpoint: CheckpointId, rank: int, length: int, pid: int) -> Reserved:
-        request = pb.ReserveRequest(checkpoint=checkpoint_message(checkpoint), rank=rank, bytes=length, pid=pid)
+        request = pb.ReserveRequest(checkpoint=checkpoint_id_message(checkpoint), rank=rank, bytes=length, pid=pid)
         answer = self._call(self._local.Reserve, request)
         return Reserved(answer.path, Refusal(answer.refusal), answer.limit, answer.used)
 
@@ -191,15 +191,10 @@ class ServerLink:
         return grpc.secure_channel(address, credentials, (*options, ("grpc.ssl_target_name_override", MEMBER_NAME)))
 
 
-def checkpoint_message(checkpoint: CheckpointId) -> rounds_pb2.CheckpointId:
-    """A checkpoint's name as a message."""
-    return rounds_pb2.CheckpointId(
-        round_id=round_id_message(checkpoint.round_id), step=checkpoint.step, size=checkpoint.size
-    )
-
-
 def _shard_message(shard: ShardName, length: int = 0) -> pb.Shard:
-    return pb.Shard(checkpoint=checkpoint_message(shard.checkpoint), rank=shard.rank, layout=shard.layout, bytes=length)
+    return pb.Shard(
+        checkpoint=checkpoint_id_message(shard.checkpoint), rank=shard.rank, layout=shard.layout, bytes=length
+    )
 
 
 def _text(error: Any) -> str:
