@@ -106,14 +106,31 @@ def test_a_structure_that_changes_on_one_rank_alone_is_followed_by_all() -> None
     assert len(layouts(found)) == 1
 
 
+class CountingStore:
+    """A store that counts waits, of which none is served."""
+
+    def __init__(self) -> None:
+        self.store, self.waits = HashStore(), 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def wait(self, keys: list[str], timeout: Any) -> None:
+        del keys, timeout
+        self.waits += 1
+        raise RuntimeError("timed out")
+
+
 def test_a_rank_that_never_saves_is_waited_for_once_and_named() -> None:
-    ranks = exchanges(3, timeout=0.2)
+    store = CountingStore()
+    ranks = [PlanExchange(store, rank, 3, SECRET) for rank in range(3)]
     plans = [plan(a=torch.ones(2))] * 2
     for _ in range(3):
         found = together(ranks[:2], plans)
         assert {share.reason for share in found if isinstance(share, Skipped)} == {
             "not all 3 ranks have come to their first save"
         }
+        assert store.waits == 2
     assert isinstance(ranks[2].share(plans[0]), Skipped)
     assert isinstance(ranks[0].share(plans[0]), Share), "it has come"
     assert isinstance(ranks[2].share(plans[0]), Share)

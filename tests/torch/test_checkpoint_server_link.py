@@ -50,7 +50,7 @@ class Server(checkpoints_pb2_grpc.CheckpointServiceServicer, checkpoints_pb2_grp
             context.abort(grpc.StatusCode.NOT_FOUND, "not here")
         return pb.OpenResponse(path="/proc/1/fd/8", bytes=256)
 
-    def Hold(self, request_iterator: Any, context: Any) -> Iterator[pb.HoldResponse]:  # noqa: N802
+    def Hold(self, request_iterator: Any, context: Any) -> Iterator[pb.HoldResponse]:
         raise AssertionError("the agent's")
 
     def Fetch(self, request: pb.FetchRequest, context: Any) -> Iterator[pb.FetchResponse]:

@@ -92,6 +92,7 @@ def _saved_by_some(folder: Path, rank: int) -> str:
 def test_a_checkpoint_that_one_rank_could_not_commit_is_not_whole(tmp_path: Path) -> None:
     assert run_ranks(functools.partial(_saved_by_some, tmp_path), 2) == ["goes on"] * 2
     assert newest_whole(tmp_path) is None
+    assert stored_bytes(tmp_path) == 0, "rank 0 has not committed its shard for nothing"
 
 
 @pytest.mark.usefixtures("group")
@@ -111,7 +112,8 @@ def test_a_process_alone_saves_and_loads(tmp_path: Path) -> None:
 def test_a_cut_save_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes are there, but for the end; whoever reads it all the same finds no header."""
     memory = join_round(tmp_path, 0, 1)
-    save(_state(1, 3), checkpoint_id="30", storage_writer=MemoryWriter())
+    for step in (20, 30):
+        save(_state(1, 3), checkpoint_id=str(step), storage_writer=MemoryWriter())
     monkeypatch.setattr(MemoryWriter, "finish", lambda *_args, **_kwargs: None)
     save(_state(1, 4), checkpoint_id="40", storage_writer=MemoryWriter())
     whole = newest_whole(tmp_path)

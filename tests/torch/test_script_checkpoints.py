@@ -153,14 +153,24 @@ def test_a_parameter_that_had_no_gradient_begins_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_a_save_before_the_first_step_changes_no_training(tmp_path: Path) -> None:
+def test_a_save_before_the_first_step_changes_no_training_here_or_after_a_restart(tmp_path: Path) -> None:
+    def built() -> dict[str, Any]:
+        model = _layers(1)
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), momentum=0.9, dampening=0.5)}
+
     _alone(tmp_path)
-    saved, other = _state(_layers, 1), _state(_layers, 1)
+    saved, other = built(), built()
     Checkpoints(tmp_path / "disk", every_memory=1).save(1, saved)
-    assert newest_whole(tmp_path) is not None
     for state in (saved, other):
-        _step(state, 1)
-    assert _digest(saved) == _digest(other)
+        state["model"](torch.ones(16)).sum().backward()
+        state["optimizer"].step()
+    assert digest(saved["model"].state_dict()) == digest(other["model"].state_dict())
+    adam = _state(_layers, 1)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(2, adam)
+    _alone(tmp_path, 2)
+    loaded = _state(_layers, 7)
+    assert Checkpoints(tmp_path / "disk").load(loaded) == 2
+    assert {float(kept["step"]) for kept in loaded["optimizer"].state.values()} == {0}
 
 
 def _saves_other_steps(folder: Path, rank: int) -> None:

@@ -79,11 +79,12 @@ class Checkpoints:
         values = state() if callable(state) else state
         target = state_dict_of(values)
         if in_memory is not None and self._memory is not None:
-            step, unsaved = in_memory.checkpoint.step, self._memory.load(target)
+            step = in_memory.checkpoint.step
+            self._memory.load(target)
         else:
             name, step = on_disk  # type: ignore[misc]  # one of the two is there
-            unsaved = self._disk.load(name, target)
-        load_into(values, target, unsaved)
+            self._disk.load(name, target)
+        load_into(values, target)
         return step
 
     def save(self, step: int, state: State | Callable[[], State]) -> None:

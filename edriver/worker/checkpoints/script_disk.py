@@ -210,8 +210,8 @@ class DiskSaver:
             raise found
         return found
 
-    def load(self, name: str, state: dict[str, Any]) -> set[str]:
-        """Load a checkpoint into a state as DCP takes it; see MemorySaver.load.
+    def load(self, name: str, state: dict[str, Any]) -> None:
+        """Load a checkpoint into a state as DCP takes it.
 
         Raises:
             CheckpointError: it cannot be read, or does not fit the state.
@@ -235,7 +235,6 @@ class DiskSaver:
             raise
         except Exception as error:
             raise CheckpointError(f"{self._folder.place(name)} cannot be loaded: {error}") from error
-        return planner.unsaved
 
     def _found(self) -> tuple[str, int] | CheckpointError | None:
         """On rank 0: the newest checkpoint whose content is what its manifest says."""

@@ -93,11 +93,8 @@ class MemorySaver:
             said().over()
         return written
 
-    def load(self, state: dict[str, Any]) -> set[str]:
+    def load(self, state: dict[str, Any]) -> None:
         """Load the checkpoint from which the round starts into a state as DCP takes it.
-
-        Returns:
-            The keys of optimizers' states that it does not have.
 
         Raises:
             CheckpointError: it cannot be read, or does not fit the state.
@@ -115,7 +112,6 @@ class MemorySaver:
             raise CheckpointError(
                 f"the checkpoint of step {source.checkpoint.step} in memory cannot be read: {error}"
             ) from error
-        return planner.unsaved
 
     def from_rank_zero(self, ask: Callable[[], Any]) -> Any:
         """Have rank 0 find something out; returns that on all ranks, without a collective.

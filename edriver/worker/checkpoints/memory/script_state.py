@@ -7,7 +7,7 @@ look alike, with parameters by their names in the module. So an optimizer needs 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, MutableMapping, Set
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final
 
 import torch
@@ -46,18 +46,13 @@ def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _part(name, value, state) for name, value in state.items()}
 
 
-def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any], unsaved: Set[str] = frozenset()) -> None:
+def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> None:
     """Give each object of the state what was loaded for it. Tensors have it already; plain values are replaced.
 
     Args:
         state: the state.
         loaded: what `state_dict_of` has returned, and was then loaded.
-        unsaved: see CheckedLoadPlanner.
     """
-    for key in unsaved:
-        name, _, inner = key.partition(".")
-        if inner.endswith(".step") and isinstance(step := loaded[name][inner], torch.Tensor):
-            step.zero_()
     for name, value in state.items():
         if isinstance(value, nn.Module):
             set_model_state_dict(value, loaded[name])
@@ -157,15 +152,7 @@ class StatePlanner(DefaultSavePlanner):
 
 
 class CheckedLoadPlanner(DefaultLoadPlanner):
-    """DCP's planner, which says what to do where the state has changed since it was saved.
-
-    Attributes:
-        unsaved: keys of the states of parameters that had had no gradient when the checkpoint was saved.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unsaved: set[str] = set()
+    """DCP's planner, which says what to do where the state has changed since it was saved."""
 
     def create_local_plan(self) -> LoadPlan:
         """See DefaultLoadPlanner.
@@ -175,8 +162,7 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
         """
         assert self.metadata is not None, "it was given"
         stored = self.metadata.state_dict_metadata
-        self.unsaved = {key for key in self.state_dict if key not in stored and _is_unsaved(key, stored)}
-        missing = [key for key in self.state_dict if key not in stored and key not in self.unsaved]
+        missing = [key for key in self.state_dict if key not in stored and not _is_unsaved(key, stored)]
         if missing:
             raise _changed(f"it has no {_named(missing)}, which the state has")
         for key, value in self.state_dict.items():
