@@ -17,6 +17,7 @@ from edriver.common import release
 
 TYPE_CHECKING = False  # typing's own takes 10 ms to import, in which Ctrl-C would print a traceback
 if TYPE_CHECKING:  # type checkers read imports alone; tests/unit/test_public_names.py compares them with the list below
+    from edriver import checkpoints as checkpoints
     from edriver import client as client
     from edriver import horovod as horovod
     from edriver import integrations as integrations
@@ -70,7 +71,7 @@ _NAMES = {
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-_SUBMODULES = ("client", "horovod", "integrations", "keras", "ray")
+_SUBMODULES = ("checkpoints", "client", "horovod", "integrations", "keras", "ray")
 """The public submodules. Not in __all__: `from edriver import *` would import them, and Keras with them."""
 
 __all__ = ["__version__", *sorted(_MODULES)]

@@ -126,6 +126,20 @@ class RoundRunner(Protocol):
         """Call the function, with the state before the other arguments, in each round."""
 
 
+class RestartMember(Protocol):
+    """A worker in restart mode, as a member of its round."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """Its place."""
+
+    def store(self) -> Any:
+        """A connection to the round's store, torch's."""
+
+    def need_checkpoint_server(self) -> None:
+        """Have the agent start its host's checkpoint server."""
+
+
 class WorkerContext:
     """What holds for a process as a whole.
 
@@ -135,6 +149,7 @@ class WorkerContext:
         counters: of what the members of a round do through its store.
         rounds: of this process; None: the script has not called `run` yet.
         checkpoint_requested: answers `edriver.checkpoint_requested`: in restart mode alone one is ever requested.
+        restart_member: of the round, in restart mode; None elsewhere, and in a process that the worker has started.
     """
 
     def __init__(self) -> None:
@@ -143,6 +158,7 @@ class WorkerContext:
         self.counters = RoundCounters()
         self.rounds: RoundRunner | None = None
         self.checkpoint_requested: Callable[[], bool] = lambda: False
+        self.restart_member: RestartMember | None = None
         self._parts: dict[type, object] = {}
 
     def part(self, kind: type[T]) -> T:

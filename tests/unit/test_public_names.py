@@ -18,7 +18,7 @@ import edriver
 
 ROOT = Path(edriver.__file__).parent
 NAMES = [name for name in edriver.__all__ if name != "__version__"]
-SUBMODULES = {"client", "horovod", "integrations", "keras", "ray"}
+SUBMODULES = {"checkpoints", "client", "horovod", "integrations", "keras", "ray"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -161,9 +161,9 @@ def write(
         writer = fsspec_files.writer(folder.place(name))
     files = DigestedFiles(writer.fs, local=folder.is_local)
     writer.fs = files  # type: ignore[assignment]  # as FsspecWriter does
-    with _in_one_process():
+    with in_one_process():
         metadata = save(contents, storage_writer=writer, planner=DefaultSavePlanner(), no_dist=True)
-    return files.records, {key: _entry(stored) for key, stored in metadata.state_dict_metadata.items()}
+    return files.records, {key: entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
 
 
 def read(
@@ -194,12 +194,13 @@ def read(
         from edriver.worker.backend import fsspec_files
 
         reader = fsspec_files.reader(place)
-    with _in_one_process():
+    with in_one_process():
         load(contents, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
     return contents
 
 
-def _entry(stored: Any) -> CheckpointEntry:
+def entry_of(stored: Any) -> CheckpointEntry:
+    """What a manifest says of an entry of DCP's metadata."""
     if not isinstance(stored, TensorStorageMetadata):
         return CheckpointEntry("", (), 0)
     dtype = stored.properties.dtype
@@ -207,7 +208,7 @@ def _entry(stored: Any) -> CheckpointEntry:
 
 
 @contextmanager
-def _in_one_process() -> Iterator[None]:
+def in_one_process() -> Iterator[None]:
     """Take torch's exceptions for what they wrap; it warns of what is meant.
 
     Raises:

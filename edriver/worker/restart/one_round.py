@@ -94,8 +94,10 @@ class OneRound:
             self._server.report(self._participant.wait(NO_VERSION, self._store_address, ""))
             while self._participant.stage is Stage.WAITING:
                 self._changed.wait()
-            if self._participant.stage is Stage.ASSIGNED:
-                return self._participant.assignment
+            assignment = self._participant.assignment
+            if self._participant.stage is Stage.ASSIGNED and assignment is not None:
+                context.current.restart_member = _Member(self, assignment, self._server)
+                return assignment
         self._server.stop()
         return None
 
@@ -253,6 +255,25 @@ class OneRound:
             return
         if (seconds := self._blocked.look((participant.round_id, participant.boundaries))) is not None:
             self._server.report(participant.blocked(seconds))
+
+
+class _Member:
+    """What other rooms ask of a worker in restart mode: see RestartMember.
+
+    Attributes:
+        assignment: its place.
+    """
+
+    def __init__(self, worker: OneRound, assignment: Assignment, server: NotificationServer) -> None:
+        self.assignment = assignment
+        self._worker = worker
+        self._server = server
+
+    def store(self) -> Store:
+        return self._worker.store_of(self.assignment)
+
+    def need_checkpoint_server(self) -> None:
+        self._server.report(pb.Report(checkpoint_server_needed=pb.CheckpointServerNeeded()))
 
 
 def served_store(address: str) -> tuple[Store, StoreAddress]:

@@ -1,0 +1,73 @@
+"""Files of a checkpoint server, mapped into this process."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Sequence
+
+import torch
+
+
+class MappedFile:
+    """A file of shared memory as a tensor of its bytes.
+
+    Args:
+        path: where it is.
+        writable: whether it is to be written to; else what is written stays in this process.
+
+    Attributes:
+        identity: equal for two names of one file.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+
+    def __init__(self, path: str, *, writable: bool) -> None:
+        file = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            found = os.fstat(file)
+            self.identity = found.st_dev, found.st_ino, found.st_size
+            # Populated at once, a new buffer costs less than page by page in the first save.
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE if writable else mmap.MAP_PRIVATE
+            self._memory = mmap.mmap(file, found.st_size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(file)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def tensor(self, at: int, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The tensor at an offset, which shares the file's memory."""
+        length = math.prod(sizes) * dtype.itemsize
+        return self._bytes[at : at + length].view(dtype).view(tuple(sizes))
+
+    def write(self, at: int, data: bytes) -> None:
+        """Write bytes."""
+        self._memory[at : at + len(data)] = data
+
+    def read(self, at: int, length: int) -> bytes:
+        """Read bytes."""
+        return self._memory[at : at + length]
+
+
+class Mappings:
+    """The files into which this process writes, which stay mapped: the server gives it the same ones in turn."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, MappedFile] = {}
+
+    def writable(self, path: str) -> MappedFile:
+        """The file at a path.
+
+        Raises:
+            OSError: it cannot be mapped.
+        """
+        found = os.stat(path)  # noqa: PTH116  its path may stand for another file meanwhile
+        file = self._files.get(path)
+        if file is None or file.identity != (found.st_dev, found.st_ino, found.st_size):
+            self._files.pop(path, None)  # first: there may be no memory for both
+            file = self._files[path] = MappedFile(path, writable=True)
+        return file

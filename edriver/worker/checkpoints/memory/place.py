@@ -1,0 +1,62 @@
+"""This process's place in the round whose checkpoints go into memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from edriver.model.memory_checkpoint import CheckpointId, MemoryCheckpoint
+from edriver.model.plan import Assignment
+from edriver.worker import context
+from edriver.worker.checkpoints.memory.mapped import Mappings
+from edriver.worker.checkpoints.memory.server_link import CheckpointMemory, ServerLink, ShardName
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlace:
+    """Where a process's shards go, and where the checkpoint is from which its round starts.
+
+    Attributes:
+        assignment: the process's place in its round.
+        memory: that of the run's hosts.
+        mappings: into which this process writes.
+        started_from: the newest whole checkpoint when the round began; None: there was none.
+    """
+
+    assignment: Assignment
+    memory: CheckpointMemory
+    mappings: Mappings
+    started_from: MemoryCheckpoint | None
+
+    def checkpoint(self, step: int) -> CheckpointId:
+        """The checkpoint of this round that holds a step."""
+        return CheckpointId(self.assignment.round_id, step, self.assignment.size)
+
+    def shard(self, step: int, layout: bytes) -> ShardName:
+        """This rank's shard of it."""
+        return ShardName(self.checkpoint(step), self.assignment.rank, layout)
+
+
+class CurrentMemory:
+    """This process's MemoryPlace: made when it is first asked for, which has the agent start its server."""
+
+    def __init__(self) -> None:
+        self._place: MemoryPlace | None = None
+
+    def place(self) -> MemoryPlace | None:
+        """The place; None: this process is not a worker in restart mode, or its agent keeps no checkpoints."""
+        member = context.current.restart_member
+        socket = os.environ.get("EDRIVER_CHECKPOINTS")
+        if self._place is None and member is not None and socket:
+            member.need_checkpoint_server()
+            tls = os.environ.get("EDRIVER_TLS_FOLDER")
+            link = ServerLink(socket, Path(tls) if tls else None)
+            assignment = member.assignment
+            self._place = MemoryPlace(assignment, link, Mappings(), assignment.memory_checkpoint)
+        return self._place
+
+
+def current_place() -> MemoryPlace | None:
+    """See CurrentMemory.place."""
+    return context.current.part(CurrentMemory).place()

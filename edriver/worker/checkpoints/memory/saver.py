@@ -1,0 +1,156 @@
+"""Saves the state of a script into memory, and loads it: what `Checkpoints` does in edriver's restart mode."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from edriver.worker.checkpoints.memory.pickles import ForgedError, opened, sealed
+from edriver.worker.checkpoints.memory.place import MemoryPlace
+from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
+from edriver.worker.checkpoints.memory.schedule import MAX_INTERVAL, Announced, Schedule
+from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, StatePlanner
+from edriver.worker.checkpoints.memory.server_link import ServerLostError
+from edriver.worker.checkpoints.memory.shard import ShardError
+from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, said, say_skipped
+from edriver.worker.errors import CheckpointError
+
+logger = logging.getLogger("edriver.worker")
+
+ANSWER_TIMEOUT: Final = 600.0
+"""Seconds for which ranks wait while rank 0 reads a checkpoint on disk to see whether it is damaged."""
+
+_SCHEDULES: Final = f"{PREFIX}/schedules"
+
+
+class MemorySaver:
+    """One rank's.
+
+    Args:
+        place: this process's.
+        store: the round's, torch's.
+        every: see Schedule.
+        first_timeout: see PlanExchange.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        place: MemoryPlace,
+        store: Any,
+        every: int | timedelta | None,
+        first_timeout: float = FIRST_TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._place = place
+        self._store = store
+        self._schedule = Schedule(every)
+        self._announced = self._asked = 0
+        self._clock = clock
+        self._last: tuple[int, float] | None = None
+        mine = place.assignment
+        self._plans = PlanExchange(store, mine.rank, mine.size, mine.secret, first_timeout)
+        self.due = self._schedule.due
+
+    def save(self, step: int, state: Callable[[], Mapping[str, Any]]) -> bool:
+        """Save a step that is due; returns False, once it has been said why, if that is not possible.
+
+        Args:
+            step: the step.
+            state: makes what DCP saves.
+
+        Raises:
+            CheckpointError: the state cannot be saved by any means.
+        """
+        began = self._clock()
+        try:
+            self._take_announced()
+            saved = self._save(step, state())
+            self._schedule.advance(step)
+            self._announce(step, began)
+        except (RuntimeError, ForgedError) as error:  # of the store: the round is about to end
+            say_skipped(step, "store", str(error))
+            return False
+        return saved
+
+    def _save(self, step: int, state: Mapping[str, Any]) -> bool:
+        planner = StatePlanner()
+        planner.set_up_planner(dict(state), is_coordinator=self._place.assignment.rank == 0)
+        share = self._plans.share(planner.create_local_plan())
+        if isinstance(share, Skipped):
+            say_skipped(step, *share)
+            return False
+        write = ShardWrite(self._place, step, share.shard, planner)
+        try:
+            written = write.begin(share.metadata) and write.end(share.layout, share.metadata)
+        except ShardError as error:
+            say_skipped(step, "plan", str(error))
+            return False
+        if written:
+            said().over()
+        return written
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Load the checkpoint from which the round starts into a state as DCP takes it.
+
+        Raises:
+            CheckpointError: it cannot be read, or does not fit the state.
+        """
+        source = self._place.started_from
+        assert source is not None, "there is one"
+        read = CheckpointRead(self._place, source)
+        planner = CheckedLoadPlanner()
+        try:
+            metadata = read.metadata()
+            planner.set_up_planner(state, metadata, is_coordinator=self._place.assignment.rank == 0)
+            plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
+            read.read(plan, planner, metadata, metadata.storage_data)
+        except (ShardError, ServerLostError) as error:
+            raise CheckpointError(
+                f"the checkpoint of step {source.checkpoint.step} in memory cannot be read: {error}"
+            ) from error
+
+    def from_rank_zero(self, ask: Callable[[], Any]) -> Any:
+        """Have rank 0 find something out; returns that on all ranks, without a collective.
+
+        Raises:
+            CheckpointError: rank 0 does not answer.
+        """
+        self._asked += 1
+        key, secret = f"{PREFIX}/answer/{self._asked}", self._place.assignment.secret
+        try:
+            if self._place.assignment.rank == 0:
+                found = ask()
+                self._store.set(key, sealed(found, secret, key))
+                return found
+            self._store.wait([key], timedelta(seconds=ANSWER_TIMEOUT))
+            return opened(self._store.get(key), secret, key)
+        except (RuntimeError, ForgedError) as error:
+            raise CheckpointError(f"rank 0 does not say which checkpoint on disk to load: {error}") from error
+
+    def _take_announced(self) -> None:
+        if not self._schedule.is_announced or self._place.assignment.rank == 0:
+            return
+        number = self._store.add(_SCHEDULES, 0)
+        if number > self._announced:
+            self._announced = number
+            base, _, interval = self._store.get(f"{_SCHEDULES}/{number}").decode().partition(" ")
+            if base.isdecimal() and interval.isdecimal() and 1 <= int(interval) <= MAX_INTERVAL:
+                self._schedule.take(Announced(int(base), int(interval)))
+
+    def _announce(self, step: int, began: float) -> None:
+        if not self._schedule.is_announced or self._place.assignment.rank != 0:
+            return
+        now, last = self._clock(), self._last
+        self._last = step, now
+        if last is None:
+            return
+        announced = self._schedule.announcement((began - last[1]) / (step - last[0]), now - began)
+        if announced is not None:
+            self._schedule.take(announced)
+            number = self._announced = self._announced + 1
+            self._store.set(f"{_SCHEDULES}/{number}", f"{announced.base} {announced.interval}")
+            self._store.add(_SCHEDULES, 1)

@@ -1,0 +1,199 @@
+"""A script's state, as its checkpoints hold it: modules, optimizers, schedulers, tensors and plain values by name.
+
+torch.distributed.checkpoint.state_dict gives modules and optimizers the form in which DDP, FSDP and tensor parallelism
+look alike, with parameters by their names in the module. So an optimizer needs the module that has its parameters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, WriteItem
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
+
+from edriver.worker.errors import CheckpointError
+
+logger = logging.getLogger("edriver.worker")
+
+_OPTIONS: Final = StateDictOptions(flatten_optimizer_state_dict=True)
+"""Each parameter with its options: ranks whose optimizers have different parameters (pipeline parallelism) do not
+collide."""
+
+_SCALARS: Final = (int, float, bool, str, type(None))
+_MAX_NAMED: Final = 3
+
+
+def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state as torch.distributed.checkpoint takes it: with the live tensors, not with copies.
+
+    Raises:
+        CheckpointError: it has something that cannot be saved by itself; names it.
+    """
+    return {name: _part(name, value, state) for name, value in state.items()}
+
+
+def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> None:
+    """Give each object of the state what was loaded for it. Tensors have it already; plain values are replaced.
+
+    Args:
+        state: the state.
+        loaded: what `state_dict_of` has returned, and was then loaded.
+    """
+    for name, value in state.items():
+        if isinstance(value, nn.Module):
+            set_model_state_dict(value, loaded[name])
+    for name, value in state.items():
+        if isinstance(value, nn.Module | torch.Tensor):
+            continue
+        if isinstance(value, Optimizer):
+            set_optimizer_state_dict(_module_of(name, value, state), value, loaded[name], options=_OPTIONS)
+        elif isinstance(value, Stateful):
+            value.load_state_dict(loaded[name])
+        else:
+            state[name] = loaded[name]
+
+
+def _part(name: str, value: Any, state: Mapping[str, Any]) -> Any:
+    if isinstance(value, nn.Module):
+        return get_model_state_dict(value)
+    if isinstance(value, Optimizer):
+        return _optimizer_state(_module_of(name, value, state), value)
+    if isinstance(value, Stateful):  # a scheduler, a sampler, a data loader
+        return value.state_dict()
+    if any(isinstance(inner, nn.Module | Optimizer) for inner in _inside(value)):
+        raise CheckpointError(
+            f"the state's {name!r} has modules or optimizers inside a {type(value).__name__}: give each of them a name "
+            "in the state"
+        )
+    return value
+
+
+def _optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """The state of an optimizer by its parameters' names.
+
+    torch gives an optimizer that has made no step its state by one with gradients of zero. It does not count.
+    """
+    new = not optimizer.state
+    found: dict[str, Any] = dict(get_optimizer_state_dict(module, optimizer, options=_OPTIONS))
+    if new:
+        for key, value in found.items():
+            if key.startswith("state.") and key.endswith(".step") and isinstance(value, torch.Tensor):
+                value.zero_()
+    return found
+
+
+def forget_first_step(optimizers: list[Optimizer]) -> None:
+    """Leave optimizers that have made no step as they were before `state_dict_of`."""
+    for optimizer in optimizers:
+        optimizer.state.clear()
+
+
+def without_steps(state: Mapping[str, Any]) -> list[Optimizer]:
+    """The optimizers that have made no step."""
+    return [value for value in state.values() if isinstance(value, Optimizer) and not value.state]
+
+
+def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module:
+    """The module that has an optimizer's parameters; of several together, where no one has all.
+
+    Raises:
+        CheckpointError: a parameter is in none.
+    """
+    wanted = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    modules = {key: value for key, value in state.items() if isinstance(value, nn.Module)}
+    for module in modules.values():
+        if wanted <= set(module.parameters()):
+            return module
+    together = nn.ModuleDict(modules)
+    if wanted <= set(together.parameters()):
+        return together
+    raise CheckpointError(
+        f"the state's {name!r} optimizes parameters that no module in the state has: put the module into the state as "
+        "well"
+    )
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for item in items:
+        yield item
+        yield from _inside(item)
+
+
+class StatePlanner(DefaultSavePlanner):
+    """DCP's planner. Of plain values that are the same, such as the learning rates of all parameters, it packs one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packed: dict[tuple[type, str], Any] = {}
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's name
+        """See DefaultSavePlanner."""
+        if type(object) not in _SCALARS:
+            return super().transform_object(write_item, object)
+        key = type(object), repr(object)
+        if key not in self._packed:
+            self._packed[key] = super().transform_object(write_item, object)
+        return self._packed[key]
+
+
+class CheckedLoadPlanner(DefaultLoadPlanner):
+    """DCP's planner, which says what to do where the state has changed since it was saved."""
+
+    def create_local_plan(self) -> LoadPlan:
+        """See DefaultLoadPlanner.
+
+        Raises:
+            CheckpointError: the checkpoint has not what the state needs; names it.
+        """
+        assert self.metadata is not None, "it was given"
+        stored = self.metadata.state_dict_metadata
+        missing = [key for key in self.state_dict if key not in stored and not _is_unsaved(key, stored)]
+        if missing:
+            raise _changed(f"it has no {_named(missing)}, which the state has")
+        for key, value in self.state_dict.items():
+            if key not in stored:
+                continue
+            entry = stored[key]
+            if isinstance(value, torch.Tensor) != isinstance(entry, TensorStorageMetadata):
+                raise _changed(f"{key} is a tensor in one of the two, and a plain value in the other")
+            if isinstance(entry, TensorStorageMetadata) and entry.size != value.size():
+                raise _changed(f"{key} has the shape {tuple(entry.size)} in it, and {tuple(value.size())} in the state")
+        unused = [key for key in stored if key not in self.state_dict]
+        if unused:
+            logger.warning("the checkpoint has %s, which the state has not: it is left out", _named(unused))
+        self.allow_partial_load = True  # what is missing has been looked at
+        return super().create_local_plan()
+
+
+def _is_unsaved(key: str, stored: Mapping[str, Any]) -> bool:
+    """Whether a key is of the state of a parameter that an optimizer knew, and had no state for."""
+    name, found, rest = key.partition(".state.")
+    parameter = rest.rpartition(".")[0]
+    known = any(other.startswith(f"{name}.param_groups.{parameter}.") for other in stored)
+    return bool(found) and known and not any(other.startswith(f"{name}.state.{parameter}.") for other in stored)
+
+
+def _changed(how: str) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint does not fit the state: {how}. Undo that change of the script, or begin anew in another folder"
+    )
+
+
+def _named(keys: list[str]) -> str:
+    more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
+    return ", ".join(keys[:_MAX_NAMED]) + more

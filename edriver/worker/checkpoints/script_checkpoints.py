@@ -1,0 +1,122 @@
+"""`edriver.checkpoints.Checkpoints`: the checkpoints of a script that knows nothing of where they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, MutableMapping
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from edriver.worker import context
+from edriver.worker.checkpoints.memory.place import current_place
+from edriver.worker.checkpoints.memory.saver import MemorySaver
+from edriver.worker.checkpoints.memory.script_state import forget_first_step, load_into, state_dict_of, without_steps
+from edriver.worker.checkpoints.script_disk import DiskSaver
+
+State: TypeAlias = MutableMapping[str, Any]
+
+
+class Checkpoints:
+    """Saves the state of a sharded or replicated training script, and loads it after a restart.
+
+        checkpoints = edriver.checkpoints.Checkpoints("checkpoints", every_disk=timedelta(minutes=10))
+        state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        step = checkpoints.load(state) or 0
+        while step < steps:
+            train_step()
+            step += 1
+            checkpoints.save(step, state)
+
+    In edriver's restart mode checkpoints go into the memory of the run's hosts, and what a restarted round loads comes
+    from there. Under torchrun, or alone, they go to disk, behind training. The number of ranks may change between
+    saving and loading.
+
+    All ranks call both methods, with the same steps. A state is a dict, or a callable that returns one, of modules,
+    their optimizers, schedulers and other objects with `state_dict` and `load_state_dict`, tensors, and plain values,
+    which are the same on all ranks.
+
+    Args:
+        folder: the folder on disk: a path, or a URL that fsspec supports.
+        every_memory: how often to save into memory: a number of steps, a time, or None, for as often as takes 1 % of
+            the training time.
+        every_disk: how often to save to disk: a time, or a number of steps.
+        keep: the number of checkpoints to keep on disk.
+
+    Raises:
+        ValueError: keep or an interval is not positive, or fsspec does not support the URL.
+        ImportError: a package that fsspec needs for the URL is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        every_memory: int | timedelta | None = None,
+        every_disk: int | timedelta = timedelta(minutes=10),
+        keep: int = 3,
+    ) -> None:
+        self._place = current_place()
+        self._memory = None if self._place is None else MemorySaver(self._place, _store(), every_memory)
+        agree = None if self._memory is None else self._memory.from_rank_zero
+        self._disk = DiskSaver(os.fspath(folder), every_disk, keep, agree)
+        self._due: Callable[[int], bool] = self._disk.due if self._memory is None else self._memory.due
+
+    def load(self, state: State | Callable[[], State]) -> int | None:
+        """Load the newest checkpoint, from memory or from disk, into the state's objects; all ranks load the same one.
+
+        Plain values are replaced in the dict.
+
+        Returns:
+            The step that it was saved with; None: there is no checkpoint yet, and nothing has changed.
+
+        Raises:
+            CheckpointError: another run that is alive uses the folder; or the checkpoint cannot be read, or does not
+                fit the state: the message names the key, and what to do.
+        """
+        in_memory = None if self._place is None else self._place.started_from
+        on_disk = None if in_memory is not None else self._disk.newest()  # what is in memory is newer
+        if in_memory is None and on_disk is None:
+            return None
+        values = state() if callable(state) else state
+        target = state_dict_of(values)
+        if in_memory is not None and self._memory is not None:
+            step = in_memory.checkpoint.step
+            self._memory.load(target)
+        else:
+            name, step = on_disk  # type: ignore[misc]  # one of the two is there
+            self._disk.load(name, target)
+        load_into(values, target)
+        return step
+
+    def save(self, step: int, state: State | Callable[[], State]) -> None:
+        """Save a step, if a checkpoint is due; call it after each step.
+
+        If none is due, that takes microseconds. What cannot be saved is said once, and training continues.
+
+        Args:
+            step: the number of steps made; it only grows.
+            state: the state, or what makes it; called only if a checkpoint is due.
+
+        Raises:
+            CheckpointError: the state has something that cannot be saved: names it.
+        """
+        if not self._due(step):
+            return
+        values = state() if callable(state) else state
+        new = without_steps(values)
+        try:
+            if self._memory is not None:
+                self._memory.save(step, lambda: state_dict_of(values))
+            else:
+                self._disk.save(step, state_dict_of(values))
+        finally:
+            forget_first_step(new)
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is being written to disk. A process that ends waits for it, too."""
+        self._disk.wait()
+
+
+def _store() -> Any:
+    member = context.current.restart_member
+    assert member is not None, "it has a place"
+    return member.store()

@@ -1,0 +1,231 @@
+"""`edriver.checkpoints.Checkpoints` over a fake of the servers: what is saved is loaded, by other numbers of ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import edriver
+from edriver.checkpoints import Checkpoints
+from edriver.worker import context
+from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
+from tests.torch.ranks import run_ranks
+
+EVERY = 2
+Build = Callable[[int], nn.Module]
+
+
+def _layers(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16), nn.LayerNorm(16))
+
+
+def fsdp(seed: int) -> nn.Module:
+    model = _layers(seed)
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    return model
+
+
+def ddp(seed: int) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(_layers(seed))
+
+
+def tensor_parallel(seed: int) -> nn.Module:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return parallelize_module(_layers(seed), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def _state(build: Build, seed: int) -> dict[str, Any]:
+    model = build(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * seed)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler, "epoch": seed, "mean": torch.ones(3) * seed}
+
+
+def _step(state: dict[str, Any], step: int) -> None:
+    torch.manual_seed(step)
+    state["optimizer"].zero_grad()
+    state["model"](torch.randn(4, 16)).square().sum().backward()
+    state["optimizer"].step()
+    state["scheduler"].step()
+    state["epoch"] = step
+
+
+def _digest(state: dict[str, Any]) -> str:
+    values: dict[str, Any] = dict(state["model"].state_dict())
+    values = {name.removeprefix("module."): value for name, value in values.items()}
+    for number, kept in state["optimizer"].state_dict()["state"].items():
+        values |= {f"{number}.{name}": value for name, value in kept.items()}
+    values["groups"] = state["optimizer"].state_dict()["param_groups"]
+    values["scheduler"] = state["scheduler"].state_dict()
+    return digest({**values, "epoch": state["epoch"], "mean": state["mean"]})
+
+
+def _trained(folder: Path, build: Build, rank: int, *, size: int, n: int, steps: int) -> tuple[int | None, str, str]:
+    """The step that was loaded; the state then, and at the end."""
+    join_round(folder, rank, size, n, host=f"host{rank % 2}", store=dist.distributed_c10d._get_default_store())
+    state = _state(build, 1 if n == 1 else 7)
+    checkpoints = Checkpoints(folder / "disk", every_memory=EVERY)
+    first = checkpoints.load(state)
+    loaded = _digest(state)
+    for step in range((first or 0) + 1, steps + 1):
+        _step(state, step)
+        checkpoints.save(step, state)
+    dist.barrier()
+    return first, loaded, _digest(state)
+
+
+@pytest.mark.parametrize("build", [fsdp, ddp, tensor_parallel], ids=lambda build: build.__name__)
+def test_what_four_ranks_save_is_loaded_by_two_and_by_four_again(tmp_path: Path, build: Build) -> None:
+    train = functools.partial(_trained, tmp_path, build)
+    four = run_ranks(functools.partial(train, size=4, n=1, steps=4), 4)
+    assert {first for first, *_ in four} == {None}
+    two = run_ranks(functools.partial(train, size=2, n=2, steps=6), 2)
+    assert {(first, loaded) for first, loaded, _ in two} == {(4, four[0][2])}
+    again = run_ranks(functools.partial(train, size=4, n=3, steps=6), 4)
+    assert {(first, loaded) for first, loaded, _ in again} == {(6, two[0][2])}
+
+
+def test_fsdp_on_three_ranks_too(tmp_path: Path) -> None:
+    train = functools.partial(_trained, tmp_path, fsdp)
+    four = run_ranks(functools.partial(train, size=4, n=1, steps=2), 4)
+    three = run_ranks(functools.partial(train, size=3, n=2, steps=2), 3)
+    assert {loaded for _, loaded, _ in three} == {four[0][2]}
+
+
+def test_what_all_ranks_have_in_common_is_stored_once(tmp_path: Path) -> None:
+    run_ranks(functools.partial(_trained, tmp_path, ddp, size=4, n=1, steps=2), 4)
+    parameters = sum(parameter.numel() for parameter in _layers(1).parameters())
+    assert 12 * parameters < stored_bytes(tmp_path) < 12 * parameters + 100_000
+
+
+def _alone(folder: Path, n: int = 1) -> None:
+    join_round(folder, 0, 1, n, store=HashStore())
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        pytest.param(lambda state: state.update(extra=torch.ones(2)), "it has no extra, which", id="more"),
+        pytest.param(
+            lambda state: state.update(mean=torch.ones(4)), r"mean has the shape \(3,\) in it, and \(4,\)", id="shape"
+        ),
+        pytest.param(lambda state: state.update(mean=1.0), "mean is a tensor in one of the two", id="kind"),
+    ],
+)
+def test_a_script_that_was_edited_is_named_what_does_not_fit(tmp_path: Path, change: Any, text: str) -> None:
+    _alone(tmp_path)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, _state(_layers, 1))
+    _alone(tmp_path, 2)
+    state = _state(_layers, 7)
+    change(state)
+    with pytest.raises(edriver.CheckpointError, match=text):
+        Checkpoints(tmp_path / "disk").load(state)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_parameter_that_had_no_gradient_begins_anew(tmp_path: Path) -> None:
+    _alone(tmp_path)
+    state = _state(_layers, 1)
+    state["model"][0](torch.ones(16)).sum().backward()
+    state["optimizer"].step()
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, state)
+    _alone(tmp_path, 2)
+    other = _state(_layers, 7)
+    assert Checkpoints(tmp_path / "disk").load(other) == 1
+    model, kept = other["model"], other["optimizer"].state
+    assert float(kept[model[0].weight]["step"]) == 1
+    assert float(kept[model[2].weight]["step"]) == 0
+
+
+@pytest.mark.usefixtures("group")
+def test_a_save_before_the_first_step_changes_no_training_here_or_after_a_restart(tmp_path: Path) -> None:
+    def built() -> dict[str, Any]:
+        model = _layers(1)
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), momentum=0.9, dampening=0.5)}
+
+    _alone(tmp_path)
+    saved, other = built(), built()
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, saved)
+    for state in (saved, other):
+        state["model"](torch.ones(16)).sum().backward()
+        state["optimizer"].step()
+    assert digest(saved["model"].state_dict()) == digest(other["model"].state_dict())
+    adam = _state(_layers, 1)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(2, adam)
+    _alone(tmp_path, 2)
+    loaded = _state(_layers, 7)
+    assert Checkpoints(tmp_path / "disk").load(loaded) == 2
+    assert {float(kept["step"]) for kept in loaded["optimizer"].state.values()} == {0}
+
+
+def _saves_other_steps(folder: Path, rank: int) -> None:
+    join_round(folder, rank, 2, store=dist.distributed_c10d._get_default_store())
+    checkpoints = Checkpoints(folder / "disk", every_memory=1)
+    for step in (1, 2, 3) if rank == 0 else (1, 12, 13):
+        checkpoints.save(step, {"value": torch.ones(3) * step})
+    dist.barrier()
+
+
+def test_a_step_that_only_one_rank_has_is_never_whole(tmp_path: Path) -> None:
+    run_ranks(functools.partial(_saves_other_steps, tmp_path), 2)
+    assert newest_whole(tmp_path) is None  # that of step 1 has been overwritten by both
+
+
+def _first_on_disk(folder: Path, rank: int, *, size: int) -> int | None:
+    join_round(folder, rank, size, store=dist.distributed_c10d._get_default_store())
+    state = {"value": torch.zeros(3)}
+    step = Checkpoints(folder / "disk").load(state)
+    assert state["value"].tolist() == [5, 5, 5]
+    return step
+
+
+def test_a_run_without_a_checkpoint_in_memory_goes_on_from_disk_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "current", context.WorkerContext())
+    checkpoints = Checkpoints(tmp_path / "disk", every_disk=5)
+    checkpoints.save(5, {"value": torch.ones(3) * 5})
+    checkpoints.wait()
+    checkpoints._disk._ownership.release()
+    assert run_ranks(functools.partial(_first_on_disk, tmp_path, size=2), 2) == [5, 5]
+
+
+@pytest.mark.usefixtures("group")
+def test_nothing_is_built_while_no_save_is_due(tmp_path: Path) -> None:
+    _alone(tmp_path)
+    checkpoints, built = Checkpoints(tmp_path / "disk", every_memory=3), list[int]()
+
+    def state() -> dict[str, Any]:
+        built.append(1)
+        return {"value": 1}
+
+    for step in range(1, 8):
+        checkpoints.save(step, state)
+    assert built == [1, 1]
+    assert context.current.restart_member.servers_asked_for == 0, "the fake is there already"  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("group")
+def test_an_optimizer_without_its_module_is_refused_by_name(tmp_path: Path) -> None:
+    _alone(tmp_path)
+    state = _state(_layers, 1)
+    del state["model"]
+    with pytest.raises(edriver.CheckpointError, match="'optimizer' optimizes parameters that no module"):
+        Checkpoints(tmp_path / "disk", every_memory=1).save(1, state)
+    with pytest.raises(edriver.CheckpointError, match="'models' has modules or optimizers inside a list"):
+        Checkpoints(tmp_path / "disk", every_memory=1).save(1, {"models": [_layers(1)]})
