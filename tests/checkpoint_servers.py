@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from edriver.checkpoint_server.main import HOST_SOCKET, ServerConfig
+from edriver.common.checkpoint_server import SERVER_SOCKET, ServerConfig
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc, rounds_pb2
 from edriver.wire.grpc_streams import MAX_MESSAGE_BYTES
@@ -128,7 +128,7 @@ def checkpoint_server(
     with process.stdin as sink:
         sink.write(ServerConfig(str(folder), address, str(tls or ""), memory).to_json())
     try:
-        with grpc.insecure_channel(f"unix:{folder / HOST_SOCKET}") as channel:
+        with grpc.insecure_channel(f"unix:{folder / SERVER_SOCKET}") as channel:
             stub: Any = checkpoints_pb2_grpc.CheckpointServiceStub(channel)
             server = CheckpointServer(process, folder, channel, stub)
             if attached:

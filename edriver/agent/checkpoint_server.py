@@ -8,12 +8,10 @@ is started, for the workers continue to save.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import Final, Protocol
@@ -21,7 +19,7 @@ from typing import Final, Protocol
 import grpc.aio
 
 from edriver.agent.workers.processes import SpawnError
-from edriver.common.checkpoint_sockets import SERVER_SOCKET
+from edriver.common.checkpoint_server import SERVER_SOCKET, ServerConfig
 from edriver.v1 import checkpoints_pb2, checkpoints_pb2_grpc
 from edriver.wire.grpc_streams import CHANNEL_OPTIONS, SERVER_OPTIONS, StreamBrokenError, stream_errors
 
@@ -45,28 +43,6 @@ class Starter(Protocol):
         """See Processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """What a checkpoint server is started with.
-
-    Attributes:
-        folder: the agent's private folder, for its sockets.
-        address: the address of this host at which others reach it; empty: all are on this machine.
-        tls_folder: what it shows other hosts; empty: nothing.
-        memory_limit: bytes of memory that checkpoints may use; 0: half of the host's.
-    """
-
-    folder: str
-    address: str = ""
-    tls_folder: str = ""
-    memory_limit: int = 0
-
-    def to_json(self) -> str:
-        """For its standard input."""
-        names = ("folder", "address", "tls_folder", "memory_limit")
-        return json.dumps({name: getattr(self, name) for name in names})
-
-
 class CheckpointServer:
     """This host's checkpoint server.
 
@@ -80,7 +56,7 @@ class CheckpointServer:
     def __init__(
         self,
         processes: Starter,
-        settings: Callable[[], ServerSettings],
+        settings: Callable[[], ServerConfig],
         environment: Mapping[str, str],
         report: Callable[[checkpoints_pb2.HostCheckpoints], None],
     ) -> None:
@@ -136,7 +112,7 @@ class CheckpointServer:
         settings = self._settings()
         reads, writes = os.pipe()
         try:
-            os.write(writes, settings.to_json().encode())
+            os.write(writes, settings.to_json())
             os.close(writes)
             command = [sys.executable, "-m", "edriver.checkpoint_server"]
             self._pid, stdout, stderr = self._processes.start(command, self._environment, stdin=reads)

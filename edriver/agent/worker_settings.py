@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edriver.agent.checkpoint_server import ServerSettings
 from edriver.agent.settings import AgentSettings
 from edriver.agent.workers import network_variables
 from edriver.agent.workers.log_files import HELD_BACK, TO_DRIVER, Destination, LogFiles, worker_files
@@ -21,7 +20,7 @@ from edriver.agent.workers.worker_environment import (
     worker_environment,
 )
 from edriver.agent.workers.worker_files import WorkerFiles
-from edriver.common.checkpoint_sockets import SERVER_SOCKET
+from edriver.common.checkpoint_server import SERVER_SOCKET, ServerConfig
 from edriver.common.run_clock import RunClock
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2, notification_pb2
@@ -140,10 +139,10 @@ class WorkerSettings:
         """The agent's environment, for processes that are no workers."""
         return self._environment
 
-    def checkpoint_server(self) -> ServerSettings:
+    def checkpoint_server(self) -> ServerConfig:
         """What this host's checkpoint server is started with."""
         here = is_loopback(self._address)
-        return ServerSettings(
+        return ServerConfig(
             folder=str(self._settings.folder),
             address="" if here else self._address,
             tls_folder="" if here or self._tls_folder is None else str(self._tls_folder),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import os
@@ -12,11 +11,11 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from edriver.common.checkpoint_server import SERVER_SOCKET, SHARDS_SOCKET, ServerConfig
 from edriver.common.join_config import at_port
 from edriver.system.cgroups import CGROUP_ROOT, memory_groups
 from edriver.system.descriptors import raise_limit
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
     import grpc
 
     from edriver.checkpoint_server.service import ShardServer
-
-HOST_SOCKET: Final = "checkpoints.sock"
-"""CheckpointService's, in the agent's folder."""
-
-SHARD_SOCKET: Final = "shards.sock"
-"""ShardService's there, where all hosts of the run are one machine."""
 
 ATTACH_TIMEOUT: Final = 30.0
 """Seconds that a server waits for its agent's stream."""
@@ -55,43 +48,6 @@ _PORT_OPTIONS: Final = (
 )
 
 _log = logging.getLogger("edriver.checkpoint_server")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """What a checkpoint server needs.
-
-    Attributes:
-        folder: the agent's, for its sockets.
-        address: this host's, at which it listens for other hosts; empty: all hosts of the run are this machine.
-        tls_folder: the folder of the run's TLS credentials; empty: it has none.
-        memory_limit: bytes that checkpoints may use; 0: half of the memory that this process may use.
-    """
-
-    folder: str
-    address: str = ""
-    tls_folder: str = ""
-    memory_limit: int = 0
-
-    def to_json(self) -> bytes:
-        """One object of JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> ServerConfig:
-        """Read what `to_json` has written; what this release does not know is passed over.
-
-        Raises:
-            ValueError: it is not a configuration.
-        """
-        try:
-            found = json.loads(text)
-            made = cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"not the configuration of a checkpoint server ({type(error).__name__})") from None
-        if made.address and not made.tls_folder:
-            raise ValueError("a checkpoint server listens for other hosts only with the run's TLS credentials")
-        return made
 
 
 def half_of_memory(proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) -> int:
@@ -124,13 +80,13 @@ def serve(config: ServerConfig) -> None:
     copier = Copier(keeper, lambda address: member_channel(address, tls_folder, BULK_CHANNEL_OPTIONS))
     folder = Path(config.folder)
     if tls_folder is None or not config.address:
-        others, address = shard_server(ShardServer(keeper), ()), f"unix:{folder / SHARD_SOCKET}"
+        others, address = shard_server(ShardServer(keeper), ()), f"unix:{folder / SHARDS_SOCKET}"
         _listen(others.add_insecure_port, address)
     else:
         others, address = _open_port(partial(ShardServer, keeper), config.address, tls_folder)
     here = host_server(CheckpointServer(keeper, copier.order, address, attached, ended))
     try:
-        _listen(here.add_insecure_port, f"unix:{folder / HOST_SOCKET}")
+        _listen(here.add_insecure_port, f"unix:{folder / SERVER_SOCKET}")
         others.start()
         copier.start()
         here.start()

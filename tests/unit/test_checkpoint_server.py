@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoint_server import main
-from edriver.checkpoint_server.main import ServerConfig, half_of_memory
+from edriver.checkpoint_server.main import half_of_memory
+from edriver.common.checkpoint_server import ServerConfig
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -45,7 +45,7 @@ _OTHER_LAUNCHERS: Final = frozenset({"accelerate", "colossalai", "deepspeed", "h
 _FLAGS_WITH_VALUE: Final = "WX"
 """Flags of the interpreter whose value may be a word of its own (`python --help`)."""
 
-_OUTSIDE_ROUNDS: Final = frozenset({"checkpoint_requested"})
+_OUTSIDE_ROUNDS: Final = frozenset({"checkpoint_requested", "checkpoints", "edriver.checkpoints"})
 """What of edriver a script in restart mode may use."""
 
 _MAX_SOURCES: Final = 500

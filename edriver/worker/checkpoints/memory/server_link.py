@@ -6,6 +6,7 @@ The agent starts its host's server when the first worker asks for one, so the fi
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -139,7 +140,7 @@ class ServerLink:
 
     def open(self, shard: ShardName) -> str | None:
         try:
-            path: str = self._call(self._local.Open, pb.OpenRequest(shard=_shard_message(shard))).path
+            path: str = self._call(self._local.Open, pb.OpenRequest(shard=_shard_message(shard), pid=os.getpid())).path
         except ServerLostError as error:
             cause = error.__cause__
             if isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.NOT_FOUND:
