@@ -90,7 +90,8 @@ class Checkpoints:
     def save(self, step: int, state: State | Callable[[], State]) -> None:
         """Save a step, if a checkpoint is due; call it after each step.
 
-        If none is due, that takes microseconds. What cannot be saved is said once, and training continues.
+        One is due at the intervals that were given, and before edriver restarts the script with other members. If none
+        is due, that takes microseconds. What cannot be saved is said once, and training continues.
 
         Args:
             step: the number of steps made; it only grows.
@@ -99,7 +100,8 @@ class Checkpoints:
         Raises:
             CheckpointError: the state has something that cannot be saved: names it.
         """
-        if not self._due(step):
+        # Also the step at which the round is to be restarted with other members: so that costs no step.
+        if not (context.current.checkpoint_requested() | self._due(step)):
             return
         values = state() if callable(state) else state
         new = without_steps(values)
