@@ -7,6 +7,8 @@ from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+import torch.distributed as dist
+
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.place import current_place
 from edriver.worker.checkpoints.memory.saver import MemorySaver
@@ -119,6 +121,8 @@ class Checkpoints:
 
 
 def _store() -> Any:
+    """The round's store, with keys of this object's own: the ranks make theirs in the same order."""
     member = context.current.restart_member
     assert member is not None, "it has a place"
-    return member.store()
+    number = context.current.counters.next("checkpoints", member.assignment.round_id)
+    return dist.PrefixStore(f"checkpoints-{number}", member.store())  # type: ignore[attr-defined]  # documented

@@ -65,9 +65,18 @@ class Mappings:
         Raises:
             OSError: it cannot be mapped.
         """
-        found = os.stat(path)  # noqa: PTH116  its path may stand for another file meanwhile
         file = self._files.get(path)
-        if file is None or file.identity != (found.st_dev, found.st_ino, found.st_size):
-            self._files.pop(path, None)  # first: there may be no memory for both
+        if file is None or file.identity != _identity(path):
+            # First: there may be no memory for both. What the server has closed would stay allocated.
+            self._files = {name: kept for name, kept in self._files.items() if kept.identity == _identity(name)}
             file = self._files[path] = MappedFile(path, writable=True)
         return file
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """What tells the file at a path from others that it may stand for later; None: there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  a path of /proc, as it was given
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size

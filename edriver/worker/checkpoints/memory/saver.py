@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
+
+import torch.distributed as dist
 
 from edriver.worker.checkpoints.memory.pickles import ForgedError, opened, sealed
 from edriver.worker.checkpoints.memory.place import MemoryPlace
@@ -66,14 +69,15 @@ class MemorySaver:
             CheckpointError: the state cannot be saved by any means.
         """
         began = self._clock()
+        values = state()
+        saved = False
         try:
             self._take_announced()
-            saved = self._save(step, state())
-            self._schedule.advance(step)
-            self._announce(step, began)
-        except (RuntimeError, ForgedError) as error:  # of the store: the round is about to end
+            saved = self._save(step, values)
+        except (dist.DistError, ForgedError) as error:  # of the store: the round is about to end
             say_skipped(step, "store", str(error))
-            return False
+        self._schedule.advance(step)
+        self._announce(step, began)
         return saved
 
     def _save(self, step: int, state: Mapping[str, Any]) -> bool:
@@ -152,5 +156,6 @@ class MemorySaver:
         if announced is not None:
             self._schedule.take(announced)
             number = self._announced = self._announced + 1
-            self._store.set(f"{_SCHEDULES}/{number}", f"{announced.base} {announced.interval}")
-            self._store.add(_SCHEDULES, 1)
+            with contextlib.suppress(dist.DistError):  # the next save says so
+                self._store.set(f"{_SCHEDULES}/{number}", f"{announced.base} {announced.interval}")
+                self._store.add(_SCHEDULES, 1)
