@@ -129,7 +129,8 @@ class WorkerSettings:
                 address=self._address,
                 error_path=files.error,
                 imports_path=folder / f"imports.{order.slot}",
-                checkpoints_path=folder / SERVER_SOCKET,
+                # Other hosts are trusted by their credentials alone. Without these scripts save to disk themselves.
+                checkpoints_path=folder / SERVER_SOCKET if self._tls_folder or is_loopback(self._address) else None,
                 max_restarts=restart.max_restarts if restart.HasField("max_restarts") else None,
             )
         return environment

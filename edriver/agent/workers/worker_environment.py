@@ -161,7 +161,7 @@ def worker_environment(
 
 
 def restart_environment(
-    *, address: str, error_path: Path, imports_path: Path, checkpoints_path: Path, max_restarts: int | None
+    *, address: str, error_path: Path, imports_path: Path, checkpoints_path: Path | None, max_restarts: int | None
 ) -> dict[str, str]:
     """The additional variables of a worker in restart mode.
 
@@ -169,7 +169,7 @@ def restart_environment(
         address: the address at which this host's workers reach each other.
         error_path: the file to which torch's @record writes the exception that ended the script.
         imports_path: the file to which it writes the names of its imports, for the slot's next standby.
-        checkpoints_path: where its host's checkpoint server listens, once a worker needs that.
+        checkpoints_path: where its host's checkpoint server listens, once a worker needs that; None: there is none.
         max_restarts: the number of failures that the run survives; None: any number.
     """
     found = {
@@ -177,8 +177,9 @@ def restart_environment(
         "EDRIVER_ADDRESS": address,
         "EDRIVER_ERROR_FILE": str(error_path),
         "EDRIVER_IMPORTS": str(imports_path),
-        "EDRIVER_CHECKPOINTS": str(checkpoints_path),
     }
+    if checkpoints_path is not None:
+        found["EDRIVER_CHECKPOINTS"] = str(checkpoints_path)
     if max_restarts is not None:
         found["EDRIVER_MAX_RESTARTS"] = str(max_restarts)
     return found

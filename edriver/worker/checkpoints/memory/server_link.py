@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
-from edriver.common.join_config import MEMBER_NAME
 from edriver.model.memory_checkpoint import CheckpointId
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
 from edriver.wire.checkpoints import checkpoint_id_message
-from edriver.wire.grpc_streams import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
-from edriver.wire.tls_files import AUTHORITY_FILE, MEMBER_FILE
+from edriver.wire.grpc_streams import BULK_CHANNEL_OPTIONS, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
+from edriver.wire.tls_files import member_channel
 
 START_TIMEOUT: Final = 20.0
 """Seconds for which the first call waits until the host's server listens."""
@@ -182,14 +181,11 @@ class ServerLink:
         return self._others[address]
 
     def _channel(self, address: str) -> grpc.Channel:
-        options = (*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES))
-        if address.startswith("unix:"):
-            return grpc.insecure_channel(address, options=options)
-        if self._tls_folder is None:  # what comes from there would be unpickled
-            raise ServerLostError(f"the checkpoint server at {address} cannot be trusted: the run has no credentials")
-        member = (self._tls_folder / MEMBER_FILE).read_bytes()
-        credentials = grpc.ssl_channel_credentials((self._tls_folder / AUTHORITY_FILE).read_bytes(), member, member)
-        return grpc.secure_channel(address, credentials, (*options, ("grpc.ssl_target_name_override", MEMBER_NAME)))
+        options = (*BULK_CHANNEL_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES))
+        try:
+            return member_channel(address, self._tls_folder, options)
+        except (OSError, ValueError) as error:  # without credentials what comes from there would be unpickled
+            raise ServerLostError(f"the checkpoint server at {address}: {error}") from error
 
 
 def _shard_message(shard: ShardName, length: int = 0) -> pb.Shard:
