@@ -295,7 +295,8 @@ class HostWorkers:
         files = WorkerFiles(self._settings.folder, worker.worker_id)
         recorded = None if code == 0 else _recorded_error(files.error, worker)
         stacks = _text_of(files.stacks) if code in CRASH_CODES else ""
-        self._report_exit(worker.worker_id, 0 if worker.exit_overdue else code, tail, reaped, cause, recorded, stacks)
+        code = 0 if worker.exit_overdue else code
+        self._report_exit(worker.worker_id, code, tail, reaped, cause, recorded, stacks, worker.step)
         await worker.close()
         for left in (files.life, files.store, files.error, files.stacks):
             left.unlink(missing_ok=True)
@@ -312,6 +313,7 @@ class HostWorkers:
         cause: cause_pb2.Cause | None,
         recorded: agent_pb2.RecordedError | None = None,
         crash_stacks: str = "",
+        step: int = 0,
     ) -> None:
         exited = agent_pb2.WorkerExited(
             worker_id=worker_id,
@@ -321,6 +323,7 @@ class HostWorkers:
             cause=cause,
             recorded_error=recorded,
             crash_stacks=crash_stacks,
+            step=step,
         )
         self._report(agent_pb2.ConnectRequest(worker_exited=exited))
 

@@ -156,6 +156,11 @@ class WorkerSupervisor:
         return halt_of_process(self.trainer) if self.trainer else None
 
     @property
+    def step(self) -> int:
+        """The last step that its script has made, in restart mode; 0: not known."""
+        return self._life.step if self._life else 0
+
+    @property
     def round_id(self) -> rounds_pb2.RoundId:
         """Its latest round; all zero: it has had none."""
         return self.unresponsive.round_id

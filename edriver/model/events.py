@@ -273,6 +273,7 @@ class WorkerExited:
         reason: a reason beyond the exit code that its agent knows; None: no reason.
         recorded: the contents of its error file; None: no such file.
         place: see cause.Exit.
+        step: the last step that its script has made, in restart mode; 0: not known.
     """
 
     worker_id: int
@@ -282,6 +283,7 @@ class WorkerExited:
     reason: ExitReason | None = None
     recorded: RecordedError | None = None
     place: ScriptError | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ its connections and tells its parent (kernel/exit.c: exit_mm comes before exit_f
 ms of processor time for a worker that has imported torch. A robust mutex (pthread_mutexattr_setrobust(3)) in shared
 memory is freed before all that, by the kernel, whatever the process died of.
 
-The same memory has the worker's phase: its agent can read it while native code holds the GIL.
+The same memory has the worker's phase, which its agent can read while native code holds the GIL, and in restart mode
+the script's step, which its agent reads once the process has ended, of whatever.
 
 The end is seen early, its cause is not: that is known from the reap. Forked children do not hold the lock.
 """
@@ -25,6 +26,9 @@ _MUTEX_BYTES = 64
 
 _PHASE_OFFSET = 128
 """Where in the file the phase stands: one byte, 0 for none."""
+
+_STEP_OFFSET = 136
+"""Where the script's step stands: a 64-bit number, 0 if it is not known."""
 
 _ALL_PHASES = tuple(Phase)
 
@@ -46,6 +50,7 @@ class LifeLock:
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), mmap.PAGESIZE)
         self._mutex = (ctypes.c_char * _MUTEX_BYTES).from_buffer(self._memory)
+        self._step = ctypes.c_uint64.from_buffer(self._memory, _STEP_OFFSET)
         self._libc = ctypes.CDLL(None)
 
     @classmethod
@@ -89,6 +94,15 @@ class LifeLock:
         """The phase that the worker reported last; None: it is in no round."""
         number = self._memory[_PHASE_OFFSET]
         return _ALL_PHASES[number - 1] if 0 < number <= len(_ALL_PHASES) else None
+
+    def show_step(self, step: int) -> None:
+        """Say which step the script has made last."""
+        self._step.value = step
+
+    @property
+    def step(self) -> int:
+        """The step that the script has made last; 0: not known."""
+        return self._step.value
 
     def wait_for_end(self) -> bool:
         """Wait until the lock's holder has ended; returns whether there was one."""

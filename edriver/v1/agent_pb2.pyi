@@ -933,6 +933,7 @@ class WorkerExited(_message.Message):
     CAUSE_FIELD_NUMBER: _builtins.int
     RECORDED_ERROR_FIELD_NUMBER: _builtins.int
     CRASH_STACKS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The worker's ID."""
     code: _builtins.int
@@ -943,6 +944,8 @@ class WorkerExited(_message.Message):
     """Of a process that crashed: the stack traces of its threads at that moment, as Python's faulthandler writes them; empty if
     they are not known.
     """
+    step: _builtins.int
+    """In restart mode: the last step that its script has made, as the script counts them; 0 if it is not known."""
     @_builtins.property
     def reap_time(self) -> _timestamp_pb2.Timestamp:
         """When the process was reaped."""
@@ -965,10 +968,11 @@ class WorkerExited(_message.Message):
         cause: _cause_pb2.Cause | None = ...,
         recorded_error: Global___RecordedError | None = ...,
         crash_stacks: _builtins.str = ...,
+        step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "reap_time", b"reap_time", "recorded_error", b"recorded_error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "code", b"code", "crash_stacks", b"crash_stacks", "reap_time", b"reap_time", "recorded_error", b"recorded_error", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "code", b"code", "crash_stacks", b"crash_stacks", "reap_time", b"reap_time", "recorded_error", b"recorded_error", "step", b"step", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -130,6 +130,7 @@ def exit_of(exited: agent_pb2.WorkerExited) -> events.WorkerExited:
         _exit_reason(exited),
         _recorded_error(exited),
         crash_place(exited.crash_stacks) if exited.crash_stacks else None,
+        exited.step,
     )
 
 

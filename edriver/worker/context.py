@@ -139,6 +139,9 @@ class RestartMember(Protocol):
     def need_checkpoint_server(self) -> None:
         """Have the agent start its host's checkpoint server."""
 
+    def note_step(self, step: int) -> None:
+        """The script has made a step; if the process ends now, its agent knows."""
+
 
 class WorkerContext:
     """What holds for a process as a whole.

@@ -22,7 +22,8 @@ One command a line:
     unproven W [round=R]: REASON     PeerUnproven
     failed W [rejoins]: TRACEBACK    WorkerFailed
     ending W ...                     WorkerEnding
-    exited W ... with CODE [differs=FILE:LINE][: TAIL]    WorkerExited; ranks called different collectives, it one there
+    exited W ... with CODE [step=N] [differs=FILE:LINE][: TAIL]    WorkerExited; ranks called different collectives, it
+                                     one there
     expired W ... [halt=stopped]     LeaseExpired
     loaded W: DIGEST                 SourcesLoaded: script.py with this digest
     warned W of no-boundary after N [round=R]    ScriptWarned: it has made N steps without a boundary
@@ -337,7 +338,9 @@ class Interpreter:
         for worker_id in workers:
             reason = events.ExitReason(CauseKind.COLLECTIVES_DIFFER) if differs else None
             place = _place(words.pairs["differs"]) if differs else None
-            yield from self._tell(events.WorkerExited(worker_id, code, words.text, reason=reason, place=place))
+            step = int(words.pairs.get("step", "0"))
+            exited = events.WorkerExited(worker_id, code, words.text, reason=reason, place=place, step=step)
+            yield from self._tell(exited)
 
     def _do_expired(self, words: Words) -> Iterator[str]:
         halt = Halt(words.pairs["halt"]) if "halt" in words.pairs else None

@@ -113,7 +113,7 @@ class FakeMember:
 
     def __init__(self, assignment: Assignment, store: Any) -> None:
         self.assignment = assignment
-        self.servers_asked_for = 0
+        self.servers_asked_for = self.step = 0
         self._store = store
 
     def store(self) -> Any:
@@ -121,6 +121,9 @@ class FakeMember:
 
     def need_checkpoint_server(self) -> None:
         self.servers_asked_for += 1
+
+    def note_step(self, step: int) -> None:
+        self.step = step
 
 
 def join_round(folder: Path, rank: int, size: int, n: int = 1, *, host: str = "one", store: Any = None) -> FolderMemory:

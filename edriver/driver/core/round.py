@@ -199,6 +199,7 @@ class Round:
         entered_next: whether a member has since entered the script's next `run`.
         before_first: the members not yet seen to be under way; may include some that are, or are no longer members.
         ranks: the ranks of all current and former members, by worker_id.
+        last_step: the last step that a former member's script has made, in restart mode; 0: not known.
         left_at: where in the script members were when they left it for the loss of a peer, each place with one of them.
     """
 
@@ -226,6 +227,7 @@ class Round:
     unproven_since: float | None = None
     rejoin_deadline: float | None = None
     entered_next: bool = False
+    last_step: int = 0
     left_at: dict[ScriptError, int] = field(default_factory=dict)
     without_place: set[int] = field(default_factory=set)
     before_first: set[int] = field(init=False)

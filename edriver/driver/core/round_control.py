@@ -264,6 +264,11 @@ class RoundControl:
         self.current.complete(worker_id, now)
         return True
 
+    def note_step(self, worker_id: int, step: int) -> None:
+        """A worker's process has ended after this step of its script: what follows the next checkpoint is lost."""
+        if self.current and self.current.had(worker_id):
+            self.current.last_step = max(self.current.last_step, step)
+
     def process_ended(self, worker_id: int) -> None:
         """A worker's process has ended, as it should."""
         if self.current and self.current.finished:
@@ -657,8 +662,11 @@ class RoundControl:
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded, fallback = self.budgets.unproven.total > 0, sizes.fallback_of(len(plan.seats))
         start = None if settings.mode.members_survive else self.memory.start_from(self.roster.is_reached)
-        lost = self._with_what_is_lost(plan)
-        plan = replace(lost, guarded=guarded, fallback_size=fallback, memory_checkpoint=start)
+        if start is None:
+            plan = self._with_what_is_lost(plan)
+        elif before is not None:
+            plan = replace(plan, steps_lost=max(0, before.last_step - start.checkpoint.step))
+        plan = replace(plan, guarded=guarded, fallback_size=fallback, memory_checkpoint=start)
         looks_after = plan.round_id if self.completed is not None else None
         for seat in plan.seats:
             self.roster.seat(self.roster.workers[seat.worker_id], seat.rank, looks_after)

@@ -84,6 +84,7 @@ class WorkerLosses:
 
     def exited(self, worker: Worker, event: events.WorkerExited, now: float) -> list[Action]:
         """A worker's process has ended: after its function had returned, as it should, or lost."""
+        self.rounds.note_step(worker.worker_id, event.step)
         cause = loss_of(event, worker.name)
         if cause.kind is CauseKind.COLLECTIVES_DIFFER:
             self.rounds.note_mismatch(cause)

@@ -102,6 +102,8 @@ class Checkpoints:
         Raises:
             CheckpointError: the state has something that cannot be saved: names it.
         """
+        if (member := context.current.restart_member) is not None:
+            member.note_step(step)
         # Also the step at which the round is to be restarted with other members: so that costs no step.
         if not (context.current.checkpoint_requested() | self._due(step)):
             return

@@ -34,6 +34,7 @@ from edriver.model.ids import NO_VERSION
 from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.system import stack_dump
+from edriver.system.life_lock import LifeLock
 from edriver.system.own_addresses import bound_at
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, round_id_of
@@ -61,7 +62,7 @@ class OneRound:
 
     Args:
         environ: what the agent passed to the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY,
-            EDRIVER_ADDRESS.
+            EDRIVER_ADDRESS, EDRIVER_LIFE.
         end: ends the process where the script fails.
     """
 
@@ -77,6 +78,7 @@ class OneRound:
         self._blocked = BlockedWatch(threading.main_thread())
         self._stop_ordered = False
         self._sources = SourceFiles()
+        self.life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         context.current.checkpoint_requested = self.checkpoint_requested
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"],
@@ -274,6 +276,9 @@ class _Member:
 
     def need_checkpoint_server(self) -> None:
         self._server.report(pb.Report(checkpoint_server_needed=pb.CheckpointServerNeeded()))
+
+    def note_step(self, step: int) -> None:
+        self._worker.life.show_step(step)
 
 
 def served_store(address: str) -> tuple[Store, StoreAddress]:
