@@ -16,7 +16,12 @@ sys.path.insert(0, str(ROOT))  # `mkdocs build` does not search the folder in wh
 from scripts.docs_site import links  # noqa: E402
 from scripts.docs_site.markdown import API  # noqa: E402
 
-SEARCH_BOOST = {"docs/reference/command-line.md": 4, "docs/reference/configuration.md": 4, "docs/how-to/symptoms.md": 2}
+SEARCH_BOOST = {
+    "docs/reference/command-line.md": 4,
+    "docs/reference/configuration.md": 4,
+    "docs/how-to/symptoms.md": 2,
+    "docs/how-to/checkpoints.md": 4,
+}
 """What these pages' hits count for. In their front matter, the repository would show it as a table."""
 
 

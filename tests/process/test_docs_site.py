@@ -58,7 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("crash", "symptoms.html#a-worker-crashed-was-killed-or-ended-with-an-exit-code"),
         ("firewall", "symptoms.html#a-host-is-not-used-or-cannot-be-reached"),
         ("slow", "find-what-is-slow.html"),
-        ("checkpoint", "long-phases.html"),
+        ("checkpoint", "checkpoints.html"),
         ("spot", "batch-systems.html"),
     ],
 )
