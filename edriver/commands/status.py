@@ -12,6 +12,7 @@ from typing import Final
 from edriver.client import Client, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.cause_names import UNPROVEN_CONNECTION
+from edriver.text.checkpoint_text import checkpoints_text
 from edriver.text.command_parser import CommandParser
 from edriver.text.event_lines import plain
 from edriver.text.host_text import host_text
@@ -21,7 +22,7 @@ from edriver.text.printable import printable_entry, printable_line
 from edriver.text.progress_text import knows_steps, lasted, mode_text, progress_text, time_text
 from edriver.text.run_facts import run_facts
 from edriver.text.time_spent import goodput_text, interruption_text, recovery_text, time_spent_text
-from edriver.text.usage_text import bytes_text, host_usage_text, worker_usage_text
+from edriver.text.usage_text import host_usage_text, worker_usage_text
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import epoch_seconds
 
@@ -106,7 +107,7 @@ def lines(run: Run) -> Iterator[str]:
     if run.recoveries.count:
         yield f"recovery {recovery_text(run.recoveries)}"
     if run.checkpoints:
-        yield checkpoints_text(run.checkpoints, epoch_seconds(run.now))
+        yield f"newest checkpoint in memory: {checkpoints_text(run.checkpoints, epoch_seconds(run.now))}"
     if run.HasField("last_failure"):
         yield failure_text(run.last_failure, epoch_seconds(run.now))
     for warning in run.warnings:
@@ -137,18 +138,6 @@ def warning_text(warning: status_pb2.Warning, now: float) -> str:
     ago = f"{time_text(now - epoch_seconds(warning.last_time))} ago"
     often = f"{warning.count} times, the last {ago}" if warning.count > 1 else ago
     return f"warning: {warning.cause.text} ({often})"
-
-
-def checkpoints_text(checkpoints: Iterable[status_pb2.CheckpointStatus], now: float) -> str:
-    """The newest checkpoints in memory, how old they are, and how large."""
-    texts = []
-    for checkpoint in checkpoints:
-        age = time_text(max(0.0, now - epoch_seconds(checkpoint.time)))
-        if checkpoint.place == status_pb2.CHECKPOINT_PLACE_COPIES:
-            texts.append(f"that of step {checkpoint.step:,}, {age} old, is in the memory of other hosts, too")
-        else:
-            texts.append(f"step {checkpoint.step:,}, {age} old, {bytes_text(checkpoint.bytes)}")
-    return f"newest checkpoint in memory: {'; '.join(texts)}"
 
 
 def counts(run: Run) -> list[str]:

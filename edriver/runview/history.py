@@ -15,6 +15,7 @@ from edriver.runview.rounds import Rounds
 from edriver.runview.run_view import ENDS, RunView
 from edriver.runview.usage import UsageHistory
 from edriver.text.cause_names import RUN_END_NAMES, SCRIPT_WARNING_NAMES
+from edriver.text.checkpoint_text import checkpoints_text
 from edriver.text.last_output import own_last_lines
 from edriver.text.progress_text import mode_text
 from edriver.text.run_facts import run_facts
@@ -104,12 +105,13 @@ class History:
             return
         self.revision += 1
         self.view.look(run)
+        origin = run.origin if run.HasField("origin") else None
         self._limits = {
             "run_id": run.run_id,
             "name": run.name,
             "release": run.version,
             "mode": mode_text(run.mode) if run.mode else "",
-            "about": list(run_facts(run.command, "", run.tags, run.origin if run.HasField("origin") else None)),
+            "about": [*run_facts(run.command, "", run.tags, origin), *_checkpoints(run)],
             "warnings": [[each.cause.text, epoch_seconds(each.last_time), each.count] for each in run.warnings[::-1]],
             "np": run.np,
             "min_np": run.min_np,
@@ -217,6 +219,12 @@ class History:
             "log": [[line.seq, line.time, line.text, line.kind] for line in self.log[first:]],
         }
         return changes | {name: part for name, part in parts.items() if part}
+
+
+def _checkpoints(run: status_pb2.Run) -> list[tuple[str, str]]:
+    if not run.checkpoints:
+        return []
+    return [("checkpoint in memory", checkpoints_text(run.checkpoints, epoch_seconds(run.now)))]
 
 
 def failure_facts(failure: status_pb2.WorkerFailure, over: bool) -> dict[str, Any]:

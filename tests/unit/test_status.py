@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -18,9 +19,11 @@ from edriver.model.actions import FinishRun, RunEnd
 from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.memory_checkpoint import CheckpointId, Shard
 from edriver.model.mode import Mode
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
+from edriver.runview.history import History
 from edriver.v1 import cause_pb2, status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, span_seconds, timestamp
 
@@ -176,6 +179,34 @@ def test_a_strangers_connection_is_counted_apart() -> None:
     story.begin_round()
     story.take(events.PeerUnproven(2, RoundId(1, 1), "connected from 127.0.0.1:4711"), 3.0)
     assert "1 round; 0 failures, 0 preemptions, 0 resizes, 1 unproven connection; 0 steps lost" in story.reported(4.0)
+
+
+def test_the_newest_checkpoints_in_memory() -> None:
+    story = Story(Mode.RESTART)
+    story.take(events.HostsObserved(HostSet((Host("a", 1), Host("b", 1)))), 0.0)
+    for number, host in enumerate(("a", "b"), start=1):
+        story.take(events.AgentConnected(host, number), 1.0)
+        story.take(events.WorkerWaiting(number, 1, NO_VERSION, StoreAddress(host, 4000 + number), ""), 2.0)
+    shards = [Shard(CheckpointId(RoundId(1, 1), 1200, 2), rank, b"", 2**20) for rank in (0, 1)]
+
+    def hold(host: str, agent_id: int, *held: Shard) -> None:
+        story.take(events.CheckpointsHeld(host, agent_id, f"{host}:1", held, used=2**21, limit=2**30), 3.0)
+
+    hold("a", 1, shards[0])
+    assert not [line for line in story.reported(4.0) if "checkpoint" in line]
+    hold("b", 2, shards[1])
+    newest = "newest checkpoint in memory: step 1,200, 10 s old, 2.0 MiB"
+    assert newest in story.reported(10.0)
+    assert [(host.checkpoint_bytes, host.checkpoint_limit) for host in story.run(10.0).hosts] == [(2**21, 2**30)] * 2
+    hold("a", 1, shards[0], dataclasses.replace(shards[1], copy=True))
+    hold("b", 2, shards[1], dataclasses.replace(shards[0], copy=True))
+    assert (
+        f"{newest.replace('10 s', '20 s')}; that of step 1,200, 20 s old, is in the memory of other hosts, too"
+        in story.reported(20.0)
+    )
+    page = History()
+    page.look(story.run(20.0), 1000)
+    assert dict(page.since(0)["head"]["about"])["checkpoint in memory"].startswith("step 1,200, 20 s old")
 
 
 def test_why_a_host_is_not_used() -> None:
