@@ -105,13 +105,17 @@ class Checkpoints:
         if (member := context.current.restart_member) is not None:
             member.note_step(step)
         # Also the step at which the round is to be restarted with other members: so that costs no step.
-        if not (context.current.checkpoint_requested() | self._due(step)):
+        requested = context.current.checkpoint_requested()
+        if not (requested | self._due(step)):
             return
         values = state() if callable(state) else state
         new = without_steps(values)
         try:
             if self._memory is not None:
+                self._memory.watch(values)
                 self._memory.save(step, lambda: state_dict_of(values))
+                if requested:
+                    self._memory.wait()  # the process ends at the next call
             else:
                 self._disk.save(step, state_dict_of(values))
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -35,6 +35,24 @@ class MappedFile:
         finally:
             os.close(file)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._pinned = False
+        self._unpin: Callable[[], None] | None = None
+
+    def pin(self, pin: Callable[[int, int], Callable[[], None] | None]) -> None:
+        """Have a device write into it directly; done once.
+
+        Args:
+            pin: is given its address and its length; returns what undoes it.
+        """
+        if not self._pinned:
+            self._pinned = True
+            self._unpin = pin(self._bytes.data_ptr(), len(self))
+
+    def unpin(self) -> None:
+        """Before it is unmapped."""
+        if self._unpin is not None:
+            self._unpin()
+            self._unpin = None
 
     def __len__(self) -> int:
         return len(self._memory)
@@ -68,7 +86,9 @@ class Mappings:
         file = self._files.get(path)
         if file is None or file.identity != _identity(path):
             # First: there may be no memory for both. What the server has closed would stay allocated.
-            self._files = {name: kept for name, kept in self._files.items() if kept.identity == _identity(name)}
+            gone = [name for name, kept in self._files.items() if kept.identity != _identity(name)]
+            for name in gone:
+                self._files.pop(name).unpin()
             file = self._files[path] = MappedFile(path, writable=True)
         return file
 

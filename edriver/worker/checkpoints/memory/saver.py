@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.pickles import ForgedError, opened, sealed
 from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
@@ -38,6 +39,7 @@ class MemorySaver:
         every: see Schedule.
         first_timeout: see PlanExchange.
         clock: seconds, monotonic.
+        device: copies what lies on a GPU.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class MemorySaver:
         every: int | timedelta | None,
         first_timeout: float = FIRST_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
+        device: DeviceCopies | None = None,
     ) -> None:
+        self._device = DeviceCopies() if device is None else device
         self._place = place
         self._store = store
         self._schedule = Schedule(every)
@@ -58,8 +62,18 @@ class MemorySaver:
         self._plans = PlanExchange(store, mine.rank, mine.size, mine.secret, first_timeout)
         self.due = self._schedule.due
 
+    def watch(self, state: Mapping[str, Any]) -> None:
+        """Learn which objects have what is about to be saved, as the script gave them."""
+        self._device.watch(state)
+
+    def wait(self) -> None:
+        """Wait until what was saved last is committed."""
+        self._device.wait()
+
     def save(self, step: int, state: Callable[[], Mapping[str, Any]]) -> bool:
         """Save a step that is due; returns False, once it has been said why, if that is not possible.
+
+        What lies on a GPU is copied, and the shard committed, while the training goes on.
 
         Args:
             step: the step.
@@ -87,9 +101,14 @@ class MemorySaver:
         if isinstance(share, Skipped):
             say_skipped(step, *share)
             return False
-        write = ShardWrite(self._place, step, share.shard, planner)
+        self._device.wait()  # one at a time
+        write = ShardWrite(self._place, step, share.shard, planner, self._device)
         try:
-            written = write.begin(share.metadata) and write.end(share.layout, share.metadata)
+            written = write.begin(share.metadata)
+            if written and write.is_under_way:
+                self._device.then(lambda: write.end(share.layout, share.metadata))
+            elif written:
+                written = write.end(share.layout, share.metadata)
         except ShardError as error:
             say_skipped(step, "plan", str(error))
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
@@ -17,6 +17,7 @@ from edriver.text.usage_text import bytes_text
 from edriver.worker import context
 from edriver.worker.backend.process_modes import with_inference
 from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.mapped import MappedFile
 from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.server_link import Refusal, Reserved, ServerLostError, ShardName
@@ -34,6 +35,7 @@ from edriver.worker.checkpoints.memory.shard import (
     table_place,
     tail,
 )
+from edriver.worker.copies.side_stream import Copy
 
 logger = logging.getLogger("edriver.worker")
 
@@ -78,12 +80,23 @@ class ShardWrite:
         step: the step that it holds.
         layout: what it has where.
         planner: knows the values; see SavePlanner.resolve_data.
+        device: copies what lies on a GPU; None: it is copied as everything else.
 
     Attributes:
         written: whether there was memory for it: the other methods are called only then.
+        is_under_way: whether the device is still to write a part of it, so that it must not be committed yet.
     """
 
-    def __init__(self, place: MemoryPlace, step: int, layout: ShardLayout, planner: SavePlanner) -> None:
+    def __init__(
+        self,
+        place: MemoryPlace,
+        step: int,
+        layout: ShardLayout,
+        planner: SavePlanner,
+        device: DeviceCopies | None = None,
+    ) -> None:
+        self.is_under_way = False
+        self._device = device
         self._place = place
         self._step = step
         self._layout = layout
@@ -121,7 +134,11 @@ class ShardWrite:
             self._skipped("server", f"its server gave {len(file)} of {length} bytes")
             return False
         file.write(0, bytes(HEADER_BYTES))  # it may hold another shard
-        copy_tensors(file, self._layout, self._planner)
+        covers = (lambda _: False) if self._device is None else self._device.covers
+        later = copy_tensors(file, self._layout, self._planner, covers)
+        if later and self._device is not None:
+            self._device.begin(file, later)
+            self.is_under_way = True
         self._file = file
         return True
 
@@ -167,19 +184,36 @@ def say_skipped(step: int, cause: str, reason: str) -> None:
     said().once(cause, "the checkpoint of step %d is not kept in memory: %s; training continues", step, reason)
 
 
-def copy_tensors(file: MappedFile, layout: ShardLayout, planner: SavePlanner) -> None:
+def copy_tensors(
+    file: MappedFile, layout: ShardLayout, planner: SavePlanner, later: Callable[[torch.Tensor], bool]
+) -> list[Copy]:
     """Copy each tensor to its place in a mapped file, once.
+
+    Args:
+        file: the file.
+        layout: what it has where.
+        planner: knows the tensors.
+        later: which tensors are not copied here.
+
+    Returns:
+        The copies that are still to be made.
 
     Raises:
         ShardError: a tensor has not the shape that the plan says.
     """
+    left: list[Copy] = []
     with torch.no_grad(), with_inference(False):
         for item, place in layout.tensors:
             source = planner.resolve_data(item)
             sizes = item.tensor_data.chunk.sizes  # type: ignore[union-attr]  # it is a tensor
             if not isinstance(source, torch.Tensor) or source.shape != sizes:
                 raise ShardError(f"{item.index.fqn} is not the tensor of shape {tuple(sizes)} that was planned")
-            file.tensor(place.at, sizes, item.tensor_data.properties.dtype).copy_(source)  # type: ignore[union-attr]
+            target = file.tensor(place.at, sizes, item.tensor_data.properties.dtype)  # type: ignore[union-attr]
+            if later(source):
+                left.append((source, target))
+            else:
+                target.copy_(source)
+    return left
 
 
 class CheckpointRead:
