@@ -16,6 +16,7 @@ from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace
 from edriver.worker.checkpoints.memory.saver import MemorySaver
 from edriver.worker.checkpoints.memory.script_state import load_into, state_dict_of
+from edriver.worker.checkpoints.memory.server_link import ShardName
 from tests.torch.fake_memory import join_round, newest_whole
 from tests.torch.late_copies import LateCopies
 
@@ -74,26 +75,33 @@ def device() -> Iterator[Device]:
 
 
 def test_a_checkpoint_is_of_its_step_whatever_the_next_one_changes_and_is_committed_behind_it(
-    tmp_path: Path, device: Device
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinned: list[int] = []
 
     def pin(_address: int, nbytes: int) -> None:
         pinned.append(nbytes)
 
-    state = _state()
-    saver = MemorySaver(_place(tmp_path, 1), HashStore(), 1, device=DeviceCopies(device, pin))
+    state, place = _state(), _place(tmp_path, 1)
+    commit, was_done = place.memory.commit, list[bool]()
+
+    def noted(shard: ShardName, length: int) -> None:
+        was_done.append(device.done.is_set())
+        commit(shard, length)
+
+    monkeypatch.setattr(place.memory, "commit", noted)
+    saver = MemorySaver(place, HashStore(), 1, device=DeviceCopies(device, pin))
     _step(state)
     before = _tensors(state)
     saver.watch(state)
     assert saver.save(1, lambda: state_dict_of(state))
     assert device.late, "what the optimizer alone changes is not copied yet"
     _forward(state)  # changes the running means, and `seen`
-    assert newest_whole(tmp_path) is None
     _step(state)
     assert not device.late, "the optimizer has waited for it"
     device.done.set()
     saver.wait()
+    assert was_done == [True]
     assert len(pinned) == 1
 
     whole = newest_whole(tmp_path)
