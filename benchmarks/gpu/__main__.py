@@ -68,6 +68,7 @@ class Check:
                 "ranks": partial(self._printed, "benchmarks.gpu.ranks", bound=60),
                 "one rank": partial(self._pytest, "tests/torch/test_cuda_round.py"),  # alone: it looks at memory
                 "several ranks": partial(self._pytest, "tests/torch/test_cuda_worlds.py", "-n", "8"),
+                "checkpoints in memory": partial(self._pytest, "tests/torch/test_cuda_checkpoints.py", "-s"),
             }
         lost = ("all-reduce",) if self._dry else ("all-reduce", "broadcast", "pending")
         found["lost peers"] = partial(self._troubled, [(place, "plain") for place in lost])
