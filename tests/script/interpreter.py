@@ -9,8 +9,9 @@ One command a line:
     connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
     lost HOST [agent=N]: WHY         AgentLost
     silent HOST                      AgentSilent, for 5 s
-    holds HOST [1.1:10/0of2 ...] [1.1:10/1of2copy ...]    CheckpointsHeld: of round 1.1 and step 10 rank 0's of two
-                                     shards, and rank 1's as a copy
+    holds HOST [1.1:10/0of2 ...] [1.1:10/1of2copy ...] [disk=N:NAME[:written|:sealed]] [: WHY]    CheckpointsHeld: of
+                                     round 1.1 and step 10 rank 0's of two shards, and rank 1's as a copy; `0of2due` is
+                                     due for disk. disk: how far the Nth write to disk is, or why it has failed
     waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N] [left=FILE:LINE]
                                      WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
@@ -56,7 +57,7 @@ from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, Halt, NoBoundary, NotFinite
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
-from edriver.model.memory_checkpoint import CheckpointId, Shard
+from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget, Shard
 from edriver.model.mode import CheckpointWay, Mode
 from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
@@ -76,7 +77,7 @@ COMMAND = re.compile(r"(?P<verb>[a-z]+)(?P<words>[^:]*(?::\S[^:]*)*)(?:: (?P<tex
 """A verb, words (in which a colon stands within a word: `a:2`), and a text after a colon and a space."""
 
 
-HELD = re.compile(r"(?P<round>[0-9.]+):(?P<step>\d+)/(?P<rank>\d+)of(?P<size>\d+)(?P<copy>copy)?")
+HELD = re.compile(r"(?P<round>[0-9.]+):(?P<step>\d+)/(?P<rank>\d+)of(?P<size>\d+)(?P<due>due)?(?P<copy>copy)?")
 """A shard that a host holds."""
 
 
@@ -313,8 +314,14 @@ class Interpreter:
             found = HELD.fullmatch(word)
             assert found is not None, word
             checkpoint = CheckpointId(parse_round_id(found["round"]), int(found["step"]), int(found["size"]))
-            shards.append(Shard(checkpoint, int(found["rank"]), b"", 100, copy=bool(found["copy"])))
-        return self._tell(events.CheckpointsHeld(host, self._agents[host], f"{host}:1", tuple(shards)))
+            disk = DiskTarget("/shared", 3, "python", due=True) if found["due"] else None
+            shards.append(Shard(checkpoint, int(found["rank"]), b"", 100, copy=bool(found["copy"]), disk=disk))
+        report = None
+        if "disk" in words.pairs:
+            number, name, *done = words.pairs["disk"].split(":")
+            report = DiskReport(int(number), name, bool(done), "sealed" in done, words.text)
+        held = tuple(shards)
+        return self._tell(events.CheckpointsHeld(host, self._agents[host], f"{host}:1", held, disk=report))
 
     def _do_raised(self, words: Words) -> Iterator[str]:
         (name,) = words.names
