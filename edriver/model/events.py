@@ -488,6 +488,13 @@ class ResizeRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """The newest checkpoint in memory is to be written to disk, if it is not there."""
+
+    requester: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The run is to end."""
 
@@ -549,6 +556,7 @@ Event = (
     | DrainRequested
     | UndrainRequested
     | ResizeRequested
+    | CheckpointRequested
     | StopRequested
     | SourceUnusable
     | DriverResumed

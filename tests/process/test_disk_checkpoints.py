@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
-from tests.process.running import SCRIPTS, Run, running
+from tests.process.running import SCRIPTS, Run, edriver, running
 from tests.waiting import until
 
 TWO_HOSTS = ["-np", "4", "--min-np", "2", "-H", "localhost:2,127.0.0.2:2", sys.executable, "sharded.py", "checkpoints"]
@@ -34,6 +34,11 @@ def digests(run: Run) -> set[str]:
     return set(re.findall(r"rank \d ends at step \d+ with (\w+)", run.text))
 
 
+def _checkpoint_save(run: Run) -> str:
+    done = edriver("checkpoint", "save", "--run", run.id)
+    return done.stdout + done.stderr
+
+
 def undisturbed(folder: Path, steps: int) -> set[str]:
     with running([*TWO_HOSTS[:-1], "elsewhere"], folder, {"STEPS": str(steps), "EVERY_DISK": "1000000"}) as run:
         assert run.end() == 0, run.text
@@ -45,6 +50,11 @@ def test_after_the_loss_of_driver_and_hosts_the_next_run_goes_on_from_disk(folde
     with running(TWO_HOSTS, folder, environ) as run:
         run.line("rank 0 of 4 pid .* begins at step 0")
         until(lambda: steps_on_disk(folder), "a checkpoint on disk")
+        saved = re.search(r"the checkpoint of step ([\d,]+) (goes to|is on) disk", save := _checkpoint_save(run))
+        assert saved, save
+        step = int(saved[1].replace(",", ""))
+        until(lambda: max(steps_on_disk(folder)) >= step, f"step {step} on disk")
+        assert re.search(r"that of step [\d,]+, .* old, is on disk", edriver("status", "--run", run.id).stdout)
         lost = run.left_behind()
         for pid in (run.process.pid, *(int(each.partition(":")[0]) for each in lost)):
             with suppress(ProcessLookupError):

@@ -164,14 +164,20 @@ class MemoryCheckpoints:
 
     # ---- decisions -------------------------------------------------------------------------------------------
 
+    @property
+    def newest_for_disk(self) -> Key | None:
+        """The newest whole checkpoint, if it belongs on disk."""
+        newest = max(filter(self._is_whole, self._holders), default=None)
+        return None if newest is None or self._disk_target(newest) is None else newest
+
     def write_to_disk(self) -> Key | None:
         """Have the newest whole checkpoint written to disk now.
 
         Returns:
             it; None: there is none, or it is on disk, or does not belong there.
         """
-        newest = max(filter(self._is_whole, self._holders), default=None)
-        if newest is None or newest == self.disk.on_disk or self._disk_target(newest) is None:
+        newest = self.newest_for_disk
+        if newest is None or newest == self.disk.on_disk:
             return None
         if newest != self.disk.writing:
             self.disk.wanted = self._changed = True
