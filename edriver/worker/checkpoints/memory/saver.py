@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.model.memory_checkpoint import DiskTarget
+from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.pickles import ForgedError, opened, sealed
 from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
