@@ -148,6 +148,8 @@ class WorkerSettings:
             address="" if here else self._address,
             tls_folder="" if here or self._tls_folder is None else str(self._tls_folder),
             memory_limit=self._checkpoint_memory,
+            run_id=self._settings.run_id,
+            host=self._settings.host,
         )
 
     def keep_imports(self, imported: notification_pb2.ModulesImported) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from edriver.checkpoint_server.memory import Memory, give_back
 from edriver.checkpoint_server.processes import Processes
 from edriver.checkpoint_server.shards import Grant, Refusal, ShardKey, Shards, key_of
-from edriver.model.memory_checkpoint import CheckpointId, Shard
+from edriver.model.memory_checkpoint import CheckpointId, DiskReport, Shard
 
 
 class Held(NamedTuple):
@@ -24,12 +24,14 @@ class Held(NamedTuple):
         used: bytes of memory that are used,
         limit: and that may be.
         trouble: why a copy that was ordered cannot be made; empty: none has failed.
+        disk: how far the last write to disk is; None: there was none.
     """
 
     shards: tuple[Shard, ...]
     used: int
     limit: int
     trouble: str
+    disk: DiskReport | None
 
 
 class Keeper:
@@ -46,6 +48,7 @@ class Keeper:
         self._memory = Memory()
         self._shards = Shards(limit, self._processes.ended)
         self._trouble = ""
+        self._disk: DiskReport | None = None
 
     def reserve(self, key: ShardKey, length: int, pid: int) -> str | Refusal:
         """The path of memory into which a process may write a shard of this length at most.
@@ -138,10 +141,15 @@ class Keeper:
         with self._change():
             self._trouble = trouble
 
+    def say_disk(self, report: DiskReport) -> None:
+        """Say how far a write to disk is."""
+        with self._change():
+            self._disk = report
+
     def held(self) -> Held:
         """What is here now."""
         with self._changed:
-            return Held(tuple(self._shards.shards()), self._shards.used, self._shards.limit, self._trouble)
+            return Held(tuple(self._shards.shards()), self._shards.used, self._shards.limit, self._trouble, self._disk)
 
     def wait_for_change(self, seen: int) -> int:
         """Wait until something may have changed since this number was returned (-1: at once). Returns the next one."""

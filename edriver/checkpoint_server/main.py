@@ -67,6 +67,7 @@ def serve(config: ServerConfig) -> None:
     """
     # Imported here, because gRPC looks at its environment when it is imported.
     from edriver.checkpoint_server.copies import Copier
+    from edriver.checkpoint_server.disk import DiskWriter
     from edriver.checkpoint_server.keeper import Keeper
     from edriver.checkpoint_server.service import CheckpointServer, ShardServer, host_server, shard_server
     from edriver.wire.grpc_streams import BULK_CHANNEL_OPTIONS
@@ -79,12 +80,13 @@ def serve(config: ServerConfig) -> None:
     keeper = Keeper(config.memory_limit or half_of_memory())
     copier = Copier(keeper, lambda address: member_channel(address, tls_folder, BULK_CHANNEL_OPTIONS))
     folder = Path(config.folder)
+    disk = DiskWriter(keeper.say_disk, str(folder / SERVER_SOCKET), config.run_id, config.host)
     if tls_folder is None or not config.address:
         others, address = shard_server(ShardServer(keeper), ()), f"unix:{folder / SHARDS_SOCKET}"
         _listen(others.add_insecure_port, address)
     else:
         others, address = _open_port(partial(ShardServer, keeper), config.address, tls_folder)
-    here = host_server(CheckpointServer(keeper, copier.order, address, attached, ended))
+    here = host_server(CheckpointServer(keeper, copier.order, disk.order, address, attached, ended))
     try:
         _listen(here.add_insecure_port, f"unix:{folder / SERVER_SOCKET}")
         others.start()
@@ -93,6 +95,7 @@ def serve(config: ServerConfig) -> None:
         threading.Thread(target=_await_agent, args=(attached, ended), name="edriver-agent", daemon=True).start()
         ended.wait()
     finally:
+        disk.close()
         for server in (here, others):
             server.stop(None).wait(STOP_TIMEOUT)  # gRPC removes its unix sockets
 

@@ -26,10 +26,10 @@ from edriver.checkpoint_server.bulk import STANDSTILL, BoundedCall, let_training
 from edriver.checkpoint_server.keeper import Held, Keeper
 from edriver.checkpoint_server.shards import NotReservedError, Refusal, ShardKey
 from edriver.model.limits import OutOfBoundsError
-from edriver.model.memory_checkpoint import CheckpointId, ShardCopy
+from edriver.model.memory_checkpoint import CheckpointId, DiskWrite, ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
-from edriver.wire.checkpoints import checkpoint_id_of, shard_message, shard_of
+from edriver.wire.checkpoints import checkpoint_id_of, disk_report_message, disk_write_of, shard_message, shard_of
 from edriver.wire.grpc_streams import SERVER_OPTIONS
 from edriver.wire.message_limits import check
 
@@ -61,6 +61,7 @@ class CheckpointServer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     Args:
         keeper: what the host holds.
         order_copies: takes the copies that are to be made, in place of those before.
+        order_disk: takes what is to be written to disk, in place of what was before.
         address: where ShardService listens.
         attached: set once the agent's stream is there.
         ended: set once it has ended.
@@ -70,12 +71,14 @@ class CheckpointServer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         self,
         keeper: Keeper,
         order_copies: Callable[[Sequence[ShardCopy]], None],
+        order_disk: Callable[[DiskWrite | None], None],
         address: str,
         attached: threading.Event,
         ended: threading.Event,
     ) -> None:
         self._keeper = keeper
         self._order_copies = order_copies
+        self._order_disk = order_disk
         self._address = address
         self._attached = attached
         self._ended = ended
@@ -150,6 +153,7 @@ class CheckpointServer(checkpoints_pb2_grpc.CheckpointServiceServicer):
                     continue
                 self._keeper.keep(newest, kept)
                 self._order_copies(copies)
+                self._order_disk(disk_write_of(request.keep))
         except grpc.RpcError as error:
             _log.debug("the agent's stream has ended: %s", error)
 
@@ -277,4 +281,5 @@ def _held_message(held: Held, address: str) -> pb.HostCheckpoints:
         used=held.used,
         limit=held.limit,
         trouble=held.trouble,
+        disk=disk_report_message(held.disk),
     )

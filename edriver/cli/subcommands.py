@@ -185,7 +185,7 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         _shows("export", "export reported values for TensorBoard, or as a table"),
         Subcommand(
             "checkpoint",
-            "list the checkpoints that a script writes, and what is in them",
+            "list the checkpoints that a script writes, or have a run write one now",
             _checkpoint,
             partial(_parser_in, "edriver.commands.checkpoint"),
         ),

@@ -141,6 +141,10 @@ class AsyncClient:
         """See Client.resize."""
         await self._do(core.resize(size, self._requester))
 
+    async def save_checkpoint(self) -> control_pb2.SaveCheckpointResponse:
+        """See Client.save_checkpoint."""
+        return await self._do(core.save_checkpoint(self._requester))
+
     async def stop(self, reason: str = "") -> None:
         """See Client.stop."""
         await self._do(core.stop(reason, self._requester))

@@ -172,6 +172,14 @@ class Client:
         """Set the maximum number of workers from now on, between --min-np and --max-np."""
         self._do(core.resize(size, self._requester))
 
+    def save_checkpoint(self) -> control_pb2.SaveCheckpointResponse:
+        """Have the newest whole checkpoint in memory written to disk, behind training; does not wait for that.
+
+        Raises:
+            RunError: no checkpoint in memory is whole, or it does not belong on disk.
+        """
+        return self._do(core.save_checkpoint(self._requester))
+
     def stop(self, reason: str = "") -> None:
         """End the run."""
         self._do(core.stop(reason, self._requester))

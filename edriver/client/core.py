@@ -154,6 +154,13 @@ def stop(reason: str, requester: str) -> Calls[None]:
     yield ServiceCall("Stop", control_pb2.StopRequest(reason=reason, requester=requester))
 
 
+def save_checkpoint(requester: str) -> Calls[control_pb2.SaveCheckpointResponse]:
+    """See Client.save_checkpoint."""
+    request = control_pb2.SaveCheckpointRequest(requester=requester)
+    answer: control_pb2.SaveCheckpointResponse = yield ServiceCall("SaveCheckpoint", request)
+    return answer
+
+
 def check_may_steer() -> Calls[None]:
     """See Client.check_may_steer."""
     yield ServiceCall("Undrain", control_pb2.UndrainRequest())

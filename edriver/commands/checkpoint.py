@@ -1,4 +1,7 @@
-"""`edriver checkpoint inspect`: what a folder of checkpoints holds. Reads manifests, and no pickle."""
+"""`edriver checkpoint inspect`: what a folder of checkpoints holds. Reads manifests, and no pickle.
+
+`edriver checkpoint save`: has a run write its newest checkpoint in memory to disk.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 from edriver.checkpoint_folder.folder import CheckpointFolder, Found
 from edriver.checkpoint_folder.ownership import owner_of
+from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.command_parser import CommandParser
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable_line
@@ -23,11 +27,17 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = CommandParser(
         prog="edriver checkpoint",
-        description="Lists the checkpoints in a folder, the one with the most steps first, and what is in the newest "
-        "whole one. Torn ones are listed with what is wrong with them.",
+        description="inspect: lists the checkpoints in a folder, the one with the most steps first, and what is in the "
+        "newest whole one. Torn ones are listed with what is wrong with them. save: has a run in restart mode write "
+        "its newest checkpoint in memory to disk now.",
     )
-    made.add_argument("verb", choices=("inspect",), help="list them")
-    made.add_argument("location", metavar="DIR", help="what the script gives as checkpoint=: a folder, or a URL")
+    made.add_argument("verb", choices=("inspect", "save"), help="list them, or have a run write one")
+    made.add_argument(
+        "location",
+        metavar="DIR",
+        nargs="?",
+        help="with inspect: the folder that the script names, or a URL",
+    )
     made.add_argument(
         "--all", action="store_true", help="list the entries of all checkpoints, not only of the newest whole one"
     )
@@ -35,16 +45,30 @@ def parser() -> argparse.ArgumentParser:
         "--verify", action="store_true", help="also compare the digests of all files, which reads all of them"
     )
     made.add_argument("--json", action="store_true", help="print all that is known as a JSON array")
+    add_run_flags(made, "--control-credentials")
     return made
 
 
 def checkpoint(arguments: Sequence[str]) -> str:
-    """Read the manifests of a folder.
+    """Read the manifests of a folder, or have a run write a checkpoint; returns the text to print.
 
     Raises:
-        CheckpointsUnreadableError: it cannot be read.
+        CheckpointsUnreadableError: the folder cannot be read.
+        RunError: the run does not write one.
     """
-    flags = parser().parse_args(arguments)
+    made = parser()
+    flags = made.parse_intermixed_args(arguments)
+    if flags.verb == "save":
+        if flags.location is not None:
+            made.error("save takes no DIR: the script has named the folder")
+        with client_of(flags) as run:
+            saved = run.save_checkpoint()
+            done = "goes to disk now: edriver status says when it is there"
+            if saved.on_disk:
+                done = "is on disk already"
+            return f"run {run.run_id}: the checkpoint of step {saved.step:,} {done}"
+    if flags.location is None:
+        made.error("inspect takes the folder, or the URL, that the script names")
     try:
         folder = CheckpointFolder(flags.location)
         found = folder.found()

@@ -22,12 +22,16 @@ class ServerConfig:
         address: this host's, at which it listens for other hosts; empty: all hosts of the run are this machine.
         tls_folder: the folder of the run's TLS credentials; empty: it has none.
         memory_limit: bytes that checkpoints may use; 0: half of the memory that this process may use.
+        run_id: the run,
+        host: and the host, of which checkpoints on disk are.
     """
 
     folder: str
     address: str = ""
     tls_folder: str = ""
     memory_limit: int = 0
+    run_id: str = ""
+    host: str = ""
 
     def to_json(self) -> bytes:
         """One object of JSON."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edriver.model.cause import Cause, WorkerName
 from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import RoundId
-from edriver.model.memory_checkpoint import CheckpointId, ShardCopy
+from edriver.model.memory_checkpoint import CheckpointId, DiskWrite, ShardCopy
 from edriver.model.plan import RoundPlan
 
 
@@ -146,12 +146,14 @@ class KeepCheckpoints:
         newest: the newest checkpoint that is whole: newer shards are kept, too.
         keep: the checkpoints to keep, ascending.
         copies: the shards that it is to fetch, or has fetched, by rank.
+        disk: the part of a checkpoint that it is to write to disk; None: nothing.
     """
 
     host: str
     newest: CheckpointId
     keep: tuple[CheckpointId, ...]
     copies: tuple[ShardCopy, ...] = ()
+    disk: DiskWrite | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from edriver.model.cause import (
 )
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
-from edriver.model.memory_checkpoint import Shard
+from edriver.model.memory_checkpoint import DiskReport, Shard
 from edriver.model.mode import CheckpointWay
 from edriver.model.script_error import ScriptError, script_error, script_place
 from edriver.model.store_address import StoreAddress
@@ -79,6 +79,7 @@ class CheckpointsHeld:
         used: bytes of memory that it uses,
         limit: and may use.
         trouble: why the last copy that was ordered could not be made; empty: it could.
+        disk: how far it is with the last part of a checkpoint that it was to write to disk; None: there was none.
     """
 
     host: str
@@ -88,6 +89,7 @@ class CheckpointsHeld:
     used: int = 0
     limit: int = 0
     trouble: str = ""
+    disk: DiskReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +488,13 @@ class ResizeRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """The newest checkpoint in memory is to be written to disk, if it is not there."""
+
+    requester: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The run is to end."""
 
@@ -547,6 +556,7 @@ Event = (
     | DrainRequested
     | UndrainRequested
     | ResizeRequested
+    | CheckpointRequested
     | StopRequested
     | SourceUnusable
     | DriverResumed

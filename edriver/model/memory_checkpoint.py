@@ -23,6 +23,23 @@ class CheckpointId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class DiskTarget:
+    """Where on disk a checkpoint belongs.
+
+    Attributes:
+        location: the folder of checkpoints: an absolute path, which is the same folder on all hosts, or a URL.
+        keep: the number of complete checkpoints that stay in it.
+        interpreter: the Python interpreter of the worker, which has torch.
+        due: whether this checkpoint is to be written; others are only if the run ends or a user asks for it.
+    """
+
+    location: str
+    keep: int
+    interpreter: str
+    due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """One rank's part of a checkpoint, as a host holds it.
 
@@ -33,6 +50,7 @@ class Shard:
             is the same.
         nbytes: its length in bytes.
         copy: whether it was received from another host.
+        disk: in rank 0's shard: where on disk the checkpoint belongs; None: it stays in memory.
     """
 
     checkpoint: CheckpointId
@@ -40,6 +58,7 @@ class Shard:
     layout: bytes
     nbytes: int
     copy: bool = False
+    disk: DiskTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,49 @@ class ShardCopy:
 
     shard: Shard
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskWrite:
+    """The part of a checkpoint that a host is to write to disk.
+
+    Attributes:
+        number: tells this attempt from all others of the run.
+        checkpoint: the checkpoint.
+        layout: see Shard.
+        ranks: whose shards this host writes.
+        target: where to.
+        name: of the folder `checkpoint-N`, which the leading host has begun; empty: this is the leading host, that of
+            rank 0's shard.
+        seal: whether all parts are written, so that the leading host completes the checkpoint.
+    """
+
+    number: int
+    checkpoint: CheckpointId
+    layout: bytes
+    ranks: tuple[int, ...]
+    target: DiskTarget
+    name: str = ""
+    seal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiskReport:
+    """How far a host is with its last DiskWrite.
+
+    Attributes:
+        number: the attempt.
+        name: on the leading host: of the folder, once it is there.
+        written: whether this host's part is written.
+        sealed: on the leading host: whether the checkpoint is complete.
+        trouble: why it cannot be written; empty: nothing has failed.
+    """
+
+    number: int
+    name: str = ""
+    written: bool = False
+    sealed: bool = False
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The newest checkpoints in memory, in words."""
+"""The newest checkpoints in memory, and on disk, in words."""
 
 from __future__ import annotations
 
@@ -24,4 +24,6 @@ def checkpoints_text(checkpoints: Iterable[status_pb2.CheckpointStatus], now: fl
             texts.append(f"step {checkpoint.step:,}, {age} old, {bytes_text(checkpoint.bytes)}")
         elif checkpoint.place == status_pb2.CHECKPOINT_PLACE_COPIES:
             texts.append(f"that of step {checkpoint.step:,}, {age} old, is in the memory of other hosts, too")
+        elif checkpoint.place == status_pb2.CHECKPOINT_PLACE_DISK:
+            texts.append(f"that of step {checkpoint.step:,}, {age} old, is on disk")
     return "; ".join(texts)

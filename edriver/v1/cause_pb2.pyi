@@ -257,6 +257,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """A file of the output of the host's workers cannot be written. `detail` has the file and the reason."""
     CAUSE_KIND_CHECKPOINT_UNCOPIED: _CauseKind.ValueType  # 120
     """A copy of another host's checkpoint could not be fetched into this host's memory. `detail` has the reason."""
+    CAUSE_KIND_CHECKPOINT_UNWRITTEN: _CauseKind.ValueType  # 121
+    """A checkpoint in this host's memory could not be written to disk. `detail` has the reason."""
     CAUSE_KIND_UNWRITTEN: _CauseKind.ValueType  # 67
     """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
     CAUSE_KIND_DRIVER_PAUSED: _CauseKind.ValueType  # 68
@@ -452,6 +454,8 @@ CAUSE_KIND_OUTPUT_UNWRITTEN: CauseKind.ValueType  # 70
 """A file of the output of the host's workers cannot be written. `detail` has the file and the reason."""
 CAUSE_KIND_CHECKPOINT_UNCOPIED: CauseKind.ValueType  # 120
 """A copy of another host's checkpoint could not be fetched into this host's memory. `detail` has the reason."""
+CAUSE_KIND_CHECKPOINT_UNWRITTEN: CauseKind.ValueType  # 121
+"""A checkpoint in this host's memory could not be written to disk. `detail` has the reason."""
 CAUSE_KIND_UNWRITTEN: CauseKind.ValueType  # 67
 """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
 CAUSE_KIND_DRIVER_PAUSED: CauseKind.ValueType  # 68

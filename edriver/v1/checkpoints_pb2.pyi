@@ -65,6 +65,7 @@ class Shard(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """The rank in that checkpoint's round."""
     layout: _builtins.bytes
@@ -77,6 +78,10 @@ class Shard(_message.Message):
     def checkpoint(self) -> _rounds_pb2.CheckpointId:
         """The checkpoint."""
 
+    @_builtins.property
+    def disk(self) -> Global___DiskTarget:
+        """In rank 0's shard: where on disk the checkpoint belongs. Absent if the script keeps it in memory alone."""
+
     def __init__(
         self,
         *,
@@ -85,14 +90,49 @@ class Shard(_message.Message):
         layout: _builtins.bytes = ...,
         bytes: _builtins.int = ...,
         copy: _builtins.bool = ...,
+        disk: Global___DiskTarget | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "checkpoint", b"checkpoint", "copy", b"copy", "layout", b"layout", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "checkpoint", b"checkpoint", "copy", b"copy", "disk", b"disk", "layout", b"layout", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Shard: _TypeAlias = Shard  # noqa: Y015
+
+@_typing.final
+class DiskTarget(_message.Message):
+    """DiskTarget is where on disk a checkpoint belongs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOCATION_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
+    INTERPRETER_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    location: _builtins.str
+    """The folder of checkpoints: an absolute path, which is the same folder on all hosts, or a URL."""
+    keep: _builtins.int
+    """Number of complete checkpoints that stay in the folder."""
+    interpreter: _builtins.str
+    """The Python interpreter of the worker, which has torch."""
+    due: _builtins.bool
+    """Whether this checkpoint is to be written. Others are written only if the run ends or someone asks for it."""
+    def __init__(
+        self,
+        *,
+        location: _builtins.str = ...,
+        keep: _builtins.int = ...,
+        interpreter: _builtins.str = ...,
+        due: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due", b"due", "interpreter", b"interpreter", "keep", b"keep", "location", b"location"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskTarget: _TypeAlias = DiskTarget  # noqa: Y015
 
 @_typing.final
 class ReserveRequest(_message.Message):
@@ -402,6 +442,7 @@ class KeepCheckpoints(_message.Message):
     NEWEST_FIELD_NUMBER: _builtins.int
     KEEP_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def newest(self) -> _rounds_pb2.CheckpointId:
         """The newest checkpoint that is whole."""
@@ -414,20 +455,117 @@ class KeepCheckpoints(_message.Message):
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardCopy]:
         """Shards to fetch from other hosts."""
 
+    @_builtins.property
+    def disk(self) -> Global___DiskWrite:
+        """The part of a checkpoint that this host is to write to disk; absent: nothing, and what is being written is given up."""
+
     def __init__(
         self,
         *,
         newest: _rounds_pb2.CheckpointId | None = ...,
         keep: _abc.Iterable[_rounds_pb2.CheckpointId] | None = ...,
         copies: _abc.Iterable[Global___ShardCopy] | None = ...,
+        disk: Global___DiskWrite | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk", "newest", b"newest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "keep", b"keep", "newest", b"newest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "disk", b"disk", "keep", b"keep", "newest", b"newest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KeepCheckpoints: _TypeAlias = KeepCheckpoints  # noqa: Y015
+
+@_typing.final
+class DiskWrite(_message.Message):
+    """DiskWrite has a host write its part of a checkpoint to disk. The host of rank 0's shard leads: it begins the folder
+    `checkpoint-N`, and completes it once all parts are there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Tells this attempt from all others of the run."""
+    layout: _builtins.bytes
+    """See Shard.layout."""
+    name: _builtins.str
+    """Name of the folder `checkpoint-N`, which the leading host has begun. Empty: this is the leading host."""
+    seal: _builtins.bool
+    """Whether all hosts have written their parts, so that the leading host completes the checkpoint."""
+    @_builtins.property
+    def checkpoint(self) -> _rounds_pb2.CheckpointId:
+        """The checkpoint."""
+
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ranks whose shards this host writes."""
+
+    @_builtins.property
+    def target(self) -> Global___DiskTarget:
+        """Where to."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        checkpoint: _rounds_pb2.CheckpointId | None = ...,
+        layout: _builtins.bytes = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        target: Global___DiskTarget | None = ...,
+        name: _builtins.str = ...,
+        seal: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "layout", b"layout", "name", b"name", "number", b"number", "ranks", b"ranks", "seal", b"seal", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskWrite: _TypeAlias = DiskWrite  # noqa: Y015
+
+@_typing.final
+class DiskReport(_message.Message):
+    """DiskReport is how far a host is with a DiskWrite."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The attempt."""
+    name: _builtins.str
+    """On the leading host: name of the folder, once it is there."""
+    written: _builtins.bool
+    """Whether this host's part is written."""
+    sealed: _builtins.bool
+    """On the leading host: whether the checkpoint is complete."""
+    trouble: _builtins.str
+    """Why it cannot be written, as a sentence; empty: nothing has failed."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        name: _builtins.str = ...,
+        written: _builtins.bool = ...,
+        sealed: _builtins.bool = ...,
+        trouble: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "number", b"number", "sealed", b"sealed", "trouble", b"trouble", "written", b"written"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskReport: _TypeAlias = DiskReport  # noqa: Y015
 
 @_typing.final
 class ShardCopy(_message.Message):
@@ -468,6 +606,7 @@ class HostCheckpoints(_message.Message):
     USED_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Where its ShardService listens. Empty if the server has ended."""
     used: _builtins.int
@@ -480,6 +619,10 @@ class HostCheckpoints(_message.Message):
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shard]:
         """The committed shards, and whole copies."""
 
+    @_builtins.property
+    def disk(self) -> Global___DiskReport:
+        """How far this host is with the last DiskWrite; absent if there was none."""
+
     def __init__(
         self,
         *,
@@ -488,10 +631,11 @@ class HostCheckpoints(_message.Message):
         used: _builtins.int = ...,
         limit: _builtins.int = ...,
         trouble: _builtins.str = ...,
+        disk: Global___DiskReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "limit", b"limit", "shards", b"shards", "trouble", b"trouble", "used", b"used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "disk", b"disk", "limit", b"limit", "shards", b"shards", "trouble", b"trouble", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

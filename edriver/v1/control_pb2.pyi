@@ -51,6 +51,54 @@ DRAIN_OUTCOME_PAUSES: DrainOutcome.ValueType  # 4
 Global___DrainOutcome: _TypeAlias = DrainOutcome  # noqa: Y015
 
 @_typing.final
+class SaveCheckpointRequest(_message.Message):
+    """SaveCheckpointRequest asks for a checkpoint on disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTER_FIELD_NUMBER: _builtins.int
+    requester: _builtins.str
+    """The operator who requests this, such as alice@login1, according to the client."""
+    def __init__(
+        self,
+        *,
+        requester: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requester", b"requester"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SaveCheckpointRequest: _TypeAlias = SaveCheckpointRequest  # noqa: Y015
+
+@_typing.final
+class SaveCheckpointResponse(_message.Message):
+    """SaveCheckpointResponse is the response to SaveCheckpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    ON_DISK_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """The step of the checkpoint, as the script counts steps."""
+    on_disk: _builtins.bool
+    """Whether it was on disk already."""
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        on_disk: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["on_disk", b"on_disk", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SaveCheckpointResponse: _TypeAlias = SaveCheckpointResponse  # noqa: Y015
+
+@_typing.final
 class DrainRequest(_message.Message):
     """DrainRequest names the host or slot to drain."""
 

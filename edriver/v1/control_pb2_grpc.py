@@ -61,6 +61,11 @@ class ControlServiceStub(object):
                 request_serializer=edriver_dot_v1_dot_control__pb2.StopRequest.SerializeToString,
                 response_deserializer=edriver_dot_v1_dot_control__pb2.StopResponse.FromString,
                 _registered_method=True)
+        self.SaveCheckpoint = channel.unary_unary(
+                '/edriver.v1.ControlService/SaveCheckpoint',
+                request_serializer=edriver_dot_v1_dot_control__pb2.SaveCheckpointRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_control__pb2.SaveCheckpointResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -107,6 +112,14 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SaveCheckpoint(self, request, context):
+        """SaveCheckpoint writes the newest whole checkpoint in memory to disk, behind training. Returns as soon as that is
+        ordered, not when it is there. FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -134,6 +147,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=edriver_dot_v1_dot_control__pb2.StopRequest.FromString,
                     response_serializer=edriver_dot_v1_dot_control__pb2.StopResponse.SerializeToString,
+            ),
+            'SaveCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.SaveCheckpoint,
+                    request_deserializer=edriver_dot_v1_dot_control__pb2.SaveCheckpointRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_control__pb2.SaveCheckpointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -273,6 +291,33 @@ class ControlService(object):
             '/edriver.v1.ControlService/Stop',
             edriver_dot_v1_dot_control__pb2.StopRequest.SerializeToString,
             edriver_dot_v1_dot_control__pb2.StopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SaveCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edriver.v1.ControlService/SaveCheckpoint',
+            edriver_dot_v1_dot_control__pb2.SaveCheckpointRequest.SerializeToString,
+            edriver_dot_v1_dot_control__pb2.SaveCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,10 @@ class ControlServiceStub:
     """
     Stop: _grpc.UnaryUnaryMultiCallable[_control_pb2.StopRequest, _control_pb2.StopResponse]
     """Stop ends the run, as SIGTERM to the driver does. Returns as soon as the stop is ordered, not when the run has ended."""
+    SaveCheckpoint: _grpc.UnaryUnaryMultiCallable[_control_pb2.SaveCheckpointRequest, _control_pb2.SaveCheckpointResponse]
+    """SaveCheckpoint writes the newest whole checkpoint in memory to disk, behind training. Returns as soon as that is
+    ordered, not when it is there. FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk.
+    """
 
 @_typing.type_check_only
 class ControlServiceAsyncStub(ControlServiceStub):
@@ -75,6 +79,10 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """
     Stop: _aio.UnaryUnaryMultiCallable[_control_pb2.StopRequest, _control_pb2.StopResponse]  # type: ignore[assignment]
     """Stop ends the run, as SIGTERM to the driver does. Returns as soon as the stop is ordered, not when the run has ended."""
+    SaveCheckpoint: _aio.UnaryUnaryMultiCallable[_control_pb2.SaveCheckpointRequest, _control_pb2.SaveCheckpointResponse]  # type: ignore[assignment]
+    """SaveCheckpoint writes the newest whole checkpoint in memory to disk, behind training. Returns as soon as that is
+    ordered, not when it is there. FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk.
+    """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
     """ControlService lets an operator change a run. The driver serves it on its unix socket and, to callers with the control
@@ -126,5 +134,15 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.StopResponse, _abc.Awaitable[_control_pb2.StopResponse]]:
         """Stop ends the run, as SIGTERM to the driver does. Returns as soon as the stop is ordered, not when the run has ended."""
+
+    @_abc_1.abstractmethod
+    def SaveCheckpoint(
+        self,
+        request: _control_pb2.SaveCheckpointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.SaveCheckpointResponse, _abc.Awaitable[_control_pb2.SaveCheckpointResponse]]:
+        """SaveCheckpoint writes the newest whole checkpoint in memory to disk, behind training. Returns as soon as that is
+        ordered, not when it is there. FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk.
+        """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

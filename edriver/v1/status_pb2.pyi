@@ -39,6 +39,8 @@ class _CheckpointPlaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Check
     """In the memory of the hosts whose workers have written it."""
     CHECKPOINT_PLACE_COPIES: _CheckpointPlace.ValueType  # 2
     """In the memory of other hosts, too: the loss of a host does not take it away."""
+    CHECKPOINT_PLACE_DISK: _CheckpointPlace.ValueType  # 3
+    """On disk, complete."""
 
 class CheckpointPlace(_CheckpointPlace, metaclass=_CheckpointPlaceEnumTypeWrapper):
     """CheckpointPlace is where a checkpoint is."""
@@ -49,6 +51,8 @@ CHECKPOINT_PLACE_MEMORY: CheckpointPlace.ValueType  # 1
 """In the memory of the hosts whose workers have written it."""
 CHECKPOINT_PLACE_COPIES: CheckpointPlace.ValueType  # 2
 """In the memory of other hosts, too: the loss of a host does not take it away."""
+CHECKPOINT_PLACE_DISK: CheckpointPlace.ValueType  # 3
+"""On disk, complete."""
 Global___CheckpointPlace: _TypeAlias = CheckpointPlace  # noqa: Y015
 
 class _InterruptionKind:

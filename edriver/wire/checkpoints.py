@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from edriver.model.actions import KeepCheckpoints
 from edriver.model.events import CheckpointsHeld
-from edriver.model.memory_checkpoint import CheckpointId, MemoryCheckpoint, Shard, ShardCopy
+from edriver.model.memory_checkpoint import (
+    CheckpointId,
+    DiskReport,
+    DiskTarget,
+    DiskWrite,
+    MemoryCheckpoint,
+    Shard,
+    ShardCopy,
+)
 from edriver.v1 import checkpoints_pb2, rounds_pb2
 from edriver.wire.conversion import round_id_message, round_id_of
 
@@ -28,12 +36,69 @@ def shard_message(shard: Shard) -> checkpoints_pb2.Shard:
         layout=shard.layout,
         bytes=shard.nbytes,
         copy=shard.copy,
+        disk=None if shard.disk is None else disk_target_message(shard.disk),
     )
 
 
 def shard_of(message: checkpoints_pb2.Shard) -> Shard:
     """The shard that a message describes."""
-    return Shard(checkpoint_id_of(message.checkpoint), message.rank, message.layout, message.bytes, message.copy)
+    disk = disk_target_of(message.disk) if message.HasField("disk") else None
+    return Shard(checkpoint_id_of(message.checkpoint), message.rank, message.layout, message.bytes, message.copy, disk)
+
+
+def disk_target_message(target: DiskTarget) -> checkpoints_pb2.DiskTarget:
+    """Where on disk a checkpoint belongs, as it goes over the wire."""
+    return checkpoints_pb2.DiskTarget(
+        location=target.location, keep=target.keep, interpreter=target.interpreter, due=target.due
+    )
+
+
+def disk_target_of(message: checkpoints_pb2.DiskTarget) -> DiskTarget:
+    """Where on disk a message says that a checkpoint belongs."""
+    return DiskTarget(message.location, max(1, message.keep), message.interpreter, message.due)
+
+
+def disk_report_message(report: DiskReport | None) -> checkpoints_pb2.DiskReport | None:
+    """How far a host is with what it writes to disk, as it goes over the wire."""
+    if report is None:
+        return None
+    return checkpoints_pb2.DiskReport(
+        number=report.number,
+        name=report.name,
+        written=report.written,
+        sealed=report.sealed,
+        trouble=report.trouble,
+    )
+
+
+def _disk_report_of(message: checkpoints_pb2.HostCheckpoints) -> DiskReport | None:
+    if not message.HasField("disk"):
+        return None
+    report = message.disk
+    return DiskReport(report.number, report.name, report.written, report.sealed, report.trouble)
+
+
+def _disk_write_message(write: DiskWrite | None) -> checkpoints_pb2.DiskWrite | None:
+    if write is None:
+        return None
+    return checkpoints_pb2.DiskWrite(
+        number=write.number,
+        checkpoint=checkpoint_id_message(write.checkpoint),
+        layout=write.layout,
+        ranks=write.ranks,
+        target=disk_target_message(write.target),
+        name=write.name,
+        seal=write.seal,
+    )
+
+
+def disk_write_of(message: checkpoints_pb2.KeepCheckpoints) -> DiskWrite | None:
+    """What an order says a host is to write to disk."""
+    if not message.HasField("disk"):
+        return None
+    write = message.disk
+    checkpoint, target = checkpoint_id_of(write.checkpoint), disk_target_of(write.target)
+    return DiskWrite(write.number, checkpoint, write.layout, tuple(write.ranks), target, write.name, write.seal)
 
 
 def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostCheckpoints) -> CheckpointsHeld:
@@ -42,8 +107,16 @@ def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostChec
     for shard in map(shard_of, message.shards if message.address else ()):
         if shard.rank < shard.checkpoint.size:
             shards.setdefault((shard.checkpoint, shard.rank, shard.layout), shard)
-    found = tuple(shards.values())
-    return CheckpointsHeld(host, agent_id, message.address, found, message.used, message.limit, message.trouble)
+    return CheckpointsHeld(
+        host,
+        agent_id,
+        message.address,
+        tuple(shards.values()),
+        message.used,
+        message.limit,
+        message.trouble,
+        _disk_report_of(message),
+    )
 
 
 def keep_message(order: KeepCheckpoints) -> checkpoints_pb2.KeepCheckpoints:
@@ -54,6 +127,7 @@ def keep_message(order: KeepCheckpoints) -> checkpoints_pb2.KeepCheckpoints:
         copies=[
             checkpoints_pb2.ShardCopy(shard=shard_message(copy.shard), address=copy.address) for copy in order.copies
         ],
+        disk=_disk_write_message(order.disk),
     )
 
 
@@ -64,6 +138,7 @@ def keep_of(host: str, message: checkpoints_pb2.KeepCheckpoints) -> KeepCheckpoi
         checkpoint_id_of(message.newest),
         tuple(checkpoint_id_of(checkpoint) for checkpoint in message.keep),
         tuple(ShardCopy(shard_of(copy.shard), copy.address) for copy in message.copies),
+        disk_write_of(message),
     )
 
 

@@ -298,6 +298,7 @@ class Control(Target):
                 channel.unary_unary(CONTROL + "Undrain"): control_pb2.UndrainRequest,
                 channel.unary_unary(CONTROL + "Resize"): control_pb2.ResizeRequest,
                 channel.unary_unary(CONTROL + "Stop"): control_pb2.StopRequest,
+                channel.unary_unary(CONTROL + "SaveCheckpoint"): control_pb2.SaveCheckpointRequest,
             }
             for _ in range(0, inputs, len(methods)):
                 for method, kind in methods.items():

@@ -107,6 +107,19 @@ def test_a_run_is_resized_within_its_limits() -> None:
     soon(work())
 
 
+def test_without_a_checkpoint_in_memory_none_is_written_to_disk() -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        async with served(put) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.SaveCheckpoint(control_pb2.SaveCheckpointRequest())
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert str(caught.value.details()).startswith("this run has no whole checkpoint in memory")
+        assert put == []
+
+    soon(work())
+
+
 def test_a_run_is_stopped() -> None:
     async def work() -> None:
         put: list[events.Event] = []

@@ -9,8 +9,10 @@ One command a line:
     connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
     lost HOST [agent=N]: WHY         AgentLost
     silent HOST                      AgentSilent, for 5 s
-    holds HOST [1.1:10/0of2 ...] [1.1:10/1of2copy ...]    CheckpointsHeld: of round 1.1 and step 10 rank 0's of two
-                                     shards, and rank 1's as a copy
+    holds HOST [1.1:10/0of2 ...] [1.1:10/1of2copy ...] [disk=N:NAME[:written|:sealed]] [: WHY]    CheckpointsHeld: of
+                                     round 1.1 and step 10 rank 0's of two shards, and rank 1's as a copy; `0of2disk`
+                                     belongs on disk, `0of2due` is due there. How far the Nth write to disk is, or WHY
+                                     it has failed
     waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N] [left=FILE:LINE]
                                      WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
@@ -36,6 +38,7 @@ One command a line:
     idle W [round=R] [for=10]        WorkerIdle, after so many seconds; for=0: it goes on
     blocked W ... at B [round=R] [for=3]    WorkerBlocked, after so many seconds; for=0: they go on
     drain HOST [slot=N] [within=SECONDS] [notice=yes] [by=WHO]: REASON    DrainRequested
+    flush                            CheckpointRequested
     undrain HOST [slot=N]            UndrainRequested
     resize N [by=WHO]                ResizeRequested
     resumed N                        DriverResumed: it is number N
@@ -56,7 +59,7 @@ from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, Halt, NoBoundary, NotFinite
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
-from edriver.model.memory_checkpoint import CheckpointId, Shard
+from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget, Shard
 from edriver.model.mode import CheckpointWay, Mode
 from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
@@ -76,7 +79,7 @@ COMMAND = re.compile(r"(?P<verb>[a-z]+)(?P<words>[^:]*(?::\S[^:]*)*)(?:: (?P<tex
 """A verb, words (in which a colon stands within a word: `a:2`), and a text after a colon and a space."""
 
 
-HELD = re.compile(r"(?P<round>[0-9.]+):(?P<step>\d+)/(?P<rank>\d+)of(?P<size>\d+)(?P<copy>copy)?")
+HELD = re.compile(r"(?P<round>[0-9.]+):(?P<step>\d+)/(?P<rank>\d+)of(?P<size>\d+)(?P<disk>due|disk)?(?P<copy>copy)?")
 """A shard that a host holds."""
 
 
@@ -306,6 +309,10 @@ class Interpreter:
         for worker_id in workers:
             yield from self._tell(events.WorkerDone(worker_id, self._round_id(words), boundaries))
 
+    def _do_flush(self, words: Words) -> Iterator[str]:
+        del words
+        return self._tell(events.CheckpointRequested())
+
     def _do_holds(self, words: Words) -> Iterator[str]:
         host, *held = words.names
         shards = []
@@ -313,8 +320,13 @@ class Interpreter:
             found = HELD.fullmatch(word)
             assert found is not None, word
             checkpoint = CheckpointId(parse_round_id(found["round"]), int(found["step"]), int(found["size"]))
-            shards.append(Shard(checkpoint, int(found["rank"]), b"", 100, copy=bool(found["copy"])))
-        return self._tell(events.CheckpointsHeld(host, self._agents[host], f"{host}:1", tuple(shards)))
+            disk = DiskTarget("/shared", 3, "python", found["disk"] == "due") if found["disk"] else None
+            shards.append(Shard(checkpoint, int(found["rank"]), b"", 100, copy=bool(found["copy"]), disk=disk))
+        report = None
+        if "disk" in words.pairs:
+            number, name, *done = words.pairs["disk"].split(":")
+            report = DiskReport(int(number), name, bool(done), "sealed" in done, words.text)
+        return self._tell(events.CheckpointsHeld(host, self._agents[host], f"{host}:1", tuple(shards), disk=report))
 
     def _do_raised(self, words: Words) -> Iterator[str]:
         (name,) = words.names

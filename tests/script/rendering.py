@@ -44,10 +44,14 @@ def render(action: Action) -> Iterator[str]:
             yield f"skip worker {worker_id}: ordinal {ordinal}"
         case actions.FindNewestCheckpoint(workers):
             yield f"find-newest-checkpoint {_listed(workers)}"
-        case actions.KeepCheckpoints(host, newest, keep, copies):
+        case actions.KeepCheckpoints(host, newest, keep, copies, disk):
             yield f"keep-checkpoints on {host}: newest {_checkpoint(newest)}, keep {', '.join(map(_checkpoint, keep))}"
             for copy in copies:
                 yield f"    fetch {_checkpoint(copy.shard.checkpoint)}/{copy.shard.rank} from {copy.address}"
+            if disk is not None:
+                ranks = ", ".join(map(str, disk.ranks))
+                what = "complete it" if disk.seal else f"write ranks {ranks} to {disk.name or 'a new folder'}"
+                yield f"    disk {disk.number}: of {_checkpoint(disk.checkpoint)} {what}"
         case actions.Explain(cause):
             yield f"explain: {shown(cause)}"
         case actions.FinishRun(end, cause, failures):

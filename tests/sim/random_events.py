@@ -174,6 +174,7 @@ class RandomEvents:
                 events.UndrainRequested(host, slot),
                 events.ResizeRequested(draw.randint(self._settings.min_np, self._settings.max_np)),
                 events.DiscoveryFailed("reason"),
+                events.CheckpointRequested(),
             )
         )
 

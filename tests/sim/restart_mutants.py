@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from edriver.driver.core.disk_writes import Key
 from edriver.driver.core.failures.new_sizes import NewSizes
-from edriver.driver.core.memory_checkpoints import Key, MemoryCheckpoints
+from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.driver.core.round import Interrupt, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.worker_losses import WorkerLosses

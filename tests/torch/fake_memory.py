@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from edriver.model.ids import RoundId
-from edriver.model.memory_checkpoint import CheckpointId, MemoryCheckpoint
+from edriver.model.memory_checkpoint import CheckpointId, DiskTarget, MemoryCheckpoint
 from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.worker import context
@@ -33,6 +33,7 @@ class FolderMemory:
         refusal: the answer to all reservations, if there is any.
         cut: the next commit does not arrive.
         fetched: bytes that came from other hosts.
+        targets: where on disk the checkpoints of steps belong, as the last shard of each has said.
     """
 
     def __init__(self, folder: Path, host: str) -> None:
@@ -41,6 +42,7 @@ class FolderMemory:
         self.refusal = Refusal.NONE
         self.cut = False
         self.fetched = 0
+        self.targets: dict[int, DiskTarget | None] = {}
         self._turn: dict[int, int] = {}
 
     def reserve(self, checkpoint: CheckpointId, rank: int, length: int, pid: int) -> Reserved:
@@ -58,9 +60,10 @@ class FolderMemory:
         self._path = path
         return Reserved(str(path))
 
-    def commit(self, shard: ShardName, length: int) -> None:
+    def commit(self, shard: ShardName, length: int, disk: DiskTarget | None = None) -> None:
         if self.cut:
             raise ServerLostError("it was killed")
+        self.targets[shard.checkpoint.step] = disk
         torn = self.folder / f"torn-{shard.rank}"
         torn.write_text(json.dumps({"path": str(self._path), "length": length}))
         torn.rename(self._record(shard))

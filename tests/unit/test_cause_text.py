@@ -205,6 +205,11 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
         "host b cannot fetch a copy of another host's checkpoint: host a is gone",
     ),
     (
+        CauseKind.CHECKPOINT_UNWRITTEN,
+        why.ReportedText("/c: No space left on device"),
+        "host b cannot write a checkpoint from memory to disk: /c: No space left on device",
+    ),
+    (
         CauseKind.OUTPUT_UNWRITTEN,
         why.ReportedText("/f: No space left on device"),
         "host b no longer writes all of its workers' output to files: /f: No space left on device",

@@ -293,6 +293,8 @@ class Membership:
                 suspects.note(event, rounds.current, now)
             case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
                 placement.steer(event, now)
+            case events.CheckpointRequested():
+                self.memory.write_to_disk()
             case events.StopRequested(reason, requester):
                 stopped = Cause(CauseKind.STOPPED, detail=ReportedText(reason), requester=requester)
                 return rounds.end_run(RunEnd.STOPPED, stopped)

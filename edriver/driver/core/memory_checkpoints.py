@@ -11,6 +11,7 @@ then no loss of so many hosts takes it away. What hosts keep is
     copying     the one that hosts are copying: a newer one waits for its turn, or a slow link would never finish one
     copied      the newest that is copied: a round after the loss of a host starts from it
     restored    the one that the current round has started from, until it has a newer one
+    writing     the one that hosts are writing to disk (disk_writes.py)
 
 and what is newer than `newest`, as long as its ranks may write. Copies go round the ring of hosts, in the order of
 discovery: each host has those of the ones before it. A host that is to be left gets none, and its agent stays until
@@ -22,16 +23,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
+from edriver.driver.core.disk_writes import DiskWrites, Key
 from edriver.model.actions import Action, KeepCheckpoints
 from edriver.model.events import CheckpointsHeld
 from edriver.model.ids import RoundId
-from edriver.model.memory_checkpoint import CheckpointId, MemoryCheckpoint, Shard, ShardCopy
+from edriver.model.memory_checkpoint import CheckpointId, DiskTarget, MemoryCheckpoint, Shard, ShardCopy
 from edriver.model.records import HostRecord
-
-Key: TypeAlias = tuple[CheckpointId, bytes]
-"""A checkpoint and its layout."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,15 +62,17 @@ class MemoryCheckpoints:
         copying: the one that hosts are copying, if any.
         copied: the newest that is copied, if any.
         restored: the one that the current round has started from, if any.
+        disk: what of it is written to disk.
     """
 
-    STATE: ClassVar = ("newest", "copying", "copied", "restored", "_held", "_ordered")
+    STATE: ClassVar = ("newest", "copying", "copied", "restored", "disk", "_held", "_ordered")
 
     copies: int = 1
     newest: Key | None = None
     copying: Key | None = None
     copied: Key | None = None
     restored: Key | None = None
+    disk: DiskWrites = field(default_factory=DiskWrites)
     _held: dict[str, CheckpointsHeld] = field(default_factory=dict)
     _ordered: dict[str, KeepCheckpoints] = field(default_factory=dict)
     _holders: dict[Key, _Holders] = field(default_factory=dict)
@@ -155,12 +156,36 @@ class MemoryCheckpoints:
         return self._held.get(host)
 
     def nbytes_of(self, key: Key) -> int:
-        """Bytes of a checkpoint's shards, copies aside."""
-        every = {host for hosts in self._holders[key].ranks.values() for host in hosts}
+        """Bytes of a checkpoint's shards, copies aside; 0: no host has it any more."""
+        holders = self._holders.get(key, _Holders())
+        every = {host for hosts in holders.ranks.values() for host in hosts}
         sizes = {shard.rank: shard.nbytes for host in every for shard in self._held[host].shards if _key(shard) == key}
         return sum(sizes.values())
 
     # ---- decisions -------------------------------------------------------------------------------------------
+
+    @property
+    def newest_for_disk(self) -> Key | None:
+        """The newest whole checkpoint, if it belongs on disk."""
+        newest = max(filter(self._is_whole, self._holders), default=None)
+        return None if newest is None or self._disk_target(newest) is None else newest
+
+    def write_to_disk(self) -> Key | None:
+        """Have the newest whole checkpoint written to disk now.
+
+        Returns:
+            it; None: there is none, or it is on disk, or does not belong there.
+        """
+        newest = self.newest_for_disk
+        if newest is None or newest == self.disk.on_disk:
+            return None
+        if newest != self.disk.writing:
+            self.disk.wanted = self._changed = True
+        return newest
+
+    def disk_trouble(self) -> str:
+        """Why the last write to disk has failed, with the host; empty: it has not."""
+        return self.disk.trouble(self._held)
 
     def start_from(self, available: Callable[[str], bool]) -> MemoryCheckpoint | None:
         """The newest checkpoint that a round can start from now, which it does.
@@ -169,6 +194,8 @@ class MemoryCheckpoints:
             available: whether a host can be reached.
         """
         for key in sorted(filter(self._is_whole, self._holders), reverse=True):
+            if self.disk.on_disk is not None and key < self.disk.on_disk:
+                break  # the one on disk is newer
             ranks = self._holders[key].ranks
             by_rank = [ranks[rank] for rank in sorted(ranks)]
             chosen = [min(filter(available, hosts), key=_originals(hosts), default="") for hosts in by_rank]
@@ -205,21 +232,45 @@ class MemoryCheckpoints:
         self.copied = max(filter(self._is_copied, self._holders), default=None)
         if self.copying is not None and (not self._is_whole(self.copying) or self._is_copied(self.copying)):
             self.copying = None
+        self.disk.advance(self._held)
         if self.newest is None:
             return []
+        for key in filter(self._is_whole, self._holders):
+            self.disk.see(key, self._disk_target(key))
+        self._begin_to_write(self.newest)
         if self.copying is None and self.newest != self.copied:
             self.copying = self.newest
         if self.newest[0].round_id >= round_id:
             self.restored = None
-        keep = sorted({key[0] for key in (self.newest, self.copying, self.copied, self.restored) if key is not None})
+        kept = self.newest, self.copying, self.copied, self.restored, self.disk.writing
+        keep = sorted({key[0] for key in kept if key is not None})
         fetches = self._fetches_on(ring)
         actions: list[Action] = []
         for host in self._held:
-            order = KeepCheckpoints(host, self.newest[0], tuple(keep), fetches.get(host, ()))
+            write = self.disk.order(host, self._held)
+            order = KeepCheckpoints(host, self.newest[0], tuple(keep), fetches.get(host, ()), write)
             if order != self._ordered.get(host):
                 self._ordered[host] = order
                 actions.append(order)
         return actions
+
+    def _begin_to_write(self, newest: Key) -> None:
+        """Begin to write the newest whole checkpoint to disk, if one is due and none is being written."""
+        target = self._disk_target(newest)
+        if not self.disk.wanted or self.disk.writing is not None or target is None:
+            return
+        if newest == self.disk.on_disk:
+            self.disk.wanted = False
+            return
+        ranks: dict[str, list[int]] = {}
+        for rank, hosts in sorted(self._holders[newest].ranks.items()):
+            ranks.setdefault(min(hosts, key=_originals(hosts)), []).append(rank)
+        self.disk.begin(newest, target, {host: tuple(mine) for host, mine in ranks.items()})
+
+    def _disk_target(self, key: Key) -> DiskTarget | None:
+        """Where on disk a checkpoint belongs, as its rank 0 says; None: nowhere."""
+        hosts = self._holders[key].ranks.get(0, {})
+        return next((self._shard(host, key[0], 0).disk for host in hosts), None)
 
     def _fetches_on(self, ring: tuple[str, ...]) -> dict[str, tuple[ShardCopy, ...]]:
         """The shards that each host is to fetch. Those that it has got stay in its order, which so does not change."""
@@ -233,7 +284,8 @@ class MemoryCheckpoints:
                 source = min(hosts.keys() & partners.keys(), key=_originals(hosts), default=None)
                 if source is None:
                     continue  # discovery has dropped the host
-                shard = Shard(checkpoint, rank, layout, self._nbytes(source, checkpoint, rank))
+                held = self._shard(source, checkpoint, rank)
+                shard = Shard(checkpoint, rank, layout, held.nbytes, disk=held.disk)
                 for partner in partners[source]:
                     fetches.setdefault(partner, []).append(ShardCopy(shard, self._held[source].address))
         made = {host: tuple(copies) for host, copies in fetches.items()}
@@ -245,9 +297,9 @@ class MemoryCheckpoints:
         following = chain(islice(ring, place + 1, None), islice(ring, place))
         return [*islice(filter(self._partners.__contains__, following), self.copies)]
 
-    def _nbytes(self, host: str, checkpoint: CheckpointId, rank: int) -> int:
+    def _shard(self, host: str, checkpoint: CheckpointId, rank: int) -> Shard:
         shards = self._held[host].shards
-        return next(shard.nbytes for shard in shards if (shard.checkpoint, shard.rank) == (checkpoint, rank))
+        return next(shard for shard in shards if (shard.checkpoint, shard.rank) == (checkpoint, rank))
 
 
 def _key(shard: Shard) -> Key:

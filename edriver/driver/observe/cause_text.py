@@ -273,6 +273,8 @@ def host_words(cause: Cause) -> str:
             return f"no longer writes all of its workers' output to files: {text}"
         case CauseKind.CHECKPOINT_UNCOPIED, why.ReportedText(text):
             return f"cannot fetch a copy of another host's checkpoint: {text}"
+        case CauseKind.CHECKPOINT_UNWRITTEN, why.ReportedText(text):
+            return f"cannot write a checkpoint from memory to disk: {text}"
     return ""
 
 

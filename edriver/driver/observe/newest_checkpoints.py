@@ -1,8 +1,9 @@
-"""The newest checkpoints in memory, as observers see them. Decides nothing."""
+"""The newest checkpoints, in memory and on disk, as observers see them. Decides nothing."""
 
 from __future__ import annotations
 
-from edriver.driver.core.memory_checkpoints import Key, MemoryCheckpoints
+from edriver.driver.core.disk_writes import Key
+from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import round_id_message, timestamp
 
@@ -15,6 +16,8 @@ class NewestCheckpoints:
         self._in_memory: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
         self._copied: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
 
+        self._on_disk: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
+
     def note(self, memory: MemoryCheckpoints, now: float) -> None:
         """Look which are the newest; the time is in seconds since the epoch."""
         if memory.newest != self._in_memory[0]:
@@ -22,10 +25,13 @@ class NewestCheckpoints:
         copied = memory.copied if memory.has_copies else None
         if copied != self._copied[0]:
             self._copied = copied, _status(memory, copied, status_pb2.CHECKPOINT_PLACE_COPIES, now)
+        if memory.disk.on_disk != self._on_disk[0]:
+            on_disk = memory.disk.on_disk
+            self._on_disk = on_disk, _status(memory, on_disk, status_pb2.CHECKPOINT_PLACE_DISK, now)
 
     def messages(self) -> list[status_pb2.CheckpointStatus]:
         """Those that there are."""
-        return [status for key, status in (self._in_memory, self._copied) if key is not None]
+        return [status for key, status in (self._in_memory, self._copied, self._on_disk) if key is not None]
 
 
 def _status(

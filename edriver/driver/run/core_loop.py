@@ -205,8 +205,8 @@ class CoreLoop:
             self._note_sources(event, replayed)
         if isinstance(event, events.ScriptWarned):
             self._note_script(event, replayed)
-        if isinstance(event, events.CheckpointsHeld) and event.trouble and not replayed:
-            self.warn(Cause(CauseKind.CHECKPOINT_UNCOPIED, host=event.host, detail=ReportedText(event.trouble)))
+        if isinstance(event, events.CheckpointsHeld) and not replayed:
+            self._warn_of_checkpoints(event)
         finish = None
         for action, messages in zip(step, decision.messages, strict=True):
             if isinstance(action, actions.FinishRun):
@@ -370,6 +370,12 @@ class CoreLoop:
         """
         if self._event_history.warnings.add(cause, self._event_history.now()):
             self._remark(Line(cause), said)
+
+    def _warn_of_checkpoints(self, event: events.CheckpointsHeld) -> None:
+        if event.trouble:
+            self.warn(Cause(CauseKind.CHECKPOINT_UNCOPIED, host=event.host, detail=ReportedText(event.trouble)))
+        if event.disk is not None and event.disk.trouble:
+            self.warn(Cause(CauseKind.CHECKPOINT_UNWRITTEN, host=event.host, detail=ReportedText(event.disk.trouble)))
 
     def _remark(self, line: Line, said: bool = False) -> None:
         if not said:

@@ -34,6 +34,7 @@ from edriver.driver.observe.console.progress_lines import report_progress
 from edriver.driver.observe.driver_watch import DriverWatch, watch_run
 from edriver.driver.observe.origin import find_origin, found_later, recorded_origin
 from edriver.driver.observe.records.recorder import describe, describe_failure
+from edriver.driver.run.last_checkpoint import write_last_checkpoint
 from edriver.driver.run.reporters import Reporters
 from edriver.driver.run.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.run.take_over import HeldClock, PortTakenError, await_agents, await_port_of_run, replay
@@ -335,6 +336,13 @@ class Session:
                 telling.cancel()
                 self._output.footer(b"")
                 parts.stops.note_end()
+                await write_last_checkpoint(
+                    parts.membership.memory,
+                    parts.membership.roster,
+                    parts.inbox,
+                    parts.registry.send,
+                    parts.stops.hurry,
+                )
                 await parts.shutdown.end()
                 beating.cancel()
                 self.over = True

@@ -123,6 +123,24 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         self._stop(request.reason, request.requester)
         return control_pb2.StopResponse()
 
+    async def SaveCheckpoint(  # noqa: N802
+        self, request: control_pb2.SaveCheckpointRequest, context: _ServicerContext
+    ) -> control_pb2.SaveCheckpointResponse:
+        await _check(request, context)
+        memory = self._membership.memory
+        newest = memory.newest_for_disk
+        if newest is None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "this run has no whole checkpoint in memory that belongs on disk: its script saves none by "
+                "edriver.checkpoints.Checkpoints, or has not come to it yet",
+            )
+        assert newest is not None
+        on_disk = newest == memory.disk.on_disk
+        if not on_disk:
+            self._put(events.CheckpointRequested(request.requester))
+        return control_pb2.SaveCheckpointResponse(step=newest[0].step, on_disk=on_disk)
+
     async def _place(
         self,
         request: control_pb2.DrainRequest | control_pb2.PreviewDrainRequest | control_pb2.UndrainRequest,

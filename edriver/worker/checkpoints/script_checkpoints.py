@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 import torch.distributed as dist
 
+from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.place import current_place
 from edriver.worker.checkpoints.memory.saver import MemorySaver
+from edriver.worker.checkpoints.memory.schedule import DiskSchedule
 from edriver.worker.checkpoints.memory.script_state import forget_first_step, load_into, state_dict_of, without_steps
 from edriver.worker.checkpoints.script_disk import DiskSaver
 
@@ -30,15 +33,15 @@ class Checkpoints:
             checkpoints.save(step, state)
 
     In edriver's restart mode checkpoints go into the memory of the run's hosts, and what a restarted round loads comes
-    from there. Under torchrun, or alone, they go to disk, behind training. The number of ranks may change between
-    saving and loading.
+    from there. At longer intervals, and when the run ends, the hosts write the newest one to disk. Under torchrun, or
+    alone, all go to disk, behind training. The number of ranks may change between saving and loading.
 
     All ranks call both methods, with the same steps. A state is a dict, or a callable that returns one, of modules,
     their optimizers, schedulers and other objects with `state_dict` and `load_state_dict`, tensors, and plain values,
     which are the same on all ranks.
 
     Args:
-        folder: the folder on disk: a path, or a URL that fsspec supports.
+        folder: the folder on disk, which all hosts share: a path, or a URL that fsspec supports.
         every_memory: how often to save into memory: a number of steps, a time, or None, for as often as takes 1 % of
             the training time.
         every_disk: how often to save to disk: a time, or a number of steps.
@@ -57,9 +60,14 @@ class Checkpoints:
         keep: int = 3,
     ) -> None:
         self._place = current_place()
-        self._memory = None if self._place is None else MemorySaver(self._place, _store(), every_memory)
+        location = _absolute(os.fspath(folder))
+        self._memory: MemorySaver | None = None
+        if self._place is not None:
+            target = DiskTarget(location, keep, sys.executable)
+            self._memory = MemorySaver(self._place, _store(), every_memory, disk=(target, DiskSchedule(every_disk)))
         agree = None if self._memory is None else self._memory.from_rank_zero
-        self._disk = DiskSaver(os.fspath(folder), every_disk, keep, agree)
+        owner = None if self._place is None else self._place.assignment.round_id
+        self._disk = DiskSaver(location, every_disk, keep, agree, owner)
         self._due: Callable[[int], bool] = self._disk.due if self._memory is None else self._memory.due
 
     def load(self, state: State | Callable[[], State]) -> int | None:
@@ -82,6 +90,8 @@ class Checkpoints:
         target = state_dict_of(values)
         if in_memory is not None and self._memory is not None:
             step = in_memory.checkpoint.step
+            if self._place is not None and self._place.assignment.rank == 0:
+                self._disk.own()
             self._memory.load(target)
         else:
             name, step = on_disk  # type: ignore[misc]  # one of the two is there
@@ -124,6 +134,11 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait until no checkpoint is being written to disk. A process that ends waits for it, too."""
         self._disk.wait()
+
+
+def _absolute(folder: str) -> str:
+    """A folder as other processes of this host find it, too."""
+    return folder if "://" in folder else os.path.abspath(folder)  # noqa: PTH100  links stay as they were given
 
 
 def _store() -> Any:

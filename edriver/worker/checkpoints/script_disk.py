@@ -7,6 +7,7 @@ whether a checkpoint is due, at steps that rank 0 names: a look is one all-reduc
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -22,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from edriver.checkpoint_folder.folder import CheckpointFolder, Found
 from edriver.checkpoint_folder.manifest import FileRecord, Manifest
-from edriver.checkpoint_folder.ownership import FolderInUseError, FolderOwner, Ownership
+from edriver.checkpoint_folder.ownership import FolderInUseError, FolderOwner, Ownership, RoundOverError
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
@@ -47,6 +48,7 @@ class DiskSaver:
         keep: the number of complete checkpoints to keep.
         from_rank_zero: has rank 0 call a function, and returns what that returns on all ranks; by default through
             torch's default process group.
+        owner: the round as whose rank 0 to own the folder from `newest` on; None: from the first save on.
         clock: seconds, monotonic.
 
     Raises:
@@ -60,6 +62,7 @@ class DiskSaver:
         every: int | timedelta,
         keep: int,
         from_rank_zero: Callable[[Callable[[], Any]], Any] | None = None,
+        owner: RoundId | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if keep < 1:
@@ -71,6 +74,7 @@ class DiskSaver:
         self._every = every
         self._keep = keep
         self._from_rank_zero = from_rank_zero or self._broadcast
+        self._owner = owner
         self._clock = clock
         self._groups: tuple[Any, Any] | None = None
         self._next_look: int | None = None
@@ -236,11 +240,16 @@ class DiskSaver:
         except Exception as error:
             raise CheckpointError(f"{self._folder.place(name)} cannot be loaded: {error}") from error
 
+    def own(self) -> None:
+        """On rank 0 of a round that goes on from memory: own the folder, beside training."""
+        assert self._owner is not None, "others own it once they save"
+        self._ownership.claim_soon(self._owner)
+
     def _found(self) -> tuple[str, int] | CheckpointError | None:
         """On rank 0: the newest checkpoint whose content is what its manifest says."""
         troubles = []
         try:
-            self._ownership.look()
+            self._look()
             for found in self._folder.found():
                 if not found.whole:
                     continue
@@ -256,6 +265,13 @@ class DiskSaver:
         if troubles:
             return CheckpointError(f"no checkpoint in {self.location} can be loaded: {'; '.join(troubles)}")
         return None
+
+    def _look(self) -> None:
+        if self._owner is not None:
+            with contextlib.suppress(OSError, RoundOverError):  # what cannot be written to can be read
+                self._ownership.claim(self._owner)
+                return
+        self._ownership.look()
 
     def _condemn(self, found: Found, trouble: str) -> None:
         logger.warning("%s in %s cannot be loaded: %s; using the one before it", found.name, self.location, trouble)

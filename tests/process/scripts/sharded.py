@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 import edriver
 
 STEPS, EVERY = int(os.environ["STEPS"]), int(os.environ.get("EVERY", "10"))
+EVERY_DISK = int(os.environ.get("EVERY_DISK", "1000000"))
 STOP = Path(os.environ.get("STOP", "/nonexistent"))
 PAUSE = float(os.environ.get("PAUSE", "0"))
 
@@ -27,7 +28,7 @@ fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
 state = {"model": model, "optimizer": optimizer}
-checkpoints = edriver.checkpoints.Checkpoints(sys.argv[1], every_memory=EVERY)
+checkpoints = edriver.checkpoints.Checkpoints(sys.argv[1], every_memory=EVERY, every_disk=EVERY_DISK)
 begins = checkpoints.load(state) or 0
 print(f"rank {rank} of {size} pid {os.getpid()} begins at step {begins}", flush=True)
 

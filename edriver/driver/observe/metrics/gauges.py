@@ -42,8 +42,12 @@ HOSTS_HELP: Final = (
 )
 
 
-PLACES: Final = {status_pb2.CHECKPOINT_PLACE_MEMORY: "memory", status_pb2.CHECKPOINT_PLACE_COPIES: "copies"}
-"""Where checkpoints in memory are, as labels."""
+PLACES: Final = {
+    status_pb2.CHECKPOINT_PLACE_MEMORY: "memory",
+    status_pb2.CHECKPOINT_PLACE_COPIES: "copies",
+    status_pb2.CHECKPOINT_PLACE_DISK: "disk",
+}
+"""Where checkpoints that were in memory are, as labels."""
 
 
 class RunGauges(Collector):
@@ -230,7 +234,8 @@ class RunGauges(Collector):
         memory, now = self._membership.memory, self._event_history.now()
         yield gauges(
             "memory_checkpoint_step",
-            "The step of the newest whole checkpoint in memory, and of the newest that has copies on other hosts.",
+            "The step of the newest whole checkpoint in memory, of the newest that has copies on other hosts, and of "
+            "the last one that was written from there to disk.",
             "place",
             {place: status.step for place, status in newest.items()},
         )

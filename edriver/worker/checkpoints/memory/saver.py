@@ -6,19 +6,21 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 import torch.distributed as dist
 
+from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.pickles import ForgedError, opened, sealed
 from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
-from edriver.worker.checkpoints.memory.schedule import MAX_INTERVAL, Announced, Schedule
+from edriver.worker.checkpoints.memory.schedule import MAX_INTERVAL, Announced, DiskSchedule, Schedule
 from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, StatePlanner
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
-from edriver.worker.checkpoints.memory.shard import ShardError
+from edriver.worker.checkpoints.memory.shard import DueForDisk, ShardError
 from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, said, say_skipped
 from edriver.worker.errors import CheckpointError
 
@@ -40,6 +42,7 @@ class MemorySaver:
         first_timeout: see PlanExchange.
         clock: seconds, monotonic.
         device: copies what lies on a GPU.
+        disk: where on disk checkpoints belong, and which go there; None: they stay in memory.
     """
 
     def __init__(
@@ -50,11 +53,13 @@ class MemorySaver:
         first_timeout: float = FIRST_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         device: DeviceCopies | None = None,
+        disk: tuple[DiskTarget, DiskSchedule] | None = None,
     ) -> None:
         self._device = DeviceCopies() if device is None else device
         self._place = place
         self._store = store
         self._schedule = Schedule(every)
+        self._disk = disk if place.assignment.rank == 0 else None
         self._announced = self._asked = 0
         self._clock = clock
         self._last: tuple[int, float] | None = None
@@ -102,7 +107,8 @@ class MemorySaver:
             say_skipped(step, *share)
             return False
         self._device.wait()  # one at a time
-        write = ShardWrite(self._place, step, share.shard, planner, self._device)
+        disk = self._disk_of(step)
+        write = ShardWrite(self._place, step, share.shard, planner, self._device, disk)
         try:
             written = write.begin(share.metadata)
             if written and write.is_under_way:
@@ -114,7 +120,16 @@ class MemorySaver:
             return False
         if written:
             said().over()
+            if disk is not None and self._disk is not None:
+                self._disk[1].last = disk[1]
         return written
+
+    def _disk_of(self, step: int) -> tuple[DiskTarget, DueForDisk] | None:
+        if self._disk is None:
+            return None
+        target, schedule = self._disk
+        last = schedule.after(step)
+        return replace(target, due=last != schedule.last), last
 
     def load(self, state: dict[str, Any]) -> None:
         """Load the checkpoint from which the round starts into a state as DCP takes it.
@@ -131,6 +146,8 @@ class MemorySaver:
             planner.set_up_planner(state, metadata, is_coordinator=self._place.assignment.rank == 0)
             plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
             read.read(plan, planner, metadata, metadata.storage_data)
+            if self._disk is not None and (last := read.last_due()) is not None:
+                self._disk[1].go_on(last)
         except (ShardError, ServerLostError) as error:
             raise CheckpointError(
                 f"the checkpoint of step {source.checkpoint.step} in memory cannot be read: {error}"

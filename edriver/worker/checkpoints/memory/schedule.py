@@ -8,9 +8,13 @@ one on; the others read that before they leave that next one. Until the first an
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+
+from edriver.worker.checkpoints.memory.shard import DueForDisk
 
 MOST_OF_TIME: Final = 0.01
 """Which part of training saves may take in the loop, if no interval is given."""
@@ -90,6 +94,36 @@ class Schedule:
         if self._active is not None and 0.7 <= wanted / self._active.interval <= 1.4:
             return None
         return Announced(self._next, wanted)
+
+
+class DiskSchedule:
+    """Which of the checkpoints in memory go to disk. Rank 0 decides it.
+
+    Args:
+        every: each so many steps, or a time.
+        clock: seconds since the epoch: the next process, perhaps on another host, goes on from there.
+
+    Attributes:
+        last: when one was last due: the step, and the time.
+    """
+
+    def __init__(self, every: int | timedelta, clock: Callable[[], float] = time.time) -> None:
+        self._every = every
+        self._clock = clock
+        self.last = DueForDisk(0, clock())
+
+    def go_on(self, last: DueForDisk) -> None:
+        """Go on where a process before this one was."""
+        self.last = DueForDisk(last.step, min(last.time, self._clock()))
+
+    def after(self, step: int) -> DueForDisk:
+        """What `last` is once this step is in memory: another if it is to go to disk."""
+        now = self._clock()
+        if isinstance(self._every, int):
+            due = step // self._every > self.last.step // self._every
+        else:
+            due = now - self.last.time >= self._every.total_seconds()
+        return DueForDisk(step, now) if due else self.last
 
 
 def require_positive(every: int | timedelta) -> None:

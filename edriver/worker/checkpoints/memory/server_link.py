@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
-from edriver.model.memory_checkpoint import CheckpointId
+from edriver.model.memory_checkpoint import CheckpointId, DiskTarget
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
-from edriver.wire.checkpoints import checkpoint_id_message
+from edriver.wire.checkpoints import checkpoint_id_message, disk_target_message
 from edriver.wire.grpc_streams import BULK_CHANNEL_OPTIONS, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
 from edriver.wire.tls_files import member_channel
 
@@ -85,8 +85,8 @@ class CheckpointMemory(Protocol):
             ServerLostError: there is no answer.
         """
 
-    def commit(self, shard: ShardName, length: int) -> None:
-        """Say that a shard has been written, and how long it is.
+    def commit(self, shard: ShardName, length: int, disk: DiskTarget | None = None) -> None:
+        """Say that a shard has been written, how long it is, and, on rank 0, where on disk the checkpoint belongs.
 
         Raises:
             ServerLostError: it does not count.
@@ -134,8 +134,11 @@ class ServerLink:
         answer = self._call(self._local.Reserve, request)
         return Reserved(answer.path, Refusal(answer.refusal), answer.limit, answer.used)
 
-    def commit(self, shard: ShardName, length: int) -> None:
-        self._call(self._local.Commit, pb.CommitRequest(shard=_shard_message(shard, length)))
+    def commit(self, shard: ShardName, length: int, disk: DiskTarget | None = None) -> None:
+        message = _shard_message(shard, length)
+        if disk is not None:
+            message.disk.CopyFrom(disk_target_message(disk))
+        self._call(self._local.Commit, pb.CommitRequest(shard=message))
 
     def open(self, shard: ShardName) -> str | None:
         try:

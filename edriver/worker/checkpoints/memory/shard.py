@@ -5,7 +5,8 @@
 The header has a fixed length and says where the table is. Each tensor lies contiguous at a multiple of 64 bytes, in the
 order of the rank's save plan, so that whoever knows the plan knows the places. Values are the bytes that
 torch.distributed.checkpoint stores for what is not a tensor. The table, JSON, says where these are, as their lengths
-vary from save to save; and where the checkpoint's metadata is, in the shard of rank 0.
+vary from save to save; and, in the shard of rank 0, where the checkpoint's metadata is, and when one was last due for
+disk.
 
 The header is written last: a shard that was cut short has none.
 """
@@ -85,6 +86,13 @@ class ShardLayout:
             yield item.index, StoredAt(rank, -1, -1)
 
 
+class DueForDisk(NamedTuple):
+    """When a checkpoint was last due for disk: the step, and seconds since the epoch."""
+
+    step: int
+    time: float
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Where in a shard is what the save plan does not place.
@@ -92,14 +100,16 @@ class Table:
     Attributes:
         values: of each value, by its name.
         metadata: of the checkpoint's pickled metadata; None: it is in another shard.
+        disk: in rank 0's shard, if the checkpoint belongs on disk.
     """
 
     values: Mapping[str, Place]
     metadata: Place | None = None
+    disk: DueForDisk | None = None
 
     def encoded(self) -> bytes:
         """As it is written."""
-        return json.dumps({"values": self.values, "metadata": self.metadata}).encode()
+        return json.dumps({"values": self.values, "metadata": self.metadata, "disk": self.disk}).encode()
 
     @staticmethod
     def of(data: bytes) -> Table:
@@ -112,9 +122,10 @@ class Table:
             found = json.loads(data)
             values = {str(name): Place(int(at), int(length)) for name, (at, length) in found["values"].items()}
             metadata = None if found["metadata"] is None else Place(*map(int, found["metadata"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            disk = DueForDisk(int(found["disk"][0]), float(found["disk"][1])) if found.get("disk") else None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ShardError(f"the table of a shard cannot be read ({type(error).__name__}: {error})") from error
-        return Table(values, metadata)
+        return Table(values, metadata, disk)
 
 
 class Tail(NamedTuple):
@@ -124,13 +135,14 @@ class Tail(NamedTuple):
     length: int
 
 
-def tail(end: int, values: Mapping[str, bytes], metadata: bytes | None) -> Tail:
+def tail(end: int, values: Mapping[str, bytes], metadata: bytes | None, disk: DueForDisk | None = None) -> Tail:
     """Lay out what follows the tensors. The header is the last piece. Equal values are there once.
 
     Args:
         end: where the tensors end.
         values: the bytes of each value.
         metadata: the checkpoint's, in rank 0's shard.
+        disk: see Table.
     """
     pieces, places, known, at = [], dict[str, Place](), dict[bytes, Place](), end
     for name, data in values.items():
@@ -144,7 +156,7 @@ def tail(end: int, values: Mapping[str, bytes], metadata: bytes | None) -> Tail:
         place = Place(at, len(metadata))
         pieces.append((at, metadata))
         at += len(metadata)
-    table = Table(places, place).encoded()
+    table = Table(places, place, disk).encoded()
     pieces += [(at, table), (0, _HEADER.pack(_MAGIC, FORMAT, at, len(table)))]
     return Tail(tuple(pieces), at + len(table))
 

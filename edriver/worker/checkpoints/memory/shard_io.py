@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlanner
 
-from edriver.model.memory_checkpoint import MemoryCheckpoint
+from edriver.model.memory_checkpoint import DiskTarget, MemoryCheckpoint
 from edriver.text.usage_text import bytes_text
 from edriver.worker import context
 from edriver.worker.backend.process_modes import with_inference
@@ -23,6 +23,7 @@ from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.server_link import Refusal, Reserved, ServerLostError, ShardName
 from edriver.worker.checkpoints.memory.shard import (
     HEADER_BYTES,
+    DueForDisk,
     Place,
     ShardError,
     ShardLayout,
@@ -81,6 +82,7 @@ class ShardWrite:
         layout: what it has where.
         planner: knows the values; see SavePlanner.resolve_data.
         device: copies what lies on a GPU; None: it is copied as everything else.
+        disk: on rank 0: where on disk the checkpoint belongs, and when one was last due for it.
 
     Attributes:
         written: whether there was memory for it: the other methods are called only then.
@@ -94,11 +96,14 @@ class ShardWrite:
         layout: ShardLayout,
         planner: SavePlanner,
         device: DeviceCopies | None = None,
+        disk: tuple[DiskTarget, DueForDisk] | None = None,
     ) -> None:
         self.is_under_way = False
         self._device = device
         self._place = place
         self._step = step
+        self._target = None if disk is None else disk[0]
+        self._due = None if disk is None else disk[1]
         self._layout = layout
         self._planner = planner
         self._values = {item.index.fqn: _value(planner.resolve_data(item)) for item in layout.values}
@@ -157,14 +162,14 @@ class ShardWrite:
         for at, data in pieces:
             self._file.write(at, data)
         try:
-            self._place.memory.commit(self._place.shard(self._step, layout), length)
+            self._place.memory.commit(self._place.shard(self._step, layout), length, self._target)
         except ServerLostError as error:
             self._skipped("server", str(error))
             return False
         return True
 
     def _tail(self, metadata: bytes | None) -> Tail:
-        return tail(self._layout.end, self._values, metadata)
+        return tail(self._layout.end, self._values, metadata, self._due)
 
     def _refused(self, reserved: Reserved, length: int) -> None:
         if reserved.refusal not in _REFUSALS:
@@ -244,6 +249,15 @@ class CheckpointRead:
         if not isinstance(metadata, Metadata):
             raise ShardError("rank 0's shard has no metadata")
         return metadata
+
+    def last_due(self) -> DueForDisk | None:
+        """When a checkpoint was last due for disk; None: it is not known.
+
+        Raises:
+            ShardError: rank 0's shard is not what it should be.
+            ServerLostError: it cannot be reached.
+        """
+        return self._table(0).disk
 
     def read(
         self, plan: LoadPlan, planner: LoadPlanner, metadata: Metadata, stored: Mapping[MetadataIndex, StoredAt]

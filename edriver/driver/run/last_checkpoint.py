@@ -1,0 +1,97 @@
+"""At the end of a run: the newest checkpoint in memory is written to disk before the agents end, which hold it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from edriver.driver.core.disk_writes import Key
+from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
+from edriver.driver.core.roster import Roster
+from edriver.driver.feeds.inbound import Inbound, InboundMessage
+from edriver.driver.feeds.mailbox import Mailbox
+from edriver.driver.observe.console.output import ROUTINE
+from edriver.model import events
+from edriver.model.actions import KeepCheckpoints
+from edriver.model.ids import NO_ROUND
+from edriver.v1 import agent_pb2
+from edriver.wire.checkpoints import keep_message
+
+WRITE_TIMEOUT: Final = 120.0
+"""Seconds that this may take."""
+
+_log = logging.getLogger("edriver.driver")
+
+
+async def write_last_checkpoint(
+    memory: MemoryCheckpoints,
+    roster: Roster,
+    inbox: Mailbox[Inbound],
+    send: Callable[[str, agent_pb2.ConnectResponse], None],
+    hurry: asyncio.Event,
+    bound: float = WRITE_TIMEOUT,
+) -> None:
+    """Have hosts write the newest whole checkpoint, if it is not on disk yet, and wait for that.
+
+    Args:
+        memory: the checkpoints.
+        roster: the hosts of the run.
+        inbox: what comes from agents; what is not of checkpoints stays in it.
+        send: sends an order to a host's agent.
+        hurry: set when the operator does not want to wait.
+        bound: seconds that it may take.
+    """
+    goal = memory.write_to_disk()
+    if goal is None:
+        return
+    _log.log(ROUTINE, "writing the checkpoint of step %d from memory to disk", goal[0].step)
+    others: list[Inbound] = []
+    writing = asyncio.create_task(_write(memory, roster, inbox, send, goal, others))
+    hurried = asyncio.create_task(hurry.wait())
+    try:
+        await asyncio.wait({writing, hurried}, timeout=bound, return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+            trouble = writing.result()
+        else:
+            trouble = "the run ends at once" if hurry.is_set() else f"it has taken longer than {bound:g} s"
+    finally:
+        hurried.cancel()
+        writing.cancel()
+        await asyncio.wait({writing, hurried})
+        for event in others:
+            inbox.put(event)
+    if trouble:
+        _log.warning("the newest checkpoint, of step %d, is lost with this run: %s", goal[0].step, trouble)
+
+
+async def _write(
+    memory: MemoryCheckpoints,
+    roster: Roster,
+    inbox: Mailbox[Inbound],
+    send: Callable[[str, agent_pb2.ConnectResponse], None],
+    goal: Key,
+    others: list[Inbound],
+) -> str:
+    """See write_last_checkpoint; returns why it cannot be written, or an empty text."""
+    while True:
+        for order in memory.orders(roster.hosts, roster.revision, NO_ROUND):
+            if isinstance(order, KeepCheckpoints):
+                send(order.host, agent_pb2.ConnectResponse(keep_checkpoints=keep_message(order)))
+        disk = memory.disk
+        if disk.on_disk is not None and disk.on_disk >= goal:
+            return ""
+        if disk.writing is None:
+            return memory.disk_trouble() or "the hosts that held it are lost"
+        found = await inbox.get()
+        match found.event if isinstance(found, InboundMessage) else found:
+            case events.CheckpointsHeld(host, agent_id) as held:
+                if roster.has_agent(host, agent_id):
+                    memory.note(held)
+            case events.AgentLost(host, agent_id):
+                if roster.has_agent(host, agent_id):
+                    memory.lose_host(host)
+                others.append(found)  # type: ignore[arg-type]  # the inbox is not closed
+            case _ if found is not None:
+                others.append(found)
