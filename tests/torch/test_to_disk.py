@@ -32,11 +32,11 @@ HOSTS = ("one", "two")
 class Run:
     """Two hosts of one rank each, whose ranks save the same values, of which torch leaves each to one of them."""
 
-    def __init__(self, folder: Path, every_disk: int | timedelta = 1, n: int = 1) -> None:
+    def __init__(self, folder: Path, every_disk: int | timedelta = 1, n: int = 1, now: float = 1000.0) -> None:
         self.memory_folder = folder / "memory"
         self.memory_folder.mkdir(exist_ok=True)
         self.disk = folder / "checkpoints"
-        self.now = 1000.0
+        self.now = now
         self.schedules = [DiskSchedule(every_disk, lambda: self.now) for _ in HOSTS]
         self.memories: list[FolderMemory] = []
         self.saved = False
@@ -203,8 +203,7 @@ def test_the_interval_goes_on_in_the_next_round(tmp_path: Path) -> None:
     run = Run(tmp_path, timedelta(seconds=60))
     run.now += 50
     run.save(1)
-    again = Run(tmp_path, timedelta(seconds=60), n=2)
-    again.now = 1055.0
+    again = Run(tmp_path, timedelta(seconds=60), n=2, now=1055.0)
     for saver in again.savers:
         saver.load(values(1))
     assert again.schedules[0].last == DueForDisk(0, 1000.0)
