@@ -40,6 +40,7 @@ class Run:
         self.schedules = [DiskSchedule(every_disk, lambda: self.now) for _ in HOSTS]
         self.memories: list[FolderMemory] = []
         self.saved = False
+        self.there_when_sealed = 0
         self.savers = []
         store = HashStore()
         for rank, host in enumerate(HOSTS):
@@ -69,7 +70,12 @@ class Run:
             job = Job(**{name: getattr(other, name) for name in Job.__slots__} | {"name": said[0]["name"]})
             Write(job, self.memories[1], lambda _: None, lambda: None).run()
 
-        Write(leading, self.memories[0], said.append, others).run()
+        def say(what: dict[str, Any]) -> None:
+            said.append(what)
+            if "sealed" in what:
+                self.there_when_sealed = len(CheckpointFolder(str(self.disk)).found())
+
+        Write(leading, self.memories[0], say, others).run()
         return said
 
 
@@ -146,6 +152,7 @@ def test_the_last_ones_stay(tmp_path: Path) -> None:
         run.save(step)
         run.write()
     assert sorted(found.steps for found in CheckpointFolder(str(run.disk)).found()) == [2, 3]
+    assert run.there_when_sealed == 2, "the process may be ended once it has said so"
 
 
 def test_without_all_parts_there_is_no_checkpoint_and_what_was_begun_can_be_removed(tmp_path: Path) -> None:

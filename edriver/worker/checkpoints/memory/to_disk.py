@@ -276,9 +276,9 @@ class Write:
             records = written.complete(place, job.checkpoint.size, metadata)
         self._seal(name, records, metadata)
         self._begun = ""
-        self._say({"sealed": True})
         with contextlib.suppress(OSError):  # what cannot be removed is tried again after the next one
             self._folder.prune(job.keep)
+        self._say({"sealed": True})  # the last word: this process is not waited for any more
 
     def give_up(self) -> None:
         """Remove what was begun here and is not complete: it may be what fills the disk."""
