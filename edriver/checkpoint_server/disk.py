@@ -21,7 +21,8 @@ from edriver.model.memory_checkpoint import DiskReport, DiskWrite
 WRITER: Final = "edriver.worker.checkpoints.memory.to_disk"
 """The module that writes."""
 
-LOWEST_PRIORITY: Final = 19
+WRITER_NICENESS: Final = 10
+"""Training goes before it, and yet it comes to its end on a busy machine."""
 
 WRITE_TIMEOUT: Final = 3600.0
 """Seconds that a host may take to write its part."""
@@ -117,7 +118,7 @@ class DiskWriter:
             self._report(replace(report, trouble=_sentence(f"{write.target.interpreter} cannot be started: {error}")))
             return
         with contextlib.suppress(OSError):  # it has ended already
-            os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, process.pid, WRITER_NICENESS)
         self._report(report)
         self._job = _Job(process, report, self._say, self._timeout)
         self._job.start(json.dumps(job).encode() + b"\n")

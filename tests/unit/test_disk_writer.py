@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edriver.checkpoint_server.disk import LOWEST_PRIORITY, DiskWriter
+from edriver.checkpoint_server.disk import WRITER_NICENESS, DiskWriter
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget, DiskWrite
 from tests.waiting import BOUND, until
@@ -85,7 +85,7 @@ def test_it_reports_what_the_process_says_and_passes_on_that_all_parts_are_there
 def test_training_goes_first(tmp_path: Path) -> None:
     with host(NEVER_ENDS, tmp_path) as made:
         made.order()
-        assert os.getpriority(os.PRIO_PROCESS, made.processes[0].pid) == LOWEST_PRIORITY
+        assert os.getpriority(os.PRIO_PROCESS, made.processes[0].pid) == WRITER_NICENESS
 
 
 def test_what_is_not_wanted_any_more_is_given_up_and_says_nothing_more(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from edriver.model.ids import NO_ROUND
 from edriver.v1 import agent_pb2
 from edriver.wire.checkpoints import keep_message
 
-WRITE_TIMEOUT: Final = 120.0
-"""Seconds that this may take."""
+WRITE_TIMEOUT: Final = 600.0
+"""Seconds that this may take: a host may have hundreds of gigabytes. A second signal ends it."""
 
 _log = logging.getLogger("edriver.driver")
 
