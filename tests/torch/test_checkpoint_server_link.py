@@ -84,7 +84,7 @@ def test_this_hosts_server_is_waited_for_once(
     link = ServerLink(str(tmp_path / "none.sock"), None)
     with pytest.raises(ServerLostError, match=r"this host's checkpoint server: .*DEADLINE_EXCEEDED"):
         link.reserve(CHECKPOINT, 1, 10, 12)
-    with pytest.raises(ServerLostError, match="UNAVAILABLE"):  # at once
+    with pytest.raises(ServerLostError, match=r"checkpoint server: it cannot be reached$"):  # at once
         link.reserve(CHECKPOINT, 1, 10, 12)
     monkeypatch.setattr(server_link, "START_TIMEOUT", 60.0)
     link = ServerLink(str(tmp_path / "c.sock"), None)
@@ -116,5 +116,5 @@ def test_another_hosts_server_and_the_worker_show_each_other_the_runs_certificat
     with pytest.raises(ServerLostError, match="was changed, or cut, on the way"):
         list(link.fetch(address, SHARD, [(10, 5)]))
     for stranger in (tls_credentials(tmp_path / "theirs", "other"), None):
-        with pytest.raises(ServerLostError, match=r"UNAVAILABLE|cannot be trusted"):
+        with pytest.raises(ServerLostError, match=r"cannot be reached|cannot be trusted"):
             list(ServerLink(str(tmp_path / "c.sock"), stranger).fetch(address, SHARD, [(10, 5)]))

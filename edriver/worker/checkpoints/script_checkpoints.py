@@ -130,6 +130,8 @@ class Checkpoints:
                 self._disk.save(step, state_dict_of(values))
         finally:
             forget_first_step(new)
+        if requested:
+            context.current.checkpoint_requested()  # stops the process: one more step would be lost
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written to disk. A process that ends waits for it, too."""

@@ -50,9 +50,12 @@ for step in range(begins + 1, STEPS + 1):
     loss.backward()
     optimizer.step()
     time.sleep(PAUSE)
-    if rank == 0 or "LOUD" in os.environ:
-        print(f"rank {rank} made step {step}", flush=True)
-    checkpoints.save(step, state)
+    if rank == 0:
+        print(f"rank 0 made step {step}", flush=True)
+    if not ("ODD" in os.environ and rank == size - 1 and begins == 0 and step > 15 and step % 7):
+        checkpoints.save(step, state)
+    if step % 10 == 0 and (found := digest()) and rank == 0:
+        print(f"the state of step {step} is {found}", flush=True)
     if STOP.exists():
         break
 print(f"rank {rank} ends at step {step} with {digest()}", flush=True)

@@ -198,4 +198,6 @@ def _shard_message(shard: ShardName, length: int = 0) -> pb.Shard:
 
 
 def _text(error: Any) -> str:
+    if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
+        return "it cannot be reached"  # gRPC's details are paths and error numbers
     return f"{error.details()} ({error.code().name})" if isinstance(error, grpc.Call) else str(error)
