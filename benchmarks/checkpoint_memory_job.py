@@ -1,0 +1,96 @@
+"""The script that checkpoint_memory.py measures: ranks with a state of a given size, which sleep as if for a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+import edriver
+
+TENSORS = 50
+STEP_SECONDS = 0.02
+SAVES = 5
+STEPS = 150
+
+what, megabytes, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+mesh = init_device_mesh("cpu", (size,))
+parts = [torch.full((megabytes * 1_000_000 // 4 // TENSORS,), float(n)) for n in range(TENSORS)]
+state = {f"part{n}": DTensor.from_local(part, mesh, [Shard(0)], run_check=False) for n, part in enumerate(parts)}
+
+
+def seconds(do: Callable[[], object]) -> float:
+    """How long it takes on the slowest rank, begun by all together."""
+    dist.barrier()
+    began = time.perf_counter()
+    do()
+    took = torch.tensor([time.perf_counter() - began])
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return float(took)
+
+
+def step_rate(steps: int) -> float:
+    """Steps a second of a loop that waits."""
+    began = time.perf_counter()
+    for _ in range(steps):
+        time.sleep(STEP_SECONDS)
+    return steps / (time.perf_counter() - began)
+
+
+def measure() -> None:
+    """A save against one memcpy, and the step rate behind it."""
+    checkpoints = edriver.checkpoints.Checkpoints(folder, every_memory=1)
+    there = [torch.empty_like(part) for part in parts]
+
+    def copy() -> None:
+        for target, part in zip(there, parts, strict=True):
+            target.copy_(part)
+
+    copy()
+    first = seconds(lambda: checkpoints.save(1, state))
+    copies, saves, rates, quiet = [], [], [], []
+    for number in range(2, SAVES + 3):
+        step_rate(STEPS)  # until the copies of the save before are made
+        quiet.append(step_rate(STEPS))
+        copies.append(seconds(copy))
+        saves.append(seconds(partial(checkpoints.save, number, state)))
+        rates.append(step_rate(STEPS))
+    if rank == 0:
+        warm = median(saves[1:])  # from the third save on both buffers are warm
+        figures = {
+            "MB a rank": megabytes,
+            "memcpy s": median(copies),
+            "first save s": first,
+            "save s": warm,
+            "save over memcpy": warm / median(copies),
+            "step rate behind a save": median(rates) / median(quiet),
+        }
+        print("figures", json.dumps({name: round(value, 3) for name, value in figures.items()}), flush=True)
+
+
+def train() -> None:
+    """Steps, with a save at each tenth or with none, until this is killed."""
+    checkpoints = edriver.checkpoints.Checkpoints(folder, every_memory=10) if what == "saves" else None
+    step = (checkpoints.load(state) or 0) if checkpoints else 0
+    while True:
+        time.sleep(STEP_SECONDS)
+        dist.barrier()
+        step += 1
+        if checkpoints:
+            checkpoints.save(step, state)
+        print(f"rank {rank} pid {os.getpid()} step {step}", flush=True)
+
+
+measure() if what == "measure" else train()
