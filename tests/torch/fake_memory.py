@@ -93,7 +93,7 @@ class FolderMemory:
 def newest_whole(folder: Path) -> MemoryCheckpoint | None:
     """What the driver finds."""
     found: dict[tuple[CheckpointId, bytes], dict[int, str]] = {}
-    for record in folder.glob("*/*-*.json"):  # not what a folder of checkpoints on disk says of its owner
+    for record in folder.glob("*/[0-9]*.json"):  # not what a folder of checkpoints on disk says of its owner
         *numbers, digits = record.stem.split("-")
         incarnation, n, step, size, rank = map(int, numbers)
         checkpoint = CheckpointId(RoundId(incarnation, n), step, size)
@@ -108,7 +108,7 @@ def newest_whole(folder: Path) -> MemoryCheckpoint | None:
 
 def stored_bytes(folder: Path) -> int:
     """The lengths of all committed shards."""
-    return sum(json.loads(record.read_text())["length"] for record in folder.glob("*/*.json"))
+    return sum(json.loads(record.read_text())["length"] for record in folder.glob("*/[0-9]*.json"))
 
 
 class FakeMember:

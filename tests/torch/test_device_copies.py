@@ -16,7 +16,6 @@ from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace
 from edriver.worker.checkpoints.memory.saver import MemorySaver
 from edriver.worker.checkpoints.memory.script_state import load_into, state_dict_of
-from edriver.worker.checkpoints.memory.server_link import ShardName
 from tests.torch.fake_memory import join_round, newest_whole
 from tests.torch.late_copies import LateCopies
 
@@ -85,9 +84,9 @@ def test_a_checkpoint_is_of_its_step_whatever_the_next_one_changes_and_is_commit
     state, place = _state(), _place(tmp_path, 1)
     commit, was_done = place.memory.commit, list[bool]()
 
-    def noted(shard: ShardName, length: int) -> None:
+    def noted(*arguments: Any) -> None:
         was_done.append(device.done.is_set())
-        commit(shard, length)
+        commit(*arguments)
 
     monkeypatch.setattr(place.memory, "commit", noted)
     saver = MemorySaver(place, HashStore(), 1, device=DeviceCopies(device, pin))
