@@ -16,6 +16,8 @@ from edriver.checkpoint_folder.folder import CheckpointFolder
 from tests.process.running import SCRIPTS, Run, edriver, running
 from tests.waiting import until
 
+pytestmark = pytest.mark.long  # eight processes that import all that FSDP needs
+
 TWO_HOSTS = ["-np", "4", "--min-np", "2", "-H", "localhost:2,127.0.0.2:2", sys.executable, "sharded.py", "checkpoints"]
 
 

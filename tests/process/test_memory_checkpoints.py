@@ -17,6 +17,8 @@ from tests.process.resuming import Resumed, kill
 from tests.process.running import SCRIPTS, Hosts, Printing, Run, running
 from tests.waiting import until
 
+pytestmark = pytest.mark.long  # eight processes that import all that FSDP needs
+
 EVERY = 5
 """Steps between two saves."""
 
