@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 
 from edriver.checkpoint_server.bulk import STANDSTILL, BoundedCall, let_training_go_first
-from edriver.checkpoint_server.keeper import Keeper, write_all
+from edriver.checkpoint_server.keeper import Keeper, sentence, write_all
 from edriver.checkpoint_server.shards import Refusal
 from edriver.model.memory_checkpoint import ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
@@ -30,9 +30,6 @@ FIRST_PAUSE: Final = 1.0
 
 LONGEST_PAUSE: Final = 60.0
 """and at most so many."""
-
-MAX_TROUBLE_LENGTH: Final = 1000
-"""Characters of the sentence that says why a copy cannot be made."""
 
 _REFUSALS: Final = {
     Refusal.TOO_LARGE: "it does not fit into the memory that checkpoints may use on this host",
@@ -214,6 +211,5 @@ def _reason(error: grpc.RpcError, stood_still: bool, standstill: float) -> str:
 
 
 def _sentence(copy: ShardCopy, reason: str) -> str:
-    shard = copy.shard
-    text = f"step {shard.checkpoint.step}, rank {shard.rank} could not be copied from {copy.address}: {reason}"
-    return "".join(each if each.isprintable() else "?" for each in text[:MAX_TROUBLE_LENGTH])
+    step, rank = copy.shard.checkpoint.step, copy.shard.rank
+    return sentence(f"step {step}, rank {rank} could not be copied from {copy.address}: {reason}")

@@ -16,6 +16,7 @@ from dataclasses import replace
 from signal import Signals
 from typing import Any, Final
 
+from edriver.checkpoint_server.keeper import sentence
 from edriver.model.memory_checkpoint import DiskReport, DiskWrite
 
 WRITER: Final = "edriver.worker.checkpoints.memory.to_disk"
@@ -29,9 +30,6 @@ WRITE_TIMEOUT: Final = 3600.0
 
 STOP_TIMEOUT: Final = 10.0
 """Seconds that the process may take to end if its part is not wanted any more."""
-
-MAX_TROUBLE_LENGTH: Final = 1000
-"""Characters of the sentence that says why it cannot be written."""
 
 SEAL: Final = b"seal\n"
 """Has the process complete the checkpoint."""
@@ -115,7 +113,7 @@ class DiskWriter:
                 env=environment,
             )
         except OSError as error:
-            self._report(replace(report, trouble=_sentence(f"{write.target.interpreter} cannot be started: {error}")))
+            self._report(replace(report, trouble=sentence(f"{write.target.interpreter} cannot be started: {error}")))
             return
         with contextlib.suppress(OSError):  # it has ended already
             os.setpriority(os.PRIO_PROCESS, process.pid, WRITER_NICENESS)
@@ -210,14 +208,10 @@ class _Job:
             name=str(found.get("name", before.name)),
             written=before.written or found.get("written") is True,
             sealed=before.sealed or found.get("sealed") is True,
-            trouble=_sentence(str(found.get("trouble", before.trouble))),
+            trouble=sentence(str(found.get("trouble", before.trouble))),
         )
         self._say(self, self._report)
 
 
 def _end(code: int) -> str:
     return Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-def _sentence(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text[:MAX_TROUBLE_LENGTH])

@@ -8,12 +8,15 @@ import os
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from edriver.checkpoint_server.memory import Memory, give_back
 from edriver.checkpoint_server.processes import Processes
 from edriver.checkpoint_server.shards import Grant, Refusal, ShardKey, Shards, key_of
 from edriver.model.memory_checkpoint import CheckpointId, DiskReport, Shard
+
+MAX_TROUBLE_LENGTH: Final = 1000
+"""Characters of the sentence that says what cannot be done."""
 
 
 class Held(NamedTuple):
@@ -181,6 +184,13 @@ class Keeper:
                 self._shards.forget_buffer(decision.buffer)
                 return Refusal.BUSY, released
         return decision.buffer, released
+
+
+def sentence(text: str) -> str:
+    """A text, some of which comes from elsewhere, as the trouble that a host reports: one printable line of bounded
+    length.
+    """
+    return "".join(each if each.isprintable() else "?" for each in text[:MAX_TROUBLE_LENGTH])
 
 
 def write_all(descriptor: int, data: bytes, offset: int) -> None:

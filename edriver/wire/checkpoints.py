@@ -11,7 +11,6 @@ from edriver.model.memory_checkpoint import (
     DiskWrite,
     MemoryCheckpoint,
     Shard,
-    ShardCopy,
 )
 from edriver.v1 import checkpoints_pb2, rounds_pb2
 from edriver.wire.conversion import round_id_message, round_id_of
@@ -128,17 +127,6 @@ def keep_message(order: KeepCheckpoints) -> checkpoints_pb2.KeepCheckpoints:
             checkpoints_pb2.ShardCopy(shard=shard_message(copy.shard), address=copy.address) for copy in order.copies
         ],
         disk=_disk_write_message(order.disk),
-    )
-
-
-def keep_of(host: str, message: checkpoints_pb2.KeepCheckpoints) -> KeepCheckpoints:
-    """What a message orders a host to keep."""
-    return KeepCheckpoints(
-        host,
-        checkpoint_id_of(message.newest),
-        tuple(checkpoint_id_of(checkpoint) for checkpoint in message.keep),
-        tuple(ShardCopy(shard_of(copy.shard), copy.address) for copy in message.copies),
-        disk_write_of(message),
     )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.failures.failure_log import FailureLog
@@ -50,6 +50,10 @@ _MemberEvent: TypeAlias = (
 _WorkerEvent: TypeAlias = (
     events.WorkerWaiting | events.WorkerFailed | events.ExitOverdue | events.WorkerEnding | events.WorkerExited
 )
+
+
+_AGENT_GONE: Final = (StopAgent, AbandonAgent)
+"""Actions after which a host's agent, and what its checkpoint server held, does not count any more."""
 
 
 def _no_jitter() -> float:
@@ -118,7 +122,7 @@ class Membership:
         for decided in self._decisions(event, now):
             actions += decided
             for action in decided:
-                if isinstance(action, StopAgent | AbandonAgent):
+                if isinstance(action, _AGENT_GONE):
                     self.memory.lose_host(action.host)
             if decided and isinstance(decided[-1], FinishRun):
                 self.ended = True

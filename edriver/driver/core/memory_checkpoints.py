@@ -142,6 +142,9 @@ class MemoryCheckpoints:
         holders = self._holders.get(key)
         return holders is not None and len(holders.ranks) == key[0].size
 
+    def _newest_whole(self) -> Key | None:
+        return max(filter(self._is_whole, self._holders), default=None)
+
     def _is_copied(self, key: Key) -> bool:
         holders = self._holders.get(key)
         return holders is not None and holders.enough == key[0].size
@@ -167,7 +170,7 @@ class MemoryCheckpoints:
     @property
     def newest_for_disk(self) -> Key | None:
         """The newest whole checkpoint, if it belongs on disk."""
-        newest = max(filter(self._is_whole, self._holders), default=None)
+        newest = self._newest_whole()
         return None if newest is None or self._disk_target(newest) is None else newest
 
     def write_to_disk(self) -> Key | None:
@@ -228,7 +231,7 @@ class MemoryCheckpoints:
         self._changed, self._revision = False, revision
         ring = tuple(host for host in hosts if host in self._held)
         self._partners = {host: None for host in ring if hosts[host].open_count}
-        self.newest = max(filter(self._is_whole, self._holders), default=None)
+        self.newest = self._newest_whole()
         self.copied = max(filter(self._is_copied, self._holders), default=None)
         if self.copying is not None and (not self._is_whole(self.copying) or self._is_copied(self.copying)):
             self.copying = None

@@ -43,7 +43,6 @@ class DeviceCopies:
         self._hooked: WeakSet[Optimizer] = WeakSet()
         self._optimizers: list[Optimizer] = []
         self._behind: threading.Thread | None = None
-        self._saved = False
 
     def covers(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies on the device."""
@@ -70,25 +69,22 @@ class DeviceCopies:
         changing = [copy for copy in copies if copy[0].data_ptr() not in theirs]
         self._side.begin(changing, lasting)
 
-    def then(self, end: Callable[[], bool]) -> None:
+    def then(self, end: Callable[[], object]) -> None:
         """Call this in a thread, once all copies that have begun are complete."""
         complete = self._side.completion()
 
         def wait_and_end() -> None:
-            self._saved = False
             complete()
-            self._saved = end()
+            end()
 
         self._behind = threading.Thread(target=wait_and_end, name="edriver-checkpoint")
         self._behind.start()  # the process waits for it before it ends
 
-    def wait(self) -> bool:
-        """Wait until what `then` was given has been called; returns what that returned, or True without one."""
-        if self._behind is None:
-            return True
-        self._behind.join()
-        self._behind = None
-        return self._saved
+    def wait(self) -> None:
+        """Wait until what `then` was given has returned."""
+        if self._behind is not None:
+            self._behind.join()
+            self._behind = None
 
 
 def _changed_by(optimizer: Optimizer) -> Iterable[torch.Tensor]:
