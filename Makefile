@@ -3,6 +3,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BUF ?= 1.75.0
 SEEDS ?= 20000
+RESTART_SEEDS ?= 2000
 SCHEDULES ?= 30
 REPEATS ?= 5
 KILLS ?= 1000
@@ -101,6 +102,7 @@ unit: .venv/ready ## the fast tests: pure parts, scripts, no process
 
 sim: .venv/ready ## many simulated runs: make sim SEEDS=20000
 	$(py) -m tests.sim --seeds $(SEEDS)
+	$(py) -m tests.sim.restart_world --seeds $(RESTART_SEEDS)
 
 fuzz: .venv/ready ## every gRPC method under nonsense, codecs and limits under any value: make fuzz INPUTS=100000
 	GRPC_VERBOSITY=ERROR $(py) -m tests.fuzz --inputs $(INPUTS)

@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -62,6 +63,19 @@ drawn = [random.SystemRandom().getrandbits(31) | 1]
 dist.broadcast_object_list(drawn)
 state["drawn"] = drawn[0]
 
+kept = False
+memory: Any = checkpoints._memory  # `save` says nothing of what it has skipped
+save_to_memory = memory.save
+
+
+def save_and_note(*arguments: Any) -> bool:
+    """Save, and remember whether the checkpoint server has it now."""
+    global kept
+    kept = bool(save_to_memory(*arguments))
+    return kept
+
+
+memory.save = save_and_note
 step = begins
 while True:
     step += 1
@@ -70,4 +84,4 @@ while True:
     time.sleep(PAUSE)
     note("saves", step=step, drawn=drawn[0], checksum=checksum())
     checkpoints.save(step, state)
-    note("saved", step=step, drawn=drawn[0])
+    note("saved", step=step, drawn=drawn[0], kept=kept)

@@ -2,10 +2,11 @@
 
 python -m benchmarks.checkpoint_memory [--megabytes 1000] [--kills 3]      prints JSON objects
 
-Two ranks on two hosts (localhost and 127.0.0.2), each with a state of so many MB. A save is compared with a copy of the
-same bytes into warm memory, by both ranks at once; the step rate while copies are made behind it with that while none
-are. Then a rank is killed: the time from that to the next step, with a checkpoint in memory each ten steps, and without
-any.
+Two ranks on two hosts (localhost and 127.0.0.2), each with a state of so many MB. A save is compared with one memcpy of
+the same bytes into warm memory, by both ranks at once; the step rate while copies are made behind it, and while it is
+written to disk, with that while neither is done. Then a rank is killed: the time from that to the next step, with a
+checkpoint in memory each ten steps, and without any; and an agent, with its host's memory: the other host goes on
+alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Final
 
-from benchmarks.processes import MARK, kill, kill_all
+from benchmarks.processes import MARK, kill, kill_all, parent_of
 
 JOB: Final = Path(__file__).with_name("checkpoint_memory_job.py")
 STEPS: Final = 300
@@ -41,20 +42,32 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=3)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended, too
-    with _run("measure", options.megabytes) as lines:
-        print(next(line.partition("figures ")[2] for line in lines if "figures {" in line), flush=True)
-    saves, plain = (recoveries(what, options.megabytes // 10, options.kills) for what in ("saves", "plain"))
+    for what in ("measure", "disk"):
+        with _run(what, options.megabytes) as lines:
+            print(next(line.partition("figures ")[2] for line in lines if "figures {" in line).strip(), flush=True)
+    megabytes = options.megabytes // 10
+    rank = median(recoveries("saves", megabytes, options.kills))
+    plain = median(recoveries("plain", megabytes, options.kills))
+    host = median(recoveries("saves", megabytes, options.kills, hosts=True))
     figures = {
-        "MB a rank": options.megabytes // 10,
-        "kill to next step s": median(saves),
-        "the same without checkpoints s": median(plain),
-        "more s": median(saves) - median(plain),
+        "MB a rank": megabytes,
+        "kill of a rank to next step s": rank,
+        "the same without checkpoints s": plain,
+        "more s": rank - plain,
+        "kill of an agent to next step s": host,
     }
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
 
 
-def recoveries(what: str, megabytes: int, kills: int) -> list[float]:
-    """Seconds from kills of rank 1 to the next step."""
+def recoveries(what: str, megabytes: int, kills: int, *, hosts: bool = False) -> list[float]:
+    """Seconds from kills of rank 1 to the next step of rank 0.
+
+    Args:
+        what: whether the script saves.
+        megabytes: of each rank.
+        kills: how many.
+        hosts: whether rank 1's agent is killed, with which its host and all that this holds is lost.
+    """
     found: list[float] = []
     with _run(what, megabytes) as lines:
         killed, pids, steps = 0.0, dict[int, int](), 0
@@ -62,16 +75,17 @@ def recoveries(what: str, megabytes: int, kills: int) -> list[float]:
             if not (step := re.search(r"rank (\d) pid (\d+) step \d+$", line)):
                 continue
             rank, pid = int(step[1]), int(step[2])
-            if rank == 0 and pids.get(0) != pid and killed:
-                found.append(time.monotonic() - killed)
-                if len(found) == kills:
-                    return found
-                killed, steps = 0.0, 0
+            if rank == 0 and pids.get(0) != pid:
+                if killed:
+                    found.append(time.monotonic() - killed)
+                    if len(found) == kills:
+                        return found
+                killed, steps, pids = 0.0, 0, {}
             pids[rank] = pid
             steps += rank == 0
-            if steps == STEPS and not killed:
+            if steps >= STEPS and not killed and 1 in pids:
                 killed = time.monotonic()
-                kill(pids[1])
+                kill(parent_of(pids[1]) if hosts else pids[1])
     raise RuntimeError("the run has ended")
 
 
@@ -79,7 +93,8 @@ def recoveries(what: str, megabytes: int, kills: int) -> list[float]:
 def _run(what: str, megabytes: int) -> Iterator[IO[str]]:
     """What a run prints."""
     folder, mark = Path(tempfile.mkdtemp(prefix="edriver-memory-")), uuid.uuid4().hex
-    command = [sys.executable, "-m", "edriver", "-np", "2", "-H", "localhost:1,127.0.0.2:1", "--reset-limit", "100"]
+    command = [sys.executable, "-m", "edriver", "-np", "2", "--min-np", "1", "-H", "localhost:1,127.0.0.2:1"]
+    command += ["--reset-limit", "100", "--blacklist-cooldown-range", "0.1", "0.1"]
     command += [sys.executable, str(JOB), what, str(megabytes), str(folder / "checkpoints")]
     environ = {**os.environ, MARK: mark, "XDG_STATE_HOME": str(folder / "state")}
     process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -16,10 +17,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 import edriver
+from edriver.checkpoint_folder.folder import CheckpointFolder
 
 TENSORS = 50
 STEP_SECONDS = 0.02
-SAVES = 5
+SAVES = 8
 STEPS = 150
 
 what, megabytes, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -27,7 +29,8 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("cpu", (size,))
-parts = [torch.full((megabytes * 1_000_000 // 4 // TENSORS,), float(n)) for n in range(TENSORS)]
+everything = torch.ones(megabytes * 1_000_000 // 4 // TENSORS * TENSORS)
+parts = everything.tensor_split(TENSORS)
 state = {f"part{n}": DTensor.from_local(part, mesh, [Shard(0)], run_check=False) for n, part in enumerate(parts)}
 
 
@@ -50,33 +53,53 @@ def step_rate(steps: int) -> float:
 
 
 def measure() -> None:
-    """A save against one memcpy, and the step rate behind it."""
+    """A save against one memcpy of the same bytes, and the step rate while copies are made behind it."""
     checkpoints = edriver.checkpoints.Checkpoints(folder, every_memory=1)
-    there = [torch.empty_like(part) for part in parts]
+    there = torch.zeros_like(everything)
 
     def copy() -> None:
-        for target, part in zip(there, parts, strict=True):
-            target.copy_(part)
+        ctypes.memmove(there.data_ptr(), everything.data_ptr(), everything.nbytes)
 
     copy()
     first = seconds(lambda: checkpoints.save(1, state))
     copies, saves, rates, quiet = [], [], [], []
-    for number in range(2, SAVES + 3):
+    for number in range(2, SAVES + 2):
         step_rate(STEPS)  # until the copies of the save before are made
         quiet.append(step_rate(STEPS))
         copies.append(seconds(copy))
         saves.append(seconds(partial(checkpoints.save, number, state)))
         rates.append(step_rate(STEPS))
+    figures = {
+        "MB a rank": megabytes,
+        "memcpy s": median(copies),
+        "first save s": first,
+        "second save s": saves[0],
+        "save s": median(saves),
+        "save over memcpy": median(saves) / median(copies),
+        "step rate behind a save": median(rates) / median(quiet),
+    }
+    say(figures)
+
+
+def measure_disk() -> None:
+    """The step rate while a checkpoint is copied and written to disk."""
+    checkpoints = edriver.checkpoints.Checkpoints(folder, every_memory=1, every_disk=1)
+    rates, quiet, took = [], [], []
+    for number in range(1, 4):
+        quiet.append(step_rate(STEPS))
+        checkpoints.save(number, state)
+        began, made = time.perf_counter(), 0
+        while (newest := CheckpointFolder(folder).newest()) is None or newest.steps < number:
+            step_rate(10)
+            made += 10
+        rates.append(made / (time.perf_counter() - began))
+        took.append(time.perf_counter() - began)
+    say({"to disk s": median(took), "step rate while it is copied and written": median(rates) / median(quiet)})
+
+
+def say(figures: dict[str, float]) -> None:
+    """Print them, on rank 0."""
     if rank == 0:
-        warm = median(saves[1:])  # from the third save on both buffers are warm
-        figures = {
-            "MB a rank": megabytes,
-            "memcpy s": median(copies),
-            "first save s": first,
-            "save s": warm,
-            "save over memcpy": warm / median(copies),
-            "step rate behind a save": median(rates) / median(quiet),
-        }
         print("figures", json.dumps({name: round(value, 3) for name, value in figures.items()}), flush=True)
 
 
@@ -93,4 +116,4 @@ def train() -> None:
         print(f"rank {rank} pid {os.getpid()} step {step}", flush=True)
 
 
-measure() if what == "measure" else train()
+{"measure": measure, "disk": measure_disk}.get(what, train)()

@@ -39,6 +39,14 @@ def kill(pid: int) -> bool:
     return True
 
 
+def parent_of(pid: int) -> int:
+    """The process that has started another; 0: that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
 def kill_all(mark: str) -> dict[int, str]:
     """Kill every process that carries this mark until there is none; returns those there were."""
     found: dict[int, str] = {}

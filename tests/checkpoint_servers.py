@@ -45,7 +45,8 @@ class CheckpointServer:
         process: it.
         folder: its agent's.
         here: what its workers call.
-        told: what it has told its agent, the latest last.
+        told: what it has told its agent, the latest last,
+        answered: and which question was the last one before that.
     """
 
     process: subprocess.Popen[bytes]
@@ -53,6 +54,7 @@ class CheckpointServer:
     channel: grpc.Channel
     here: Any
     told: list[pb.HostCheckpoints] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
     orders: queue.Queue[pb.HoldRequest | None] = field(default_factory=queue.Queue)
 
     @property
@@ -68,6 +70,7 @@ class CheckpointServer:
             try:
                 for answer in answers:
                     self.told.append(answer.held)
+                    self.answered.append(answer.answered)
             except grpc.RpcError:
                 pass
 

@@ -153,6 +153,7 @@ class Agent:
                 self._stop(grace=0)
                 return
         self._usage.forget()
+        self._workers.welcomed()
         self._welcomed.set()
 
     def _take_shutdown(self, order: agent_pb2.Shutdown) -> None:

@@ -3,6 +3,9 @@
 The server is a separate process, because it moves gigabytes while the agent must answer within milliseconds. It lives
 as long as the agent, so that checkpoints outlive workers and rounds. If it dies, what it held is lost here; another one
 is started, for the workers continue to save.
+
+The driver decides from which checkpoint the next round starts when it learns that workers have exited. So the agent
+reports what the server holds before each exit (`catch_up`): what a worker has saved counts, however soon it dies.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from signal import Signals
 from typing import Final, Protocol
@@ -29,6 +33,9 @@ RESTART_PAUSES: Final = (0.0, 1.0, 5.0, 30.0)
 """Seconds before a server that has died is started again, the first time, the second, ...; the last one repeats."""
 
 READ_BYTES: Final = 65536
+
+CATCH_UP_TIMEOUT: Final = 0.5
+"""Seconds for which the exit of a worker is held back at most until the server has said what it holds."""
 
 
 class Starter(Protocol):
@@ -51,6 +58,7 @@ class CheckpointServer:
         settings: what it is started with, once the driver has let the agent in.
         environment: of the process.
         report: sends the driver what the server holds.
+        driver_is_there: whether messages reach the driver now.
     """
 
     def __init__(
@@ -59,16 +67,21 @@ class CheckpointServer:
         settings: Callable[[], ServerConfig],
         environment: Mapping[str, str],
         report: Callable[[checkpoints_pb2.HostCheckpoints], None],
+        driver_is_there: Callable[[], bool],
     ) -> None:
         self._processes = processes
         self._settings = settings
         self._environment = environment
         self._report = report
+        self._driver_is_there = driver_is_there
+        self._unsent: checkpoints_pb2.HostCheckpoints | None = None
         self._loop = asyncio.get_running_loop()
         self._pid = 0
         self._deaths = 0
         self._order: checkpoints_pb2.KeepCheckpoints | None = None
-        self._ordered = asyncio.Event()
+        self._asked = self._answered = 0
+        self._to_write = asyncio.Event()
+        self._heard = asyncio.Condition()
         self._holding: asyncio.Task[None] | None = None
         self._restart: asyncio.TimerHandle | None = None
         self._closed = False
@@ -81,7 +94,24 @@ class CheckpointServer:
     def keep(self, order: checkpoints_pb2.KeepCheckpoints) -> None:
         """Pass on what it is to keep; another one that takes its place gets the same."""
         self._order = order
-        self._ordered.set()
+        self._to_write.set()
+
+    async def catch_up(self) -> None:
+        """Report all that workers have committed until now; gives up after CATCH_UP_TIMEOUT."""
+        if self._holding is not None and not self._holding.done():
+            self._asked += 1
+            number = self._asked
+            self._to_write.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CATCH_UP_TIMEOUT), self._heard:
+                    await self._heard.wait_for(lambda: self._answered >= number)
+        self.report_unsent()
+
+    def report_unsent(self) -> None:
+        """Send what is held now, if that has waited for a driver."""
+        if self._unsent is not None:
+            held, self._unsent = self._unsent, None
+            self._report(held)
 
     def exited(self, pid: int) -> bool:
         """Take note of a process that has ended; returns whether it was the server."""
@@ -91,7 +121,7 @@ class CheckpointServer:
         if self._holding:
             self._holding.cancel()
         if not self._closed:
-            self._report(checkpoints_pb2.HostCheckpoints())
+            self._tell(checkpoints_pb2.HostCheckpoints())
             logger.warning("the checkpoint server has ended: the checkpoints in this host's memory are lost")
             pause = RESTART_PAUSES[min(self._deaths, len(RESTART_PAUSES) - 1)]
             self._deaths += 1
@@ -146,25 +176,42 @@ class CheckpointServer:
             try:
                 with stream_errors():
                     while isinstance(response := await call.read(), checkpoints_pb2.HoldResponse):
-                        self._report(response.held)
+                        self._tell(response.held)
+                        await self._has_answered(response.answered)
             except StreamBrokenError as error:
                 logger.debug("the stream to the checkpoint server has ended: %s", error)
             finally:
                 writing.cancel()
                 await asyncio.wait({writing})
                 call.cancel()
+                await self._has_answered(self._asked)  # nothing more will come
         if self._pid == pid:
             self._processes.signal_group(pid, Signals.SIGKILL)  # it would take memory that nobody asks for
 
+    def _tell(self, held: checkpoints_pb2.HostCheckpoints) -> None:
+        """Report what is held. While there is no driver, each report takes the place of the one before: workers may
+        save ten times a second, and the number of messages that are kept for the next driver is limited.
+        """
+        self._unsent = held
+        if self._driver_is_there():
+            self.report_unsent()
+
+    async def _has_answered(self, question: int) -> None:
+        async with self._heard:
+            self._answered = question
+            self._heard.notify_all()
+
     async def _write(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
+        sent = None
         try:
             with stream_errors():
-                await call.write(checkpoints_pb2.HoldRequest())
-                self._ordered.set()
                 while True:
-                    await self._ordered.wait()
-                    self._ordered.clear()
-                    if self._order is not None:
-                        await call.write(checkpoints_pb2.HoldRequest(keep=self._order))
+                    request = checkpoints_pb2.HoldRequest(question=self._asked)
+                    if self._order is not None and self._order is not sent:
+                        request.keep.CopyFrom(self._order)
+                        sent = self._order
+                    self._to_write.clear()
+                    await call.write(request)
+                    await self._to_write.wait()
         except StreamBrokenError:
             pass  # the reader gets the reason

@@ -93,6 +93,7 @@ class HostWorkers:
             worker_settings.checkpoint_server,
             worker_settings.environment,
             lambda held: send(agent_pb2.ConnectRequest(host_checkpoints=held)),
+            driver_is_there,
         )
         self._driverless = Driverless(self._workers, settings.host, worker_settings, driver_is_there)
         self._stopping = False
@@ -264,6 +265,10 @@ class HostWorkers:
         self._send(message)
         self._driverless.note(message)
 
+    def welcomed(self) -> None:
+        """The driver has let the agent in, for the first time or again."""
+        self._checkpoint_server.report_unsent()
+
     async def close(self, kill_by: float) -> bool:
         """Wait for the exits of workers that have all been stopped, then kill all processes that are left.
 
@@ -292,6 +297,7 @@ class HostWorkers:
     async def _part_from(self, worker: WorkerSupervisor, code: int, tail: str, reaped: float) -> None:
         cause = worker.memory.verdict() if code in KILLED_CODES and not worker.stopped else None
         await worker.link.ended(LAST_REPORT_TIMEOUT if code >= 0 else 0)
+        await self._checkpoint_server.catch_up()
         files = WorkerFiles(self._settings.folder, worker.worker_id)
         recorded = None if code == 0 else _recorded_error(files.error, worker)
         stacks = _text_of(files.stacks) if code in CRASH_CODES else ""

@@ -63,7 +63,7 @@ class WorkerSettings:
         self.exit_timeout = 0.0
         self.stall_limits: Mapping[str, float] = {}
         self.restart_mode: agent_pb2.RestartMode | None = None
-        self._checkpoint_memory = 0
+        self._checkpoint_memory = self._checkpoint_bandwidth = 0
         self.logs: LogFiles | None = None
 
     def take(self, welcome: agent_pb2.Welcome) -> None:
@@ -80,6 +80,7 @@ class WorkerSettings:
         self.stall_limits = {phase: span_seconds(limit) for phase, limit in welcome.stall_limits.items()}
         self.restart_mode = welcome.restart_mode if welcome.HasField("restart_mode") else None
         self._checkpoint_memory = welcome.checkpoint_memory
+        self._checkpoint_bandwidth = welcome.checkpoint_bandwidth
         if welcome.restart_mode.HasField("logs") and self.logs is None:
             self.logs = self._log_files(welcome.restart_mode.logs)
         if welcome.HasField("credentials") and self._tls_folder is None:
@@ -148,6 +149,7 @@ class WorkerSettings:
             address="" if here else self._address,
             tls_folder="" if here or self._tls_folder is None else str(self._tls_folder),
             memory_limit=self._checkpoint_memory,
+            bandwidth=self._checkpoint_bandwidth,
             run_id=self._settings.run_id,
             host=self._settings.host,
         )

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-BULK_NICENESS: Final = 10
-"""By how much that of threads is raised that read, hash, send and receive: a tenth of a trainer's share where both want
-a core."""
+BULK_NICENESS: Final = 5
+"""By how much that of threads is raised that read, hash, send and receive: a third of a trainer's share where both want
+a core (sched(7)). With a tenth, copies came tens of seconds late on a busy machine: too late for the next loss."""
 
 STANDSTILL: Final = 20.0
 """Seconds in which the next message, of 1 MiB, must have been taken, or have come."""

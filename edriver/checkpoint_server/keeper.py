@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from edriver.checkpoint_server.memory import Memory, give_back
@@ -17,6 +17,8 @@ from edriver.model.memory_checkpoint import CheckpointId, DiskReport, Shard
 
 MAX_TROUBLE_LENGTH: Final = 1000
 """Characters of the sentence that says what cannot be done."""
+
+_ZEROS: Final = bytes(1 << 20)
 
 
 class Held(NamedTuple):
@@ -138,6 +140,21 @@ class Keeper:
             raise
         with self._change():
             self._shards.commit_copy(found, shard)
+
+    def prepare_spares(self) -> None:
+        """Make the buffers that processes will ask for next, and write to them."""
+        while True:
+            with self._changed:  # nothing has changed unless one is made
+                made = self._shards.spare()
+                found = Refusal.BUSY if made is None else self._carried_out(made)[0]
+                if made is None or isinstance(found, Refusal):
+                    return
+                descriptor = self._memory.descriptor(found)
+            with suppress(OSError):  # it has been released, or there is no memory: its writer will notice
+                for offset in range(0, made.new, len(_ZEROS)):
+                    write_all(descriptor, _ZEROS[: made.new - offset], offset)
+            with self._change():
+                self._shards.warmed(found)
 
     def say(self, trouble: str) -> None:
         """Say why a copy cannot be made; empty: nothing is wrong."""

@@ -25,6 +25,7 @@ from edriver.wire.grpc_log import silence_grpc
 if TYPE_CHECKING:
     import grpc
 
+    from edriver.checkpoint_server.keeper import Keeper
     from edriver.checkpoint_server.service import ShardServer
 
 ATTACH_TIMEOUT: Final = 30.0
@@ -78,7 +79,11 @@ def serve(config: ServerConfig) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     keeper = Keeper(config.memory_limit or half_of_memory())
-    copier = Copier(keeper, lambda address: member_channel(address, tls_folder, BULK_CHANNEL_OPTIONS))
+    copier = Copier(
+        keeper,
+        lambda address: member_channel(address, tls_folder, BULK_CHANNEL_OPTIONS),
+        bytes_per_second=config.bandwidth or math.inf,
+    )
     folder = Path(config.folder)
     disk = DiskWriter(keeper.say_disk, str(folder / SERVER_SOCKET), config.run_id, config.host)
     if tls_folder is None or not config.address:
@@ -92,12 +97,23 @@ def serve(config: ServerConfig) -> None:
         others.start()
         copier.start()
         here.start()
+        threading.Thread(target=_prepare_spares, args=(keeper, ended), name="edriver-spares", daemon=True).start()
         threading.Thread(target=_await_agent, args=(attached, ended), name="edriver-agent", daemon=True).start()
         ended.wait()
     finally:
         disk.close()
         for server in (here, others):
             server.stop(None).wait(STOP_TIMEOUT)  # gRPC removes its unix sockets
+
+
+def _prepare_spares(keeper: Keeper, ended: threading.Event) -> None:
+    from edriver.checkpoint_server.bulk import let_training_go_first
+
+    let_training_go_first()
+    seen = -1
+    while not ended.is_set():
+        seen = keeper.wait_for_change(seen)
+        keeper.prepare_spares()
 
 
 def _listen(add_port: Callable[[str], int], where: str) -> int:

@@ -6,8 +6,8 @@ know it by that path, so no path ever comes to mean another buffer: descriptors 
 used twice.
 
 This process maps nothing: it reads and writes with pread(2) and pwrite(2), which let other threads run, and does not
-grow by what it holds. Nor does it touch pages beforehand. The kernel zeroes them either way, and the first save of a
-process would wait for that in Reserve instead of in its own copy; later saves find them in place.
+grow by what it holds. A buffer may be given back while another thread still writes to it: what it writes goes nowhere,
+as no number comes to mean another file.
 """
 
 from __future__ import annotations

@@ -83,6 +83,7 @@ class CheckpointServer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         self._attached = attached
         self._ended = ended
         self._attaching = threading.Lock()
+        self._question = 0
 
     def Reserve(  # noqa: N802  gRPC's name
         self, request: pb.ReserveRequest, context: grpc.ServicerContext
@@ -137,25 +138,31 @@ class CheckpointServer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         seen, sent = -1, None
         while not self._ended.is_set():
             seen = self._keeper.wait_for_change(seen)
+            question = self._question  # before `held`: the answer has all that was there when it came
             held = self._keeper.held()
-            if held != sent:
-                sent = held
-                yield pb.HoldResponse(held=_held_message(held, self._address))
+            if (held, question) != sent:
+                sent = held, question
+                yield pb.HoldResponse(held=_held_message(held, self._address), answered=question)
 
     def _take_orders(self, requests: Iterator[pb.HoldRequest]) -> None:
         try:
             for request in requests:
                 try:
                     check(request)
-                    newest, kept, copies = _order(request.keep)
+                    if request.HasField("keep"):
+                        self._take_order(request.keep)
                 except (OutOfBoundsError, ValueError) as error:
                     _log.error("an order of the agent is not valid: %s", error)
-                    continue
-                self._keeper.keep(newest, kept)
-                self._order_copies(copies)
-                self._order_disk(disk_write_of(request.keep))
+                self._question = request.question
+                self._keeper.wake()
         except grpc.RpcError as error:
             _log.debug("the agent's stream has ended: %s", error)
+
+    def _take_order(self, order: pb.KeepCheckpoints) -> None:
+        newest, kept, copies = _order(order)
+        self._keeper.keep(newest, kept)
+        self._order_copies(copies)
+        self._order_disk(disk_write_of(order))
 
 
 class ShardServer(checkpoints_pb2_grpc.ShardServiceServicer):

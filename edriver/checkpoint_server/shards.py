@@ -8,6 +8,9 @@ The rules that hold, whatever is asked:
   A process that is stopped has not ended.
 * What a process has reserved and not committed is given up when it reserves again: it writes one shard at a time.
 * The buffers together never exceed the limit.
+
+A new buffer costs its first writer the time in which the kernel zeroes it, some ten times that of the copy itself. So
+each process that writes is to find one that is free and has been written to: `spare` says which is to be made for that.
 """
 
 from __future__ import annotations
@@ -74,6 +77,7 @@ class _Buffer:
         shard: the shard that is in it. With neither it is free.
         pins: number of Fetch calls, and of those that make it, that use it now.
         readers: processes that have opened it.
+        warming: whether it is being written to for the first time, and given to nobody meanwhile.
     """
 
     capacity: int
@@ -82,6 +86,7 @@ class _Buffer:
     shard: Shard | None = None
     pins: int = 0
     readers: set[int] = field(default_factory=set)
+    warming: bool = False
 
     @property
     def is_free(self) -> bool:
@@ -136,6 +141,31 @@ class Shards:
         """Give this server itself memory for a copy. `give_up` it if it cannot be made."""
         self._see(key.checkpoint.round_id)
         return self._give(key, length, None)
+
+    def spare(self) -> Grant | None:
+        """A buffer to make and write to before a process asks for it; None: none is missing, or there is no room.
+
+        Nobody gets it before `warmed`. If its room is needed before that, it is released.
+        """
+        owned: dict[int, list[_Buffer]] = {}
+        for buffer in self._buffers.values():
+            if buffer.writer is not None and not self._ended(buffer.writer):
+                owned.setdefault(buffer.writer, []).append(buffer)
+        without = [max(b.capacity for b in mine) for mine in owned.values() if not any(b.is_free for b in mine)]
+        spares = sorted(b.capacity for b in self._buffers.values() if b.writer is None and b.is_free)
+        for capacity in sorted(without):
+            if found := next((each for each in spares if each >= capacity), 0):
+                spares.remove(found)
+            elif self.used + capacity <= self.limit:
+                self._made += 1
+                self._buffers[self._made] = _Buffer(capacity, None, warming=True)
+                return Grant(self._made, capacity)
+        return None
+
+    def warmed(self, buffer: int) -> None:
+        """A spare buffer has been written to."""
+        if buffer in self._buffers:
+            self._buffers[buffer].warming = False
 
     def give_up(self, buffer: int) -> None:
         """A copy that was begun is not made."""
@@ -238,7 +268,7 @@ class Shards:
         fitting = [
             (b.writer != process, b.capacity, number)
             for number, b in idle.items()
-            if b.capacity >= capacity and b.writer in (None, process)
+            if b.capacity >= capacity and b.writer in (None, process) and not b.warming
         ]
         if fitting:
             return Grant(min(fitting)[-1])

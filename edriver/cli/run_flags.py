@@ -397,6 +397,12 @@ _CHECKPOINTS: Final = (
         help="keep copies of each host's checkpoints in the memory of N other hosts, so that the loss of N hosts loses "
         "no checkpoint (default: %(default)s)",
     ),
+    Flag(
+        "--checkpoint-bandwidth",
+        type=_bytes,
+        metavar="SIZE",
+        help="bytes per second that each host receives for these copies at most, for example 1G (default: no limit)",
+    ),
 )
 
 _OUTPUT: Final = (

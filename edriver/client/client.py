@@ -173,10 +173,13 @@ class Client:
         self._do(core.resize(size, self._requester))
 
     def save_checkpoint(self) -> control_pb2.SaveCheckpointResponse:
-        """Have the newest whole checkpoint in memory written to disk, behind training; does not wait for that.
+        """Have a checkpoint written to disk, behind training; does not wait for that.
+
+        In restart mode it is the newest whole one in memory, in elastic mode one of the next boundary.
 
         Raises:
-            RunError: no checkpoint in memory is whole, or it does not belong on disk.
+            RunError: no checkpoint in memory is whole, or it does not belong on disk; or no round trains, or its state
+                has no checkpoints.
         """
         return self._do(core.save_checkpoint(self._requester))
 

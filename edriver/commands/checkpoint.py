@@ -1,6 +1,6 @@
 """`edriver checkpoint inspect`: what a folder of checkpoints holds. Reads manifests, and no pickle.
 
-`edriver checkpoint save`: has a run write its newest checkpoint in memory to disk.
+`edriver checkpoint save`: has a run write a checkpoint to disk.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def parser() -> argparse.ArgumentParser:
     made = CommandParser(
         prog="edriver checkpoint",
         description="inspect: lists the checkpoints in a folder, the one with the most steps first, and what is in the "
-        "newest whole one. Torn ones are listed with what is wrong with them. save: has a run in restart mode write "
-        "its newest checkpoint in memory to disk now.",
+        "newest whole one. Torn ones are listed with what is wrong with them. save: has a run write a checkpoint to "
+        "disk now: in restart mode the newest one in memory, in elastic mode one of the next boundary.",
     )
     made.add_argument("verb", choices=("inspect", "save"), help="list them, or have a run write one")
     made.add_argument(
@@ -63,6 +63,8 @@ def checkpoint(arguments: Sequence[str]) -> str:
             made.error("save takes no DIR: the script has named the folder")
         with client_of(flags) as run:
             saved = run.save_checkpoint()
+            if not saved.HasField("step"):
+                return f"run {run.run_id}: rank 0 writes a checkpoint at its next boundary"
             done = "goes to disk now: edriver status says when it is there"
             if saved.on_disk:
                 done = "is on disk already"

@@ -22,6 +22,7 @@ class ServerConfig:
         address: this host's, at which it listens for other hosts; empty: all hosts of the run are this machine.
         tls_folder: the folder of the run's TLS credentials; empty: it has none.
         memory_limit: bytes that checkpoints may use; 0: half of the memory that this process may use.
+        bandwidth: bytes per second that are received for copies at most; 0: no limit.
         run_id: the run,
         host: and the host, of which checkpoints on disk are.
     """
@@ -30,6 +31,7 @@ class ServerConfig:
     address: str = ""
     tls_folder: str = ""
     memory_limit: int = 0
+    bandwidth: int = 0
     run_id: str = ""
     host: str = ""
 

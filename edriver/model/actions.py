@@ -138,6 +138,14 @@ class FindNewestCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveCheckpoint:
+    """Rank 0 of a round in elastic mode writes a checkpoint of its next boundary."""
+
+    worker_id: int
+    round_id: RoundId
+
+
+@dataclass(frozen=True, slots=True)
 class KeepCheckpoints:
     """What a host's checkpoint server keeps from now on, and copies from others; all else it may forget.
 
@@ -215,6 +223,7 @@ Action = (
     | HostsUpdated
     | StopAt
     | GoOn
+    | SaveCheckpoint
     | Abort
     | RoundPlan
     | Finish

@@ -489,7 +489,9 @@ class ResizeRequested:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequested:
-    """The newest checkpoint in memory is to be written to disk, if it is not there."""
+    """A checkpoint is to be written to disk: the newest in memory, if it is not there; in elastic mode one of rank 0's
+    next boundary.
+    """
 
     requester: str = ""
 

@@ -51,6 +51,7 @@ class Shard:
         nbytes: its length in bytes.
         copy: whether it was received from another host.
         disk: in rank 0's shard: where on disk the checkpoint belongs; None: it stays in memory.
+        save_seconds: how long its save has held up the training loop.
     """
 
     checkpoint: CheckpointId
@@ -59,6 +60,7 @@ class Shard:
     nbytes: int
     copy: bool = False
     disk: DiskTarget | None = None
+    save_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class DiskWrite:
         name: of the folder `checkpoint-N`, which the leading host has begun; empty: this is the leading host, that of
             rank 0's shard.
         seal: whether all parts are written, so that the leading host completes the checkpoint.
+        urgent: whether training does not go first, because it has ended.
     """
 
     number: int
@@ -96,6 +99,7 @@ class DiskWrite:
     target: DiskTarget
     name: str = ""
     seal: bool = False
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edriver.text.progress_text import time_text
+from edriver.text.progress_text import length_text, time_text
 from edriver.text.usage_text import bytes_text
 from edriver.v1 import status_pb2
-from edriver.wire.conversion import epoch_seconds
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 
 def checkpoints_text(checkpoints: Iterable[status_pb2.CheckpointStatus], now: float) -> str:
-    """Which step they are of, how old they are, and how large.
+    """Which step they are of, how old and how large they are, and how long it took to save them, and to copy them.
 
     Args:
         checkpoints: those of a run.
@@ -21,9 +21,20 @@ def checkpoints_text(checkpoints: Iterable[status_pb2.CheckpointStatus], now: fl
     for checkpoint in checkpoints:
         age = time_text(max(0.0, now - epoch_seconds(checkpoint.time)))
         if checkpoint.place == status_pb2.CHECKPOINT_PLACE_MEMORY:
-            texts.append(f"step {checkpoint.step:,}, {age} old, {bytes_text(checkpoint.bytes)}")
+            saved = (
+                f", saved in {length_text(span_seconds(checkpoint.save_time))}"
+                if checkpoint.HasField("save_time")
+                else ""
+            )
+            texts.append(f"step {checkpoint.step:,}, {age} old, {bytes_text(checkpoint.bytes)}{saved}")
         elif checkpoint.place == status_pb2.CHECKPOINT_PLACE_COPIES:
-            texts.append(f"that of step {checkpoint.step:,}, {age} old, is in the memory of other hosts, too")
+            texts.append(
+                f"that of step {checkpoint.step:,}, {age} old, is in the memory of other hosts, too{_delay(checkpoint)}"
+            )
         elif checkpoint.place == status_pb2.CHECKPOINT_PLACE_DISK:
-            texts.append(f"that of step {checkpoint.step:,}, {age} old, is on disk")
+            texts.append(f"that of step {checkpoint.step:,}, {age} old, is on disk{_delay(checkpoint)}")
     return "; ".join(texts)
+
+
+def _delay(checkpoint: status_pb2.CheckpointStatus) -> str:
+    return f", {length_text(span_seconds(checkpoint.delay))} after its save" if checkpoint.HasField("delay") else ""

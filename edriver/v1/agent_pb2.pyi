@@ -350,6 +350,7 @@ class Welcome(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     RESUMABLE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_MEMORY_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_BANDWIDTH_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
     output_folder: _builtins.str
     """Folder for the output files of the workers. If empty, none are written."""
@@ -369,6 +370,8 @@ class Welcome(_message.Message):
     """
     checkpoint_memory: _builtins.int
     """Bytes of memory that checkpoints may use on this host; absent: half of its memory."""
+    checkpoint_bandwidth: _builtins.int
+    """Bytes per second that this host receives for copies of checkpoints at most; absent: no limit."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: the program and its arguments."""
@@ -418,14 +421,20 @@ class Welcome(_message.Message):
         incarnation: _builtins.int = ...,
         resumable: _builtins.bool = ...,
         checkpoint_memory: _builtins.int | None = ...,
+        checkpoint_bandwidth: _builtins.int | None = ...,
         now: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_memory", b"_checkpoint_memory", "checkpoint_memory", b"checkpoint_memory", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "now", b"now", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "now", b"now", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__checkpoint_bandwidth: _TypeAlias = _typing.Literal["checkpoint_bandwidth"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint_bandwidth: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth"]  # noqa: Y015
     _WhichOneofReturnType__checkpoint_memory: _TypeAlias = _typing.Literal["checkpoint_memory"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_memory: _TypeAlias = _typing.Literal["_checkpoint_memory", b"_checkpoint_memory"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_bandwidth) -> _WhichOneofReturnType__checkpoint_bandwidth | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_memory) -> _WhichOneofReturnType__checkpoint_memory | None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015

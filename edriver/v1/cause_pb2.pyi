@@ -259,6 +259,10 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """A copy of another host's checkpoint could not be fetched into this host's memory. `detail` has the reason."""
     CAUSE_KIND_CHECKPOINT_UNWRITTEN: _CauseKind.ValueType  # 121
     """A checkpoint in this host's memory could not be written to disk. `detail` has the reason."""
+    CAUSE_KIND_SAVE_MISSED: _CauseKind.ValueType  # 122
+    """A rank of the host has not saved a step that others have, so that no checkpoint in memory completes. `detail` has the
+    rank and the steps.
+    """
     CAUSE_KIND_UNWRITTEN: _CauseKind.ValueType  # 67
     """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
     CAUSE_KIND_DRIVER_PAUSED: _CauseKind.ValueType  # 68
@@ -456,6 +460,10 @@ CAUSE_KIND_CHECKPOINT_UNCOPIED: CauseKind.ValueType  # 120
 """A copy of another host's checkpoint could not be fetched into this host's memory. `detail` has the reason."""
 CAUSE_KIND_CHECKPOINT_UNWRITTEN: CauseKind.ValueType  # 121
 """A checkpoint in this host's memory could not be written to disk. `detail` has the reason."""
+CAUSE_KIND_SAVE_MISSED: CauseKind.ValueType  # 122
+"""A rank of the host has not saved a step that others have, so that no checkpoint in memory completes. `detail` has the
+rank and the steps.
+"""
 CAUSE_KIND_UNWRITTEN: CauseKind.ValueType  # 67
 """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
 CAUSE_KIND_DRIVER_PAUSED: CauseKind.ValueType  # 68

@@ -23,55 +23,56 @@ _sym_db = _symbol_database.Default()
 
 
 from edriver.v1 import rounds_pb2 as edriver_dot_v1_dot_rounds__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x65\x64river/v1/checkpoints.proto\x12\nedriver.v1\x1a\x17\x65\x64river/v1/rounds.proto\"\x96\x01\n\x05Shard\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0e\n\x06layout\x18\x03 \x01(\x0c\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0c\n\x04\x63opy\x18\x05 \x01(\x08\x12$\n\x04\x64isk\x18\x06 \x01(\x0b\x32\x16.edriver.v1.DiskTarget\"N\n\nDiskTarget\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x0c\n\x04keep\x18\x02 \x01(\r\x12\x13\n\x0binterpreter\x18\x03 \x01(\t\x12\x0b\n\x03\x64ue\x18\x04 \x01(\x08\"h\n\x0eReserveRequest\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\"b\n\x0fReserveResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12$\n\x07refusal\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Refusal\x12\r\n\x05limit\x18\x03 \x01(\x04\x12\x0c\n\x04used\x18\x04 \x01(\x04\"1\n\rCommitRequest\x12 \n\x05shard\x18\x01 \x01(\x0b\x32\x11.edriver.v1.Shard\"\x10\n\x0e\x43ommitResponse\"<\n\x0bOpenRequest\x12 \n\x05shard\x18\x01 \x01(\x0b\x32\x11.edriver.v1.Shard\x12\x0b\n\x03pid\x18\x02 \x01(\r\"+\n\x0cOpenResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"S\n\x0c\x46\x65tchRequest\x12 \n\x05shard\x18\x01 \x01(\x0b\x32\x11.edriver.v1.Shard\x12!\n\x06ranges\x18\x02 \x03(\x0b\x32\x11.edriver.v1.Range\"\'\n\x05Range\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0e\n\x06length\x18\x02 \x01(\x04\"-\n\rFetchResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"8\n\x0bHoldRequest\x12)\n\x04keep\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.KeepCheckpoints\"9\n\x0cHoldResponse\x12)\n\x04held\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.HostCheckpoints\"\xaf\x01\n\x0fKeepCheckpoints\x12(\n\x06newest\x18\x01 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12&\n\x04keep\x18\x02 \x03(\x0b\x32\x18.edriver.v1.CheckpointId\x12%\n\x06\x63opies\x18\x03 \x03(\x0b\x32\x15.edriver.v1.ShardCopy\x12#\n\x04\x64isk\x18\x04 \x01(\x0b\x32\x15.edriver.v1.DiskWrite\"\xac\x01\n\tDiskWrite\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12,\n\ncheckpoint\x18\x02 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12\x0e\n\x06layout\x18\x03 \x01(\x0c\x12\r\n\x05ranks\x18\x04 \x03(\r\x12&\n\x06target\x18\x05 \x01(\x0b\x32\x16.edriver.v1.DiskTarget\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x0c\n\x04seal\x18\x07 \x01(\x08\"\\\n\nDiskReport\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07written\x18\x03 \x01(\x08\x12\x0e\n\x06sealed\x18\x04 \x01(\x08\x12\x0f\n\x07trouble\x18\x05 \x01(\t\">\n\tShardCopy\x12 \n\x05shard\x18\x01 \x01(\x0b\x32\x11.edriver.v1.Shard\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x99\x01\n\x0fHostCheckpoints\x12!\n\x06shards\x18\x01 \x03(\x0b\x32\x11.edriver.v1.Shard\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04used\x18\x03 \x01(\x04\x12\r\n\x05limit\x18\x04 \x01(\x04\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12$\n\x04\x64isk\x18\x06 \x01(\x0b\x32\x16.edriver.v1.DiskReport*x\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x15\n\x11REFUSAL_TOO_LARGE\x10\x01\x12\x10\n\x0cREFUSAL_BUSY\x10\x02\x12\x15\n\x11REFUSAL_COMMITTED\x10\x03\x12\x14\n\x10REFUSAL_OUTDATED\x10\x04\x32\x92\x02\n\x11\x43heckpointService\x12\x42\n\x07Reserve\x12\x1a.edriver.v1.ReserveRequest\x1a\x1b.edriver.v1.ReserveResponse\x12?\n\x06\x43ommit\x12\x19.edriver.v1.CommitRequest\x1a\x1a.edriver.v1.CommitResponse\x12\x39\n\x04Open\x12\x17.edriver.v1.OpenRequest\x1a\x18.edriver.v1.OpenResponse\x12=\n\x04Hold\x12\x17.edriver.v1.HoldRequest\x1a\x18.edriver.v1.HoldResponse(\x01\x30\x01\x32N\n\x0cShardService\x12>\n\x05\x46\x65tch\x12\x18.edriver.v1.FetchRequest\x1a\x19.edriver.v1.FetchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x65\x64river/v1/checkpoints.proto\x12\nedriver.v1\x1a\x17\x65\x64river/v1/rounds.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc4\x01\n\x05Shard\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0e\n\x06layout\x18\x03 \x01(\x0c\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0c\n\x04\x63opy\x18\x05 \x01(\x08\x12$\n\x04\x64isk\x18\x06 \x01(\x0b\x32\x16.edriver.v1.DiskTarget\x12,\n\tsave_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"N\n\nDiskTarget\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x0c\n\x04keep\x18\x02 \x01(\r\x12\x13\n\x0binterpreter\x18\x03 \x01(\t\x12\x0b\n\x03\x64ue\x18\x04 \x01(\x08\"h\n\x0eReserveRequest\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\"b\n\x0fReserveResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12$\n\x07refusal\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Refusal\x12\r\n\x05limit\x18\x03 \x01(\x04\x12\x0c\n\x04used\x18\x04 \x01(\x04\"1\n\rCommitRequest\x12 \n\x05shard\x18\x01 \x01(\x0b\x32\x11.edriver.v1.Shard\"\x10\n\x0e\x43ommitResponse\"<\n\x0bOpenRequest\x12 \n\x05shard\x18\x01 \x01(\x0b\x32\x11.edriver.v1.Shard\x12\x0b\n\x03pid\x18\x02 \x01(\r\"+\n\x0cOpenResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"S\n\x0c\x46\x65tchRequest\x12 \n\x05shard\x18\x01 \x01(\x0b\x32\x11.edriver.v1.Shard\x12!\n\x06ranges\x18\x02 \x03(\x0b\x32\x11.edriver.v1.Range\"\'\n\x05Range\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0e\n\x06length\x18\x02 \x01(\x04\"-\n\rFetchResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"J\n\x0bHoldRequest\x12)\n\x04keep\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.KeepCheckpoints\x12\x10\n\x08question\x18\x02 \x01(\x04\"K\n\x0cHoldResponse\x12)\n\x04held\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.HostCheckpoints\x12\x10\n\x08\x61nswered\x18\x02 \x01(\x04\"\xaf\x01\n\x0fKeepCheckpoints\x12(\n\x06newest\x18\x01 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12&\n\x04keep\x18\x02 \x03(\x0b\x32\x18.edriver.v1.CheckpointId\x12%\n\x06\x63opies\x18\x03 \x03(\x0b\x32\x15.edriver.v1.ShardCopy\x12#\n\x04\x64isk\x18\x04 \x01(\x0b\x32\x15.edriver.v1.DiskWrite\"\xbc\x01\n\tDiskWrite\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12,\n\ncheckpoint\x18\x02 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12\x0e\n\x06layout\x18\x03 \x01(\x0c\x12\r\n\x05ranks\x18\x04 \x03(\r\x12&\n\x06target\x18\x05 \x01(\x0b\x32\x16.edriver.v1.DiskTarget\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x0c\n\x04seal\x18\x07 \x01(\x08\x12\x0e\n\x06urgent\x18\x08 \x01(\x08\"\\\n\nDiskReport\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07written\x18\x03 \x01(\x08\x12\x0e\n\x06sealed\x18\x04 \x01(\x08\x12\x0f\n\x07trouble\x18\x05 \x01(\t\">\n\tShardCopy\x12 \n\x05shard\x18\x01 \x01(\x0b\x32\x11.edriver.v1.Shard\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x99\x01\n\x0fHostCheckpoints\x12!\n\x06shards\x18\x01 \x03(\x0b\x32\x11.edriver.v1.Shard\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04used\x18\x03 \x01(\x04\x12\r\n\x05limit\x18\x04 \x01(\x04\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12$\n\x04\x64isk\x18\x06 \x01(\x0b\x32\x16.edriver.v1.DiskReport*x\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x15\n\x11REFUSAL_TOO_LARGE\x10\x01\x12\x10\n\x0cREFUSAL_BUSY\x10\x02\x12\x15\n\x11REFUSAL_COMMITTED\x10\x03\x12\x14\n\x10REFUSAL_OUTDATED\x10\x04\x32\x92\x02\n\x11\x43heckpointService\x12\x42\n\x07Reserve\x12\x1a.edriver.v1.ReserveRequest\x1a\x1b.edriver.v1.ReserveResponse\x12?\n\x06\x43ommit\x12\x19.edriver.v1.CommitRequest\x1a\x1a.edriver.v1.CommitResponse\x12\x39\n\x04Open\x12\x17.edriver.v1.OpenRequest\x1a\x18.edriver.v1.OpenResponse\x12=\n\x04Hold\x12\x17.edriver.v1.HoldRequest\x1a\x18.edriver.v1.HoldResponse(\x01\x30\x01\x32N\n\x0cShardService\x12>\n\x05\x46\x65tch\x12\x18.edriver.v1.FetchRequest\x1a\x19.edriver.v1.FetchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edriver.v1.checkpoints_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSAL']._serialized_start=1641
-  _globals['_REFUSAL']._serialized_end=1761
-  _globals['_SHARD']._serialized_start=70
-  _globals['_SHARD']._serialized_end=220
-  _globals['_DISKTARGET']._serialized_start=222
-  _globals['_DISKTARGET']._serialized_end=300
-  _globals['_RESERVEREQUEST']._serialized_start=302
-  _globals['_RESERVEREQUEST']._serialized_end=406
-  _globals['_RESERVERESPONSE']._serialized_start=408
-  _globals['_RESERVERESPONSE']._serialized_end=506
-  _globals['_COMMITREQUEST']._serialized_start=508
-  _globals['_COMMITREQUEST']._serialized_end=557
-  _globals['_COMMITRESPONSE']._serialized_start=559
-  _globals['_COMMITRESPONSE']._serialized_end=575
-  _globals['_OPENREQUEST']._serialized_start=577
-  _globals['_OPENREQUEST']._serialized_end=637
-  _globals['_OPENRESPONSE']._serialized_start=639
-  _globals['_OPENRESPONSE']._serialized_end=682
-  _globals['_FETCHREQUEST']._serialized_start=684
-  _globals['_FETCHREQUEST']._serialized_end=767
-  _globals['_RANGE']._serialized_start=769
-  _globals['_RANGE']._serialized_end=808
-  _globals['_FETCHRESPONSE']._serialized_start=810
-  _globals['_FETCHRESPONSE']._serialized_end=855
-  _globals['_HOLDREQUEST']._serialized_start=857
-  _globals['_HOLDREQUEST']._serialized_end=913
-  _globals['_HOLDRESPONSE']._serialized_start=915
-  _globals['_HOLDRESPONSE']._serialized_end=972
-  _globals['_KEEPCHECKPOINTS']._serialized_start=975
-  _globals['_KEEPCHECKPOINTS']._serialized_end=1150
-  _globals['_DISKWRITE']._serialized_start=1153
-  _globals['_DISKWRITE']._serialized_end=1325
-  _globals['_DISKREPORT']._serialized_start=1327
-  _globals['_DISKREPORT']._serialized_end=1419
-  _globals['_SHARDCOPY']._serialized_start=1421
-  _globals['_SHARDCOPY']._serialized_end=1483
-  _globals['_HOSTCHECKPOINTS']._serialized_start=1486
-  _globals['_HOSTCHECKPOINTS']._serialized_end=1639
-  _globals['_CHECKPOINTSERVICE']._serialized_start=1764
-  _globals['_CHECKPOINTSERVICE']._serialized_end=2038
-  _globals['_SHARDSERVICE']._serialized_start=2040
-  _globals['_SHARDSERVICE']._serialized_end=2118
+  _globals['_REFUSAL']._serialized_start=1771
+  _globals['_REFUSAL']._serialized_end=1891
+  _globals['_SHARD']._serialized_start=102
+  _globals['_SHARD']._serialized_end=298
+  _globals['_DISKTARGET']._serialized_start=300
+  _globals['_DISKTARGET']._serialized_end=378
+  _globals['_RESERVEREQUEST']._serialized_start=380
+  _globals['_RESERVEREQUEST']._serialized_end=484
+  _globals['_RESERVERESPONSE']._serialized_start=486
+  _globals['_RESERVERESPONSE']._serialized_end=584
+  _globals['_COMMITREQUEST']._serialized_start=586
+  _globals['_COMMITREQUEST']._serialized_end=635
+  _globals['_COMMITRESPONSE']._serialized_start=637
+  _globals['_COMMITRESPONSE']._serialized_end=653
+  _globals['_OPENREQUEST']._serialized_start=655
+  _globals['_OPENREQUEST']._serialized_end=715
+  _globals['_OPENRESPONSE']._serialized_start=717
+  _globals['_OPENRESPONSE']._serialized_end=760
+  _globals['_FETCHREQUEST']._serialized_start=762
+  _globals['_FETCHREQUEST']._serialized_end=845
+  _globals['_RANGE']._serialized_start=847
+  _globals['_RANGE']._serialized_end=886
+  _globals['_FETCHRESPONSE']._serialized_start=888
+  _globals['_FETCHRESPONSE']._serialized_end=933
+  _globals['_HOLDREQUEST']._serialized_start=935
+  _globals['_HOLDREQUEST']._serialized_end=1009
+  _globals['_HOLDRESPONSE']._serialized_start=1011
+  _globals['_HOLDRESPONSE']._serialized_end=1086
+  _globals['_KEEPCHECKPOINTS']._serialized_start=1089
+  _globals['_KEEPCHECKPOINTS']._serialized_end=1264
+  _globals['_DISKWRITE']._serialized_start=1267
+  _globals['_DISKWRITE']._serialized_end=1455
+  _globals['_DISKREPORT']._serialized_start=1457
+  _globals['_DISKREPORT']._serialized_end=1549
+  _globals['_SHARDCOPY']._serialized_start=1551
+  _globals['_SHARDCOPY']._serialized_end=1613
+  _globals['_HOSTCHECKPOINTS']._serialized_start=1616
+  _globals['_HOSTCHECKPOINTS']._serialized_end=1769
+  _globals['_CHECKPOINTSERVICE']._serialized_start=1894
+  _globals['_CHECKPOINTSERVICE']._serialized_end=2168
+  _globals['_SHARDSERVICE']._serialized_start=2170
+  _globals['_SHARDSERVICE']._serialized_end=2248
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ shards of the host's ranks, and copies of other hosts' shards, in shared memory.
 from collections import abc as _abc
 from edriver.v1 import rounds_pb2 as _rounds_pb2
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -66,6 +67,7 @@ class Shard(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
+    SAVE_TIME_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """The rank in that checkpoint's round."""
     layout: _builtins.bytes
@@ -82,6 +84,10 @@ class Shard(_message.Message):
     def disk(self) -> Global___DiskTarget:
         """In rank 0's shard: where on disk the checkpoint belongs. Absent if the script keeps it in memory alone."""
 
+    @_builtins.property
+    def save_time(self) -> _duration_pb2.Duration:
+        """How long its save has held up the training loop."""
+
     def __init__(
         self,
         *,
@@ -91,10 +97,11 @@ class Shard(_message.Message):
         bytes: _builtins.int = ...,
         copy: _builtins.bool = ...,
         disk: Global___DiskTarget | None = ...,
+        save_time: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "disk", b"disk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "disk", b"disk", "save_time", b"save_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "checkpoint", b"checkpoint", "copy", b"copy", "disk", b"disk", "layout", b"layout", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "checkpoint", b"checkpoint", "copy", b"copy", "disk", b"disk", "layout", b"layout", "rank", b"rank", "save_time", b"save_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -392,18 +399,22 @@ class HoldRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEEP_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
+    question: _builtins.int
+    """Asks what the server holds now. Grows with each question."""
     @_builtins.property
     def keep(self) -> Global___KeepCheckpoints:
-        """What to keep from now on, and what to copy. Each order takes the place of the one before."""
+        """What to keep from now on, and what to copy. Each order takes the place of the one before. Absent: as before."""
 
     def __init__(
         self,
         *,
         keep: Global___KeepCheckpoints | None = ...,
+        question: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "question", b"question"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -411,11 +422,14 @@ Global___HoldRequest: _TypeAlias = HoldRequest  # noqa: Y015
 
 @_typing.final
 class HoldResponse(_message.Message):
-    """HoldResponse is what the server holds. Sent at first, and after each change."""
+    """HoldResponse is what the server holds. Sent at first, after each change, and as the answer to a question."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HELD_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
+    answered: _builtins.int
+    """The last question that had come before: all that had been committed by then is in `held`."""
     @_builtins.property
     def held(self) -> Global___HostCheckpoints:
         """What it holds."""
@@ -424,10 +438,11 @@ class HoldResponse(_message.Message):
         self,
         *,
         held: Global___HostCheckpoints | None = ...,
+        answered: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["held", b"held"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "held", b"held"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -490,6 +505,7 @@ class DiskWrite(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
+    URGENT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Tells this attempt from all others of the run."""
     layout: _builtins.bytes
@@ -498,6 +514,8 @@ class DiskWrite(_message.Message):
     """Name of the folder `checkpoint-N`, which the leading host has begun. Empty: this is the leading host."""
     seal: _builtins.bool
     """Whether all hosts have written their parts, so that the leading host completes the checkpoint."""
+    urgent: _builtins.bool
+    """Whether training does not go first, because it has ended."""
     @_builtins.property
     def checkpoint(self) -> _rounds_pb2.CheckpointId:
         """The checkpoint."""
@@ -520,10 +538,11 @@ class DiskWrite(_message.Message):
         target: Global___DiskTarget | None = ...,
         name: _builtins.str = ...,
         seal: _builtins.bool = ...,
+        urgent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "layout", b"layout", "name", b"name", "number", b"number", "ranks", b"ranks", "seal", b"seal", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "layout", b"layout", "name", b"name", "number", b"number", "ranks", b"ranks", "seal", b"seal", "target", b"target", "urgent", b"urgent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,39 +25,39 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65\x64river/v1/control.proto\x12\nedriver.v1\x1a\x1egoogle/protobuf/duration.proto\"*\n\x15SaveCheckpointRequest\x12\x11\n\trequester\x18\x01 \x01(\t\"7\n\x16SaveCheckpointResponse\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07on_disk\x18\x02 \x01(\x08\"\x86\x01\n\x0c\x44rainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x11\n\trequester\x18\x04 \x01(\t\x12)\n\x06within\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05_slot\"#\n\rDrainResponse\x12\x12\n\nslots_left\x18\x01 \x01(\r\"j\n\x13PreviewDrainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12)\n\x06within\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05_slot\"\x96\x02\n\x14PreviewDrainResponse\x12)\n\x07outcome\x18\x01 \x01(\x0e\x32\x18.edriver.v1.DrainOutcome\x12\x12\n\nslots_left\x18\x02 \x01(\r\x12\x0f\n\x07leaving\x18\x03 \x01(\r\x12\x10\n\x08replaced\x18\x04 \x01(\r\x12\x0c\n\x04left\x18\x05 \x01(\r\x12\'\n\x04\x62oot\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05pause\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06within\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08restarts\x18\t \x01(\x08\"M\n\x0eUndrainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x11\n\trequester\x18\x03 \x01(\tB\x07\n\x05_slot\"\x11\n\x0fUndrainResponse\"0\n\rResizeRequest\x12\x0c\n\x04size\x18\x01 \x01(\r\x12\x11\n\trequester\x18\x02 \x01(\t\"\x10\n\x0eResizeResponse\"0\n\x0bStopRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\trequester\x18\x02 \x01(\t\"\x0e\n\x0cStopResponse*\x95\x01\n\x0c\x44rainOutcome\x12\x1d\n\x19\x44RAIN_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RAIN_OUTCOME_UNUSED\x10\x01\x12\x17\n\x13\x44RAIN_OUTCOME_MOVES\x10\x02\x12\x19\n\x15\x44RAIN_OUTCOME_SHRINKS\x10\x03\x12\x18\n\x14\x44RAIN_OUTCOME_PAUSES\x10\x04\x32\xba\x03\n\x0e\x43ontrolService\x12<\n\x05\x44rain\x12\x18.edriver.v1.DrainRequest\x1a\x19.edriver.v1.DrainResponse\x12Q\n\x0cPreviewDrain\x12\x1f.edriver.v1.PreviewDrainRequest\x1a .edriver.v1.PreviewDrainResponse\x12\x42\n\x07Undrain\x12\x1a.edriver.v1.UndrainRequest\x1a\x1b.edriver.v1.UndrainResponse\x12?\n\x06Resize\x12\x19.edriver.v1.ResizeRequest\x1a\x1a.edriver.v1.ResizeResponse\x12\x39\n\x04Stop\x12\x17.edriver.v1.StopRequest\x1a\x18.edriver.v1.StopResponse\x12W\n\x0eSaveCheckpoint\x12!.edriver.v1.SaveCheckpointRequest\x1a\".edriver.v1.SaveCheckpointResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65\x64river/v1/control.proto\x12\nedriver.v1\x1a\x1egoogle/protobuf/duration.proto\"*\n\x15SaveCheckpointRequest\x12\x11\n\trequester\x18\x01 \x01(\t\"E\n\x16SaveCheckpointResponse\x12\x11\n\x04step\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07on_disk\x18\x02 \x01(\x08\x42\x07\n\x05_step\"\x86\x01\n\x0c\x44rainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x11\n\trequester\x18\x04 \x01(\t\x12)\n\x06within\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05_slot\"#\n\rDrainResponse\x12\x12\n\nslots_left\x18\x01 \x01(\r\"j\n\x13PreviewDrainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12)\n\x06within\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05_slot\"\x96\x02\n\x14PreviewDrainResponse\x12)\n\x07outcome\x18\x01 \x01(\x0e\x32\x18.edriver.v1.DrainOutcome\x12\x12\n\nslots_left\x18\x02 \x01(\r\x12\x0f\n\x07leaving\x18\x03 \x01(\r\x12\x10\n\x08replaced\x18\x04 \x01(\r\x12\x0c\n\x04left\x18\x05 \x01(\r\x12\'\n\x04\x62oot\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05pause\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06within\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08restarts\x18\t \x01(\x08\"M\n\x0eUndrainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x11\n\trequester\x18\x03 \x01(\tB\x07\n\x05_slot\"\x11\n\x0fUndrainResponse\"0\n\rResizeRequest\x12\x0c\n\x04size\x18\x01 \x01(\r\x12\x11\n\trequester\x18\x02 \x01(\t\"\x10\n\x0eResizeResponse\"0\n\x0bStopRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\trequester\x18\x02 \x01(\t\"\x0e\n\x0cStopResponse*\x95\x01\n\x0c\x44rainOutcome\x12\x1d\n\x19\x44RAIN_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RAIN_OUTCOME_UNUSED\x10\x01\x12\x17\n\x13\x44RAIN_OUTCOME_MOVES\x10\x02\x12\x19\n\x15\x44RAIN_OUTCOME_SHRINKS\x10\x03\x12\x18\n\x14\x44RAIN_OUTCOME_PAUSES\x10\x04\x32\xba\x03\n\x0e\x43ontrolService\x12<\n\x05\x44rain\x12\x18.edriver.v1.DrainRequest\x1a\x19.edriver.v1.DrainResponse\x12Q\n\x0cPreviewDrain\x12\x1f.edriver.v1.PreviewDrainRequest\x1a .edriver.v1.PreviewDrainResponse\x12\x42\n\x07Undrain\x12\x1a.edriver.v1.UndrainRequest\x1a\x1b.edriver.v1.UndrainResponse\x12?\n\x06Resize\x12\x19.edriver.v1.ResizeRequest\x1a\x1a.edriver.v1.ResizeResponse\x12\x39\n\x04Stop\x12\x17.edriver.v1.StopRequest\x1a\x18.edriver.v1.StopResponse\x12W\n\x0eSaveCheckpoint\x12!.edriver.v1.SaveCheckpointRequest\x1a\".edriver.v1.SaveCheckpointResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edriver.v1.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAINOUTCOME']._serialized_start=969
-  _globals['_DRAINOUTCOME']._serialized_end=1118
+  _globals['_DRAINOUTCOME']._serialized_start=983
+  _globals['_DRAINOUTCOME']._serialized_end=1132
   _globals['_SAVECHECKPOINTREQUEST']._serialized_start=72
   _globals['_SAVECHECKPOINTREQUEST']._serialized_end=114
   _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=116
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=171
-  _globals['_DRAINREQUEST']._serialized_start=174
-  _globals['_DRAINREQUEST']._serialized_end=308
-  _globals['_DRAINRESPONSE']._serialized_start=310
-  _globals['_DRAINRESPONSE']._serialized_end=345
-  _globals['_PREVIEWDRAINREQUEST']._serialized_start=347
-  _globals['_PREVIEWDRAINREQUEST']._serialized_end=453
-  _globals['_PREVIEWDRAINRESPONSE']._serialized_start=456
-  _globals['_PREVIEWDRAINRESPONSE']._serialized_end=734
-  _globals['_UNDRAINREQUEST']._serialized_start=736
-  _globals['_UNDRAINREQUEST']._serialized_end=813
-  _globals['_UNDRAINRESPONSE']._serialized_start=815
-  _globals['_UNDRAINRESPONSE']._serialized_end=832
-  _globals['_RESIZEREQUEST']._serialized_start=834
-  _globals['_RESIZEREQUEST']._serialized_end=882
-  _globals['_RESIZERESPONSE']._serialized_start=884
-  _globals['_RESIZERESPONSE']._serialized_end=900
-  _globals['_STOPREQUEST']._serialized_start=902
-  _globals['_STOPREQUEST']._serialized_end=950
-  _globals['_STOPRESPONSE']._serialized_start=952
-  _globals['_STOPRESPONSE']._serialized_end=966
-  _globals['_CONTROLSERVICE']._serialized_start=1121
-  _globals['_CONTROLSERVICE']._serialized_end=1563
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=185
+  _globals['_DRAINREQUEST']._serialized_start=188
+  _globals['_DRAINREQUEST']._serialized_end=322
+  _globals['_DRAINRESPONSE']._serialized_start=324
+  _globals['_DRAINRESPONSE']._serialized_end=359
+  _globals['_PREVIEWDRAINREQUEST']._serialized_start=361
+  _globals['_PREVIEWDRAINREQUEST']._serialized_end=467
+  _globals['_PREVIEWDRAINRESPONSE']._serialized_start=470
+  _globals['_PREVIEWDRAINRESPONSE']._serialized_end=748
+  _globals['_UNDRAINREQUEST']._serialized_start=750
+  _globals['_UNDRAINREQUEST']._serialized_end=827
+  _globals['_UNDRAINRESPONSE']._serialized_start=829
+  _globals['_UNDRAINRESPONSE']._serialized_end=846
+  _globals['_RESIZEREQUEST']._serialized_start=848
+  _globals['_RESIZEREQUEST']._serialized_end=896
+  _globals['_RESIZERESPONSE']._serialized_start=898
+  _globals['_RESIZERESPONSE']._serialized_end=914
+  _globals['_STOPREQUEST']._serialized_start=916
+  _globals['_STOPREQUEST']._serialized_end=964
+  _globals['_STOPRESPONSE']._serialized_start=966
+  _globals['_STOPRESPONSE']._serialized_end=980
+  _globals['_CONTROLSERVICE']._serialized_start=1135
+  _globals['_CONTROLSERVICE']._serialized_end=1577
 # @@protoc_insertion_point(module_scope)

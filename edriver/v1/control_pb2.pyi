@@ -81,20 +81,22 @@ class SaveCheckpointResponse(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     ON_DISK_FIELD_NUMBER: _builtins.int
     step: _builtins.int
-    """The step of the checkpoint, as the script counts steps."""
+    """The step of the checkpoint, as the script counts steps. Absent in elastic mode: it is not made yet."""
     on_disk: _builtins.bool
     """Whether it was on disk already."""
     def __init__(
         self,
         *,
-        step: _builtins.int = ...,
+        step: _builtins.int | None = ...,
         on_disk: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["on_disk", b"on_disk", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "on_disk", b"on_disk", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
 Global___SaveCheckpointResponse: _TypeAlias = SaveCheckpointResponse  # noqa: Y015
 

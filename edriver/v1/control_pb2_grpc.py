@@ -113,8 +113,10 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SaveCheckpoint(self, request, context):
-        """SaveCheckpoint writes the newest whole checkpoint in memory to disk, behind training. Returns as soon as that is
-        ordered, not when it is there. FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk.
+        """SaveCheckpoint writes a checkpoint to disk, behind training: in restart mode the newest whole one in memory, in elastic
+        mode one of the next boundary. Returns as soon as that is ordered, not when it is there.
+        FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; no round trains, or its state has
+        no checkpoints.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

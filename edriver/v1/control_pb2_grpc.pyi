@@ -52,8 +52,10 @@ class ControlServiceStub:
     Stop: _grpc.UnaryUnaryMultiCallable[_control_pb2.StopRequest, _control_pb2.StopResponse]
     """Stop ends the run, as SIGTERM to the driver does. Returns as soon as the stop is ordered, not when the run has ended."""
     SaveCheckpoint: _grpc.UnaryUnaryMultiCallable[_control_pb2.SaveCheckpointRequest, _control_pb2.SaveCheckpointResponse]
-    """SaveCheckpoint writes the newest whole checkpoint in memory to disk, behind training. Returns as soon as that is
-    ordered, not when it is there. FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk.
+    """SaveCheckpoint writes a checkpoint to disk, behind training: in restart mode the newest whole one in memory, in elastic
+    mode one of the next boundary. Returns as soon as that is ordered, not when it is there.
+    FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; no round trains, or its state has
+    no checkpoints.
     """
 
 @_typing.type_check_only
@@ -80,8 +82,10 @@ class ControlServiceAsyncStub(ControlServiceStub):
     Stop: _aio.UnaryUnaryMultiCallable[_control_pb2.StopRequest, _control_pb2.StopResponse]  # type: ignore[assignment]
     """Stop ends the run, as SIGTERM to the driver does. Returns as soon as the stop is ordered, not when the run has ended."""
     SaveCheckpoint: _aio.UnaryUnaryMultiCallable[_control_pb2.SaveCheckpointRequest, _control_pb2.SaveCheckpointResponse]  # type: ignore[assignment]
-    """SaveCheckpoint writes the newest whole checkpoint in memory to disk, behind training. Returns as soon as that is
-    ordered, not when it is there. FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk.
+    """SaveCheckpoint writes a checkpoint to disk, behind training: in restart mode the newest whole one in memory, in elastic
+    mode one of the next boundary. Returns as soon as that is ordered, not when it is there.
+    FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; no round trains, or its state has
+    no checkpoints.
     """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -141,8 +145,10 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.SaveCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.SaveCheckpointResponse, _abc.Awaitable[_control_pb2.SaveCheckpointResponse]]:
-        """SaveCheckpoint writes the newest whole checkpoint in memory to disk, behind training. Returns as soon as that is
-        ordered, not when it is there. FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk.
+        """SaveCheckpoint writes a checkpoint to disk, behind training: in restart mode the newest whole one in memory, in elastic
+        mode one of the next boundary. Returns as soon as that is ordered, not when it is there.
+        FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; no round trains, or its state has
+        no checkpoints.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -114,6 +114,7 @@ class Notice(_message.Message):
     SKIP_FIELD_NUMBER: _builtins.int
     FIND_NEWEST_CHECKPOINT_FIELD_NUMBER: _builtins.int
     DRIVER_GONE_FIELD_NUMBER: _builtins.int
+    SAVE_CHECKPOINT_FIELD_NUMBER: _builtins.int
     TAKE_STACKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attached(self) -> Global___Attached:
@@ -164,6 +165,10 @@ class Notice(_message.Message):
         """Ends a worker whose run has no driver any more."""
 
     @_builtins.property
+    def save_checkpoint(self) -> Global___SaveCheckpoint:
+        """Asks for a checkpoint on disk."""
+
+    @_builtins.property
     def take_stacks(self) -> Global___TakeStacks:
         """Asks for stack traces."""
 
@@ -182,13 +187,14 @@ class Notice(_message.Message):
         skip: Global___Skip | None = ...,
         find_newest_checkpoint: Global___FindNewestCheckpoint | None = ...,
         driver_gone: Global___DriverGone | None = ...,
+        save_checkpoint: Global___SaveCheckpoint | None = ...,
         take_stacks: Global___TakeStacks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "save_checkpoint", b"save_checkpoint", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assignment", b"assignment", "attached", b"attached", "driver_gone", b"driver_gone", "find_newest_checkpoint", b"find_newest_checkpoint", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "save_checkpoint", b"save_checkpoint", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assignment", "finish", "leave", "skip", "find_newest_checkpoint", "driver_gone", "take_stacks"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assignment", "finish", "leave", "skip", "find_newest_checkpoint", "driver_gone", "save_checkpoint", "take_stacks"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -667,6 +673,30 @@ class DriverGone(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DriverGone: _TypeAlias = DriverGone  # noqa: Y015
+
+@_typing.final
+class SaveCheckpoint(_message.Message):
+    """SaveCheckpoint has rank 0 of a round in elastic mode write a checkpoint of its next boundary, if its state has checkpoints."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId:
+        """The round."""
+
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SaveCheckpoint: _TypeAlias = SaveCheckpoint  # noqa: Y015
 
 @_typing.final
 class TakeStacks(_message.Message):

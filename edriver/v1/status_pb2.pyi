@@ -798,6 +798,8 @@ class CheckpointStatus(_message.Message):
     ROUND_ID_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    SAVE_TIME_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
     place: Global___CheckpointPlace.ValueType
     """Where it is."""
     step: _builtins.int
@@ -812,6 +814,14 @@ class CheckpointStatus(_message.Message):
     def time(self) -> _timestamp_pb2.Timestamp:
         """Since when it has been whole there."""
 
+    @_builtins.property
+    def save_time(self) -> _duration_pb2.Duration:
+        """In memory: how long its save has held up the training loop, on the slowest rank."""
+
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """Elsewhere: how long after it was whole in memory it was whole there."""
+
     def __init__(
         self,
         *,
@@ -820,10 +830,12 @@ class CheckpointStatus(_message.Message):
         round_id: _rounds_pb2.RoundId | None = ...,
         bytes: _builtins.int = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        save_time: _duration_pb2.Duration | None = ...,
+        delay: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay", "round_id", b"round_id", "save_time", b"save_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "place", b"place", "round_id", b"round_id", "step", b"step", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "delay", b"delay", "place", b"place", "round_id", b"round_id", "save_time", b"save_time", "step", b"step", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

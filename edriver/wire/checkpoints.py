@@ -13,7 +13,7 @@ from edriver.model.memory_checkpoint import (
     Shard,
 )
 from edriver.v1 import checkpoints_pb2, rounds_pb2
-from edriver.wire.conversion import round_id_message, round_id_of
+from edriver.wire.conversion import duration, round_id_message, round_id_of, span_seconds
 
 
 def checkpoint_id_message(checkpoint: CheckpointId) -> rounds_pb2.CheckpointId:
@@ -36,13 +36,22 @@ def shard_message(shard: Shard) -> checkpoints_pb2.Shard:
         bytes=shard.nbytes,
         copy=shard.copy,
         disk=None if shard.disk is None else disk_target_message(shard.disk),
+        save_time=duration(shard.save_seconds) if shard.save_seconds else None,
     )
 
 
 def shard_of(message: checkpoints_pb2.Shard) -> Shard:
     """The shard that a message describes."""
     disk = disk_target_of(message.disk) if message.HasField("disk") else None
-    return Shard(checkpoint_id_of(message.checkpoint), message.rank, message.layout, message.bytes, message.copy, disk)
+    return Shard(
+        checkpoint_id_of(message.checkpoint),
+        message.rank,
+        message.layout,
+        message.bytes,
+        message.copy,
+        disk,
+        span_seconds(message.save_time),
+    )
 
 
 def disk_target_message(target: DiskTarget) -> checkpoints_pb2.DiskTarget:
@@ -88,6 +97,7 @@ def _disk_write_message(write: DiskWrite | None) -> checkpoints_pb2.DiskWrite | 
         target=disk_target_message(write.target),
         name=write.name,
         seal=write.seal,
+        urgent=write.urgent,
     )
 
 
@@ -97,7 +107,8 @@ def disk_write_of(message: checkpoints_pb2.KeepCheckpoints) -> DiskWrite | None:
         return None
     write = message.disk
     checkpoint, target = checkpoint_id_of(write.checkpoint), disk_target_of(write.target)
-    return DiskWrite(write.number, checkpoint, write.layout, tuple(write.ranks), target, write.name, write.seal)
+    ranks = tuple(write.ranks)
+    return DiskWrite(write.number, checkpoint, write.layout, ranks, target, write.name, write.seal, write.urgent)
 
 
 def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostCheckpoints) -> CheckpointsHeld:

@@ -25,6 +25,7 @@ Notified = (
     | actions.Leave
     | actions.Skip
     | actions.FindNewestCheckpoint
+    | actions.SaveCheckpoint
 )
 """What members of a round, or workers that wait for one, get as a notice."""
 
@@ -106,6 +107,8 @@ def notice_of(
             return (worker_id,), pb.Notice(skip=pb.Skip(ordinal=ordinal))
         case actions.FindNewestCheckpoint(workers):
             return workers, pb.Notice(find_newest_checkpoint=pb.FindNewestCheckpoint())
+        case actions.SaveCheckpoint(worker_id, round_id):
+            return (worker_id,), pb.Notice(save_checkpoint=pb.SaveCheckpoint(round_id=round_id_message(round_id)))
 
 
 _STREAMS: Final = {

@@ -119,6 +119,24 @@ class RoundCounters:
         return count
 
 
+class SaveRequests:
+    """Whether an operator has asked this worker for a checkpoint, in elastic mode."""
+
+    def __init__(self) -> None:
+        self._round_id = NO_ROUND
+
+    def request(self, round_id: RoundId) -> None:
+        """A checkpoint of this round is to be written."""
+        self._round_id = round_id
+
+    def take(self, round_id: RoundId) -> bool:
+        """Whether one of this round is to be written; once for each request."""
+        if self._round_id != round_id or round_id == NO_ROUND:
+            return False
+        self._round_id = NO_ROUND
+        return True
+
+
 class RoundRunner(Protocol):
     """What `edriver.run` calls a script's functions in."""
 
@@ -150,6 +168,7 @@ class WorkerContext:
         place: of this worker in the current round.
         phase: what its training thread does.
         counters: of what the members of a round do through its store.
+        save_requests: for checkpoints on disk.
         rounds: of this process; None: the script has not called `run` yet.
         checkpoint_requested: answers `edriver.checkpoint_requested`: in restart mode alone one is ever requested.
         restart_member: of the round, in restart mode; None elsewhere, and in a process that the worker has started.
@@ -159,6 +178,7 @@ class WorkerContext:
         self.place = CurrentPlace()
         self.phase = TrainingPhase()
         self.counters = RoundCounters()
+        self.save_requests = SaveRequests()
         self.rounds: RoundRunner | None = None
         self.checkpoint_requested: Callable[[], bool] = lambda: False
         self.restart_member: RestartMember | None = None

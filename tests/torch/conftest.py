@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from edriver.worker.backend import default_group
-from edriver.worker.checkpoints import checkpoints
+from edriver.worker.checkpoints import state_checkpoints as checkpoints
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(job: Callable[[], None]) -> None:
         job()
 
-    monkeypatch.setattr(checkpoints.Checkpoints.__init__, "__defaults__", (at_once, lambda: 1000.0))
+    monkeypatch.setattr(checkpoints.StateCheckpoints.__init__, "__defaults__", (at_once, lambda: 1000.0))
 
 
 @pytest.fixture(autouse=True)

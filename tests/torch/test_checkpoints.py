@@ -30,7 +30,8 @@ from edriver.checkpoint_folder.manifest import Manifest
 from edriver.checkpoint_folder.ownership import FolderOwner, Ownership
 from edriver.model.ids import RoundId
 from edriver.system.proc_stat import process_name
-from edriver.worker.checkpoints import checkpoints as room
+from edriver.worker import context
+from edriver.worker.checkpoints import state_checkpoints as room
 from edriver.worker.errors import CheckpointError
 from edriver.worker.reports import checkpoints as written
 from edriver.worker.state.on_disk import CheckpointSchedule
@@ -377,7 +378,7 @@ def test_what_is_written_is_the_commit_though_others_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, commits: int
 ) -> None:
     held = Held()
-    monkeypatch.setattr(room.Checkpoints.__init__, "__defaults__", (held, lambda: 1000.0))
+    monkeypatch.setattr(room.StateCheckpoints.__init__, "__defaults__", (held, lambda: 1000.0))
     state = new_state(tmp_path)
     for _ in range(3):
         train(state, 1)
@@ -394,7 +395,7 @@ def test_what_is_written_is_the_commit_though_others_follow(
 
 def test_commits_use_the_memory_of_two_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
-    monkeypatch.setattr(room.Checkpoints.__init__, "__defaults__", (held, lambda: 1000.0))
+    monkeypatch.setattr(room.StateCheckpoints.__init__, "__defaults__", (held, lambda: 1000.0))
     state, seen = new_state(tmp_path, every=2), set()
     for _ in range(6):
         train(state, 2)
@@ -412,6 +413,18 @@ def test_check_host_updates_commits_where_one_is_due(tmp_path: Path) -> None:
     for _ in range(4):
         state.check_host_updates()
     assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4, 2]
+
+
+def test_an_operators_request_is_met_at_the_next_boundary_once(tmp_path: Path) -> None:
+    state, asked = new_state(tmp_path, every=1000), context.current.save_requests
+    train(state, 2)
+    asked.request(RoundId(7, 7))  # of another round
+    train(state, 1)
+    assert CheckpointFolder(str(tmp_path)).found() == []
+    asked.request(context.assignment().round_id)
+    for _ in range(2):
+        state.check_host_updates()
+    assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4]
 
 
 def test_a_rehearsal_writes_none(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.device_mesh import init_device_mesh
@@ -80,6 +82,35 @@ def test_a_shard_of_this_host_is_mapped_and_not_fetched(tmp_path: Path) -> None:
     saved = run_ranks(functools.partial(_saved, tmp_path, size=2, host_of=("one", "one")), 2)
     loaded = run_ranks(functools.partial(_loaded, tmp_path, size=2, host_of=("one", "one")), 2)
     assert loaded == [(saved[0], 0)] * 2
+
+
+def _sharded_tensor(size: int, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
+    """A state as FSDP1's sharded state dicts have it, and what this rank's shard is to hold."""
+    parts = torch.randn(ROWS, 7, generator=torch.Generator().manual_seed(seed)).tensor_split(size)
+    rank, local = dist.get_rank(), parts[dist.get_rank()].clone()
+    place = ShardMetadata([sum(map(len, parts[:rank])), 0], [*local.shape], f"rank:{rank}/cpu")
+    shard: Any = sharded_tensor.shard.Shard(local, place)
+    made: Any = sharded_tensor.init_from_local_shards([shard], ROWS, 7)
+    return {"rows": made}, local
+
+
+def _saved_as_fsdp1(folder: Path, rank: int) -> None:
+    join_round(folder, rank, 3, host=("one", "one", "two")[rank])
+    save(_sharded_tensor(3, 3)[0], checkpoint_id="30", storage_writer=MemoryWriter())
+    dist.barrier()
+
+
+def _loaded_as_fsdp1(folder: Path, rank: int) -> bool:
+    join_round(folder, rank, 2, 2, host=("one", "two")[rank])
+    _, wanted = _sharded_tensor(2, 3)
+    state, _ = _sharded_tensor(2, 5)
+    load(state, storage_reader=MemoryReader())
+    return torch.equal(state["rows"].local_shards()[0].tensor, wanted)
+
+
+def test_the_sharded_state_of_fsdp1_is_loaded_by_another_number_of_ranks(tmp_path: Path) -> None:
+    run_ranks(functools.partial(_saved_as_fsdp1, tmp_path), 3)
+    assert run_ranks(functools.partial(_loaded_as_fsdp1, tmp_path), 2) == [True, True]
 
 
 def _saved_by_some(folder: Path, rank: int) -> str:

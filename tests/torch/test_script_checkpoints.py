@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,31 @@ def test_fsdp_on_three_ranks_too(tmp_path: Path) -> None:
     four = run_ranks(functools.partial(train, size=4, n=1, steps=2), 4)
     three = run_ranks(functools.partial(train, size=3, n=2, steps=2), 3)
     assert {loaded for _, loaded, _ in three} == {four[0][2]}
+
+
+def _stage(folder: Path, rank: int, *, n: int) -> tuple[int | None, str, str]:
+    """A rank that has one of three layers, under its name in the whole model, as in pipeline parallelism."""
+    join_round(folder, rank, 3, n, host=f"host{rank % 2}", store=dist.distributed_c10d._get_default_store())
+    torch.manual_seed(10 * n + rank)
+    model = nn.ModuleDict({f"layer{rank}": nn.Linear(16, 16)})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    checkpoints = Checkpoints(folder / "disk", every_memory=1)
+    first = checkpoints.load(state)
+    loaded = digest(model.state_dict())
+    optimizer.zero_grad()
+    model[f"layer{rank}"](torch.ones(1, 16)).sum().backward()
+    optimizer.step()
+    checkpoints.save((first or 0) + 1, state)
+    dist.barrier()
+    return first, loaded, digest(model.state_dict())
+
+
+def test_each_stage_of_a_pipeline_gets_its_layers_back(tmp_path: Path) -> None:
+    before = run_ranks(functools.partial(_stage, tmp_path, n=1), 3)
+    after = run_ranks(functools.partial(_stage, tmp_path, n=2), 3)
+    assert [(first, loaded) for first, loaded, _ in after] == [(1, now) for _, _, now in before]
+    assert len({now for _, _, now in before}) == 3
 
 
 def test_what_all_ranks_have_in_common_is_stored_once(tmp_path: Path) -> None:
@@ -229,3 +255,44 @@ def test_an_optimizer_without_its_module_is_refused_by_name(tmp_path: Path) -> N
         Checkpoints(tmp_path / "disk", every_memory=1).save(1, state)
     with pytest.raises(edriver.CheckpointError, match="'models' has modules or optimizers inside a list"):
         Checkpoints(tmp_path / "disk", every_memory=1).save(1, {"models": [_layers(1)]})
+
+
+def _with_a_value_of_each_rank(folder: Path, rank: int, *, name: str) -> list[str]:
+    join_round(folder, rank, 3, store=dist.distributed_c10d._get_default_store())
+    warned: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("edriver.worker").addHandler(handler)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+    model(torch.full((2, 4), float(rank)))  # the running mean of each rank differs
+    kinds: dict[str, Any] = {
+        "tensor": torch.full((5,), rank // 2),
+        "value": {"position": rank // 2},
+        "parameter": nn.Linear(2, 2, bias=False).requires_grad_(False),
+        "nothing": 1,
+        "name": 1,
+    }
+    kinds["parameter"].weight.fill_(rank // 2)
+    key = f"own{rank}" if name == "name" else "own"
+    state = {"model": model, key: kinds[name]}
+    checkpoints = Checkpoints(folder / "disk", every_memory=1)
+    for step in (1, 2, 3):
+        checkpoints.save(step, state)
+    dist.barrier()
+    return warned
+
+
+@pytest.mark.parametrize(("name", "key"), [("tensor", "own"), ("value", "own.position"), ("parameter", "own.weight")])
+def test_what_is_kept_once_and_ranks_have_differently_is_named(tmp_path: Path, name: str, key: str) -> None:
+    warned, *others = run_ranks(functools.partial(_with_a_value_of_each_rank, tmp_path, name=name), 3)
+    assert others == [[], []]
+    (line,) = warned
+    assert line.startswith(f"the state's {key} is not the same on ranks 0 and 2, and checkpoints keep that of rank 0")
+
+
+@pytest.mark.parametrize("name", ["nothing", "name"])
+def test_what_is_the_same_or_has_a_name_for_each_rank_is_not(tmp_path: Path, name: str) -> None:
+    assert run_ranks(functools.partial(_with_a_value_of_each_rank, tmp_path, name=name), 3) == [[], [], []]

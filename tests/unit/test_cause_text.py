@@ -210,6 +210,14 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
         "host b cannot write a checkpoint from memory to disk: /c: No space left on device",
     ),
     (
+        CauseKind.SAVE_MISSED,
+        why.ReportedText("rank 2 has saved step 15, but not step 10 as others have"),
+        (
+            "host b has a rank that does not save the same steps as the others, so no checkpoint in memory completes: "
+            "rank 2 has saved step 15, but not step 10 as others have; have all ranks call save() with the same steps"
+        ),
+    ),
+    (
         CauseKind.OUTPUT_UNWRITTEN,
         why.ReportedText("/f: No space left on device"),
         "host b no longer writes all of its workers' output to files: /f: No space left on device",

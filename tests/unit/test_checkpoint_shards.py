@@ -66,6 +66,45 @@ def test_two_buffers_are_used_in_turn() -> None:
     assert host.shards.used == 2 * PAGE
 
 
+def test_a_spare_buffer_is_there_before_a_process_asks_for_it() -> None:
+    host = Host(9)
+    assert host.shards.spare() is None, "nobody writes"
+    first = host.save(10)
+    spare = host.shards.spare()
+    assert spare == Grant(first + 1, PAGE)
+    assert host.shards.spare() is None, "one is enough"
+    given = host.reserve(20, 0)
+    assert isinstance(given, Grant)
+    assert given.new, "it is still being written to"
+    host.shards.warmed(spare.buffer)
+    assert host.reserve(20, 0) == Grant(given.buffer), "its own goes first"
+    host.shards.commit(shard(20, 0))
+    assert host.reserve(30, 0) == Grant(spare.buffer)
+
+
+def test_each_process_has_a_spare_buffer() -> None:
+    host = Host(9)
+    for process in (0, 1):
+        host.save(10, process)
+    assert [bool(host.shards.spare()) for _ in range(3)] == [True, True, False]
+    host.ended |= {0, 1}
+    host.save(20, 2, n=2)
+    assert host.shards.spare() is None, "there are two"
+
+
+def test_a_spare_buffer_takes_no_room_from_others() -> None:
+    host = Host(2)
+    host.save(10)
+    spare = host.shards.spare()
+    assert spare is not None
+    found = host.reserve(10, 1)
+    assert isinstance(found, Grant)
+    assert found.released == (spare.buffer,)
+    host.shards.warmed(spare.buffer)
+    assert host.shards.spare() is None
+    assert host.shards.used == 2 * PAGE
+
+
 def test_before_the_first_order_nothing_is_forgotten() -> None:
     host = Host(3)
     for n in (1, 2, 3):
@@ -236,11 +275,15 @@ class Model:
     order: tuple[CheckpointId | None, frozenset[CheckpointId]] | None = None
     latest: RoundId = NO_ROUND
     writers: dict[int, int] = field(default_factory=dict)
+    warming: set[int] = field(default_factory=set)
     serial: int = 0
 
     def give(self, grant: Grant, wanted: ShardKey, process: int) -> None:
         for buffer in grant.released:
-            del self.written[buffer], self.writers[buffer]
+            self.written.pop(buffer, None)
+            del self.writers[buffer]
+            self.warming.discard(buffer)
+        assert grant.buffer not in self.warming, "zeros are being written into it"
         assert (grant.buffer in self.writers) == (not grant.new)
         before = self.writers.get(grant.buffer, process)
         assert before == process or before < 0 or before in self.host.ended, "two may write into it"
@@ -277,7 +320,10 @@ class Model:
 
 
 ACTIONS = (
-    ("reserve",) * 5 + ("commit",) * 4 + ("keep", "end", "open", "pin", "unpin", "receive", "received", "given up")
+    ("reserve",) * 5
+    + ("commit",) * 4
+    + ("spare",) * 2
+    + ("keep", "end", "open", "pin", "unpin", "receive", "received", "given up", "warmed")
 )
 
 
@@ -302,6 +348,15 @@ def test_the_rules_hold_whatever_is_asked(seed: int, pages: int, steps: int) -> 
                 wanted, buffer = model.mine.pop(process)
                 host.shards.commit(Shard(*wanted, LAYOUT, PAGE))
                 model.committed[wanted] = (buffer, model.written[buffer])
+            case "spare":
+                spare = host.shards.spare()
+                if spare is not None:
+                    assert spare.buffer not in model.writers
+                    assert not spare.released
+                    model.writers[spare.buffer] = -1
+                    model.warming.add(spare.buffer)
+            case "warmed" if model.warming:
+                host.shards.warmed(model.warming.pop())
             case "keep":
                 known = [each.checkpoint for each in model.committed]
                 newest = rng.choice([None, wanted.checkpoint, *known])

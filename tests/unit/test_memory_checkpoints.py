@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
+from edriver.driver.core.memory_checkpoints import MemoryCheckpoints, MissedSave
 from edriver.model.actions import KeepCheckpoints
 from edriver.model.events import CheckpointsHeld
 from edriver.model.ids import RoundId
@@ -246,3 +246,49 @@ def test_a_snapshot_goes_on_as_if_nothing_had_happened(copies: int) -> None:
     hosts.revision += 1
     assert again.orders(hosts.records, hosts.revision, hosts.round) == hosts.take() == []
     assert again.start_from(bool) == hosts.core.start_from(bool)
+
+
+def test_a_rank_that_saves_other_steps_is_named() -> None:
+    hosts = Hosts()
+    hosts.save(10)
+    hosts.save(20, ["a", "b"])
+    assert hosts.core.missed is None, "host c may be slow"
+    for step in (20, 30):
+        hosts.save(step, ["a", "b"])
+        hosts.held["c"] |= {shard(step, 4), shard(step + 5, 5)}
+        hosts.report("c")
+    assert hosts.core.missed == MissedSave("c", 5, 20, 25)
+    hosts.core.derive()
+    assert hosts.core.missed == MissedSave("c", 5, 20, 25)
+    hosts.save(40)
+    assert hosts.core.missed is None
+
+
+def test_one_save_that_a_rank_has_missed_is_no_news() -> None:
+    hosts = Hosts()
+    hosts.save(10, ["a", "b"])
+    hosts.save(20, ["c"])
+    hosts.save(30, ["c"])
+    assert hosts.core.missed is None
+
+
+def test_what_was_lost_with_a_server_was_not_missed() -> None:
+    hosts = Hosts(copies=0)
+    for step in (10, 20):
+        hosts.save(step)
+    hosts.held["c"] = {shard(30, rank) for rank in RANKS["c"]}
+    hosts.report("c")
+    assert hosts.start() is None
+    assert hosts.core.missed is None
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_copies_go_to_hosts_that_are_far_away(copies: int) -> None:
+    names = [f"h{n}" for n in range(8)]
+    core = MemoryCheckpoints(copies)
+    records = {host: HostRecord(host, slots=1) for host in names}
+    for rank, host in enumerate(names):
+        core.note(CheckpointsHeld(host, 1, f"{host}:1", (Shard(CheckpointId(RoundId(1, 1), 5, 8), rank, b"l", 9),)))
+    orders = [each for each in core.orders(records, 0, RoundId(1, 1)) if isinstance(each, KeepCheckpoints)]
+    fetched = {(copy.shard.rank, order.host) for order in orders for copy in order.copies}
+    assert fetched == {(rank, names[(rank + 4 + more) % 8]) for rank in range(8) for more in range(copies)}

@@ -99,6 +99,7 @@ class RunOptions:
         exit_timeout: the seconds without a sign of life that a worker's process may take to end after its script.
         worker_lease: the seconds that a worker's process may be stopped.
         checkpoint_memory: bytes of memory of each host that checkpoints may use; None: half of the host's.
+        checkpoint_bandwidth: bytes per second that each host receives for copies at most; None: no limit.
         driver_timeout: the seconds that agents wait for a driver that is silent but not known to be gone.
         insecure: whether other hosts are reached without TLS and token.
         output_folder: the absolute path of the folder for the workers' output files; empty: no files.
@@ -138,6 +139,7 @@ class RunOptions:
     exit_timeout: float = defaults.EXIT_TIMEOUT
     worker_lease: float = defaults.WORKER_LEASE
     checkpoint_memory: int | None = None
+    checkpoint_bandwidth: int | None = None
     driver_timeout: float = defaults.DRIVER_TIMEOUT
     insecure: bool = False
     output_folder: str = ""
@@ -235,6 +237,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         exit_timeout=_exit_timeout_of(flags.exit_timeout),
         worker_lease=_lease_of("--worker-lease", flags.worker_lease),
         checkpoint_memory=flags.checkpoint_memory,
+        checkpoint_bandwidth=flags.checkpoint_bandwidth,
         driver_timeout=_lease_of("--driver-timeout", flags.driver_timeout),
         insecure=flags.insecure,
         output_folder=folder_of("--output-filename", flags.output_filename),

@@ -27,6 +27,7 @@ class DiskWrites:
         writing: the checkpoint that hosts are writing, if any: they keep it meanwhile.
         on_disk: the last one that was completed, if any.
         wanted: whether the newest whole one is to be written next.
+        urgent: whether it is written as fast as that goes: the run has ended.
     """
 
     STATE: ClassVar = ("writing", "on_disk", "wanted", "_seen", "_number", "_target", "_leader", "_ranks")
@@ -34,6 +35,7 @@ class DiskWrites:
     writing: Key | None = None
     on_disk: Key | None = None
     wanted: bool = False
+    urgent: bool = False
     _seen: Key | None = None
     _number: int = 0
     _target: DiskTarget | None = None
@@ -89,7 +91,7 @@ class DiskWrites:
         if host != self._leader and not name:
             return None
         seal = host == self._leader and all(self._report(held[each]).written for each in self._ranks)
-        return DiskWrite(self._number, *self.writing, self._ranks[host], self._target, name, seal)
+        return DiskWrite(self._number, *self.writing, self._ranks[host], self._target, name, seal, self.urgent)
 
     def _report(self, held: CheckpointsHeld) -> DiskReport:
         report = held.disk

@@ -298,6 +298,8 @@ class Membership:
             case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
                 placement.steer(event, now)
             case events.CheckpointRequested():
+                if self.settings.mode.members_survive:
+                    return rounds.save_checkpoint()
                 self.memory.write_to_disk()
             case events.StopRequested(reason, requester):
                 stopped = Cause(CauseKind.STOPPED, detail=ReportedText(reason), requester=requester)

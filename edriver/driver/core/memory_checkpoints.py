@@ -13,9 +13,9 @@ then no loss of so many hosts takes it away. What hosts keep is
     restored    the one that the current round has started from, until it has a newer one
     writing     the one that hosts are writing to disk (disk_writes.py)
 
-and what is newer than `newest`, as long as its ranks may write. Copies go round the ring of hosts, in the order of
-discovery: each host has those of the ones before it. A host that is to be left gets none, and its agent stays until
-another host has what it alone holds. Part of the core.
+and what is newer than `newest`, as long as its ranks may write. Hosts form a ring in the order of discovery, and copies
+go half round it: neighbours tend to share a rack, a switch and a power supply. A host that is to be left gets none, and
+its agent stays until another host has what it alone holds. Part of the core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from edriver.driver.core.disk_writes import DiskWrites, Key
 from edriver.model.actions import Action, KeepCheckpoints
@@ -40,14 +40,34 @@ class _Holders:
     Attributes:
         ranks: for each rank, the hosts that have its shard, and whether theirs is a copy.
         enough: the number of ranks whose shards lie on as many hosts as they should.
+        was_whole: whether there was a shard of each rank at some time; a checkpoint server may be lost.
+        passed: the ranks that have saved a later step of the round, and never this one: their host, and that step.
     """
 
     ranks: dict[int, dict[str, bool]] = field(default_factory=dict)
     enough: int = 0
+    was_whole: bool = False
+    passed: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def count(self, wanted: int) -> None:
         """Count anew which shards lie on so many hosts."""
         self.enough = sum(len(hosts) >= wanted for hosts in self.ranks.values())
+
+
+class MissedSave(NamedTuple):
+    """Why checkpoints of a round do not become whole: a rank saves other steps than the others.
+
+    Attributes:
+        host: its host.
+        rank: the rank.
+        step: the step that it has not saved,
+        later: and the one that it has saved instead.
+    """
+
+    host: str
+    rank: int
+    step: int
+    later: int
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +108,9 @@ class MemoryCheckpoints:
         self._wanted = min(self.copies + 1, len(self._held))
         for host, held in self._held.items():
             self._add(host, held.shards)
+        for host, held in self._held.items():
+            for shard in held.shards:
+                self._pass(host, shard)
         self._changed = True
 
     # ---- what hosts hold -------------------------------------------------------------------------------------
@@ -102,6 +125,8 @@ class MemoryCheckpoints:
             self._ordered.pop(held.host, None)
         self._remove(held.host, earlier - shards)
         self._add(held.host, shards - earlier)
+        for shard in shards - earlier:
+            self._pass(held.host, shard)
         self._hosts_changed()
 
     def lose_host(self, host: str) -> None:
@@ -137,6 +162,28 @@ class MemoryCheckpoints:
             hosts = holders.ranks.setdefault(shard.rank, {})
             hosts[host] = shard.copy
             holders.enough += len(hosts) == self._wanted
+            holders.was_whole |= len(holders.ranks) == shard.checkpoint.size
+
+    def _pass(self, host: str, shard: Shard) -> None:
+        """Earlier checkpoints of the round that a rank has a shard of, and not of these, stay without."""
+        for (earlier, _), holders in self._holders.items():
+            if (earlier.round_id, holders.was_whole) != (shard.checkpoint.round_id, False):
+                continue
+            if earlier.step < shard.checkpoint.step and shard.rank not in holders.ranks:
+                holders.passed.setdefault(shard.rank, (host, shard.checkpoint.step))
+
+    @property
+    def missed(self) -> MissedSave | None:
+        """A save that a rank has missed, if for that reason two checkpoints since the newest whole one never become
+        whole. One alone may have lacked memory; then the worker says so.
+        """
+        newest = self._newest_whole()
+        never = [key for key, each in self._holders.items() if each.passed and (newest is None or key > newest)]
+        if len({checkpoint.step for checkpoint, _ in never}) < 2:
+            return None
+        first = min(never)
+        rank, (host, later) = min(self._holders[first].passed.items())
+        return MissedSave(host, rank, first[0].step, later)
 
     def _is_whole(self, key: Key) -> bool:
         holders = self._holders.get(key)
@@ -164,6 +211,12 @@ class MemoryCheckpoints:
         every = {host for hosts in holders.ranks.values() for host in hosts}
         sizes = {shard.rank: shard.nbytes for host in every for shard in self._held[host].shards if _key(shard) == key}
         return sum(sizes.values())
+
+    def save_seconds_of(self, key: Key) -> float:
+        """How long the save of a checkpoint has held up the training loop, on the slowest rank; 0: not known."""
+        every = {host for hosts in self._holders.get(key, _Holders()).ranks.values() for host in hosts}
+        shards = (shard for host in every for shard in self._held[host].shards if _key(shard) == key)
+        return max((shard.save_seconds for shard in shards), default=0.0)
 
     # ---- decisions -------------------------------------------------------------------------------------------
 
@@ -297,8 +350,9 @@ class MemoryCheckpoints:
 
     def _partners_of(self, place: int, ring: tuple[str, ...]) -> list[str]:
         """The hosts that get copies of what the host at this place of the ring has."""
-        following = chain(islice(ring, place + 1, None), islice(ring, place))
-        return [*islice(filter(self._partners.__contains__, following), self.copies)]
+        first = (place + max(1, len(ring) // 2)) % len(ring)
+        following = chain(islice(ring, first, None), islice(ring, first))
+        return [*islice((host for host in following if host in self._partners and host != ring[place]), self.copies)]
 
     def _shard(self, host: str, checkpoint: CheckpointId, rank: int) -> Shard:
         shards = self._held[host].shards

@@ -44,6 +44,7 @@ from edriver.model.actions import (
     HostsUpdated,
     Leave,
     RunEnd,
+    SaveCheckpoint,
     Skip,
     StopAt,
     StopWorker,
@@ -526,6 +527,18 @@ class RoundControl:
         if current.members:
             return [finish]
         return [finish, *self.finish(current, now)]  # no process is left whose end would be an event
+
+    @property
+    def may_save(self) -> bool:
+        """Whether rank 0 of a round that trains may be asked for a checkpoint of its state."""
+        return self.current is not None and self.current.running and self.call.checkpoints
+
+    def save_checkpoint(self) -> list[Action]:
+        """Have rank 0 write a checkpoint, if it may be asked."""
+        if self.current is None or not self.may_save:
+            return []
+        first = next(seat for seat in self.current.plan.seats if seat.rank == 0)
+        return [SaveCheckpoint(first.worker_id, self.current.plan.round_id)]
 
     def finish(self, current: Round, now: float) -> list[Action]:
         """End the run when all processes of a finished round have ended, unless its script continues."""

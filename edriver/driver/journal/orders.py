@@ -115,6 +115,8 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
             return workers, round_id
         case actions.Leave(worker_id):
             return (worker_id,)
+        case actions.SaveCheckpoint(worker_id, round_id):
+            return worker_id, round_id
         case actions.Skip(worker_id, ordinal):
             return worker_id, ordinal
         case actions.FindNewestCheckpoint(workers):

@@ -275,6 +275,11 @@ def host_words(cause: Cause) -> str:
             return f"cannot fetch a copy of another host's checkpoint: {text}"
         case CauseKind.CHECKPOINT_UNWRITTEN, why.ReportedText(text):
             return f"cannot write a checkpoint from memory to disk: {text}"
+        case CauseKind.SAVE_MISSED, why.ReportedText(text):
+            return (
+                f"has a rank that does not save the same steps as the others, so no checkpoint in memory completes: "
+                f"{text}; have all ranks call save() with the same steps"
+            )
     return ""
 
 

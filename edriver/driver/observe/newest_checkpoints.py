@@ -5,7 +5,7 @@ from __future__ import annotations
 from edriver.driver.core.disk_writes import Key
 from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.v1 import status_pb2
-from edriver.wire.conversion import round_id_message, timestamp
+from edriver.wire.conversion import duration, round_id_message, timestamp
 
 
 class NewestCheckpoints:
@@ -15,19 +15,32 @@ class NewestCheckpoints:
         """There is none yet."""
         self._in_memory: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
         self._copied: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
-
         self._on_disk: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
+        self._whole_since: dict[Key, float] = {}
 
     def note(self, memory: MemoryCheckpoints, now: float) -> None:
         """Look which are the newest; the time is in seconds since the epoch."""
         if memory.newest != self._in_memory[0]:
             self._in_memory = memory.newest, _status(memory, memory.newest, status_pb2.CHECKPOINT_PLACE_MEMORY, now)
+            if memory.newest is not None:
+                self._in_memory[1].save_time.CopyFrom(duration(memory.save_seconds_of(memory.newest)))
+                under_way = {memory.copying, memory.disk.writing}
+                self._whole_since = {key: since for key, since in self._whole_since.items() if key in under_way}
+                self._whole_since[memory.newest] = now
         copied = memory.copied if memory.has_copies else None
         if copied != self._copied[0]:
-            self._copied = copied, _status(memory, copied, status_pb2.CHECKPOINT_PLACE_COPIES, now)
+            self._copied = copied, self._later(memory, copied, status_pb2.CHECKPOINT_PLACE_COPIES, now)
         if memory.disk.on_disk != self._on_disk[0]:
             on_disk = memory.disk.on_disk
-            self._on_disk = on_disk, _status(memory, on_disk, status_pb2.CHECKPOINT_PLACE_DISK, now)
+            self._on_disk = on_disk, self._later(memory, on_disk, status_pb2.CHECKPOINT_PLACE_DISK, now)
+
+    def _later(
+        self, memory: MemoryCheckpoints, key: Key | None, place: status_pb2.CheckpointPlace.ValueType, now: float
+    ) -> status_pb2.CheckpointStatus:
+        status = _status(memory, key, place, now)
+        if key in self._whole_since:
+            status.delay.CopyFrom(duration(max(0.0, now - self._whole_since[key])))
+        return status
 
     def messages(self) -> list[status_pb2.CheckpointStatus]:
         """Those that there are."""

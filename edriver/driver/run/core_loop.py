@@ -376,6 +376,9 @@ class CoreLoop:
             self.warn(Cause(CauseKind.CHECKPOINT_UNCOPIED, host=event.host, detail=ReportedText(event.trouble)))
         if event.disk is not None and event.disk.trouble:
             self.warn(Cause(CauseKind.CHECKPOINT_UNWRITTEN, host=event.host, detail=ReportedText(event.disk.trouble)))
+        if missed := self._membership.memory.missed:
+            text = f"rank {missed.rank} has saved step {missed.later}, but not step {missed.step} as others have"
+            self.warn(Cause(CauseKind.SAVE_MISSED, host=missed.host, detail=ReportedText(text)))
 
     def _remark(self, line: Line, said: bool = False) -> None:
         if not said:

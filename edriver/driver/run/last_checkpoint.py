@@ -43,6 +43,7 @@ async def write_last_checkpoint(
         hurry: set when the operator does not want to wait.
         bound: seconds that it may take.
     """
+    memory.disk.urgent = True
     goal = memory.write_to_disk()
     if goal is None:
         return

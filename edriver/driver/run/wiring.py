@@ -160,6 +160,7 @@ class Wiring:
             incarnation=head.incarnation,
             resumable=journal is not None,
             checkpoint_memory=options.checkpoint_memory,
+            checkpoint_bandwidth=options.checkpoint_bandwidth,
         )
         worker_output = WorkerOutput(wall_clock) if options.logs_kept else None
         self.output_recorder = (

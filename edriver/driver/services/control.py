@@ -127,6 +127,15 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         self, request: control_pb2.SaveCheckpointRequest, context: _ServicerContext
     ) -> control_pb2.SaveCheckpointResponse:
         await _check(request, context)
+        if self._membership.settings.mode.members_survive:
+            if not self._membership.rounds.may_save:
+                await context.abort(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    "no round trains at present, or its script's state has no checkpoints: the state takes "
+                    "checkpoint=DIR",
+                )
+            self._put(events.CheckpointRequested(request.requester))
+            return control_pb2.SaveCheckpointResponse()
         memory = self._membership.memory
         newest = memory.newest_for_disk
         if newest is None:

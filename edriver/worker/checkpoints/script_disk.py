@@ -8,7 +8,6 @@ whether a checkpoint is due, at steps that rank 0 names: a look is one all-reduc
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -21,17 +20,16 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from edriver.checkpoint_folder.folder import CheckpointFolder, Found
+from edriver.checkpoint_folder.folder import Found
 from edriver.checkpoint_folder.manifest import FileRecord, Manifest
-from edriver.checkpoint_folder.ownership import FolderInUseError, FolderOwner, Ownership, RoundOverError
+from edriver.checkpoint_folder.ownership import FolderInUseError, RoundOverError
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.memory.schedule import require_positive
 from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner
+from edriver.worker.checkpoints.owned_folder import OwnedFolder, text_of
 from edriver.worker.errors import CheckpointError
-
-logger = logging.getLogger("edriver.worker")
 
 _ROUND: Final = RoundId(0, 1)
 """Of a process without a driver."""
@@ -65,14 +63,10 @@ class DiskSaver:
         owner: RoundId | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if keep < 1:
-            raise ValueError(f"keep= takes the number of checkpoints to keep, at least 1, but got {keep!r}")
         require_positive(every)
-        self.location = location
-        self._folder = CheckpointFolder(location)
-        self._ownership = Ownership(self._folder, FolderOwner.this_process(os.environ))
+        self._owned = OwnedFolder(location, keep)
+        self._folder, self._ownership = self._owned.folder, self._owned.ownership
         self._every = every
-        self._keep = keep
         self._from_rank_zero = from_rank_zero or self._broadcast
         self._owner = owner
         self._clock = clock
@@ -81,7 +75,6 @@ class DiskSaver:
         self._looked: tuple[int, float] = (0, 0.0)
         self._saved_at = clock()
         self._writing: threading.Thread | None = None
-        self._said: set[str] = set()
 
     # ---- which steps ----------------------------------------------------------------------------------------------
 
@@ -96,11 +89,7 @@ class DiskSaver:
         self._looked = (step, self._clock())
         busy, agreed, self._next_look = self._agreed([int(writing), int(due), next_look])
         if agreed and busy:
-            self._say(
-                "busy",
-                f"a checkpoint to {self.location} takes longer than the interval between checkpoints: some are "
-                "skipped; give every_disk= a longer interval",
-            )
+            self._owned.say_busy("every_disk")
         if agreed:
             self._saved_at = self._clock()
         return bool(agreed) and not busy
@@ -164,8 +153,9 @@ class DiskSaver:
                 if self._is_first():
                     self._seal(name, step, records, metadata)
             except Exception as error:  # noqa: BLE001  of a library, for any storage
-                self._say_unwritable(error)
-                self._remove(name)
+                self._owned.say_unwritable(error)
+                if self._is_first():
+                    self._owned.remove(name)
 
         self._writing = threading.Thread(target=finish, name="edriver-checkpoint")
         self._writing.start()
@@ -181,25 +171,15 @@ class DiskSaver:
             self._ownership.claim(_ROUND)
             return self._folder.begin()
         except Exception as error:  # noqa: BLE001
-            self._say_unwritable(error)
+            self._owned.say_unwritable(error)
             return None
 
     def _seal(self, name: str, step: int, records: dict[str, FileRecord], metadata: Any) -> None:
         entries = {key: files.entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
         size = dist.get_world_size() if dist.is_initialized() else 1
         run = os.environ.get("EDRIVER_RUN_ID", "")
-        self._ownership.check(_ROUND)
-        self._folder.seal(
-            name, Manifest(step, "", run, time.time(), size, VERSION, files.TORCH_VERSION, records, entries)
-        )
-        self._ownership.check(_ROUND)
-        if "unwritable" in self._said:
-            logger.info("checkpoints can be written to %s again", self.location)
-        self._said.clear()
-        try:
-            self._folder.prune(self._keep)
-        except Exception as error:  # noqa: BLE001
-            self._say("unpruned", f"old checkpoints in {self.location} cannot be removed: {error}")
+        manifest = Manifest(step, "", run, time.time(), size, VERSION, files.TORCH_VERSION, records, entries)
+        self._owned.seal(name, manifest, lambda: self._ownership.check(_ROUND))
 
     # ---- loading --------------------------------------------------------------------------------------------------
 
@@ -247,24 +227,19 @@ class DiskSaver:
 
     def _found(self) -> tuple[str, int] | CheckpointError | None:
         """On rank 0: the newest checkpoint whose content is what its manifest says."""
-        troubles = []
         try:
             self._look()
-            for found in self._folder.found():
-                if not found.whole:
-                    continue
-                trouble = found.refused or self._folder.damage(found)
-                if not trouble:
-                    return found.name, found.steps
-                self._condemn(found, trouble)
-                troubles.append(f"{found.name}: {trouble}")
+            return self._owned.first_loadable(self._checked)
         except FolderInUseError as error:
             return CheckpointError(str(error).replace("checkpoint=", "Checkpoints"))
+        except CheckpointError as error:
+            return error
         except Exception as error:  # noqa: BLE001
-            return CheckpointError(f"the checkpoints in {self.location} cannot be read: {error}")
-        if troubles:
-            return CheckpointError(f"no checkpoint in {self.location} can be loaded: {'; '.join(troubles)}")
-        return None
+            return CheckpointError(f"the checkpoints in {self._owned.location} cannot be read: {text_of(error)}")
+
+    def _checked(self, found: Found) -> tuple[str, int]:
+        self._owned.check_content(found)
+        return found.name, found.steps
 
     def _look(self) -> None:
         if self._owner is not None:
@@ -272,14 +247,6 @@ class DiskSaver:
                 self._ownership.claim(self._owner)
                 return
         self._ownership.look()
-
-    def _condemn(self, found: Found, trouble: str) -> None:
-        logger.warning("%s in %s cannot be loaded: %s; using the one before it", found.name, self.location, trouble)
-        if not found.refused:
-            try:
-                self._folder.condemn(found.name)
-            except Exception:
-                logger.debug("%s cannot be marked as damaged", found.name, exc_info=True)
 
     # ---- among the ranks ------------------------------------------------------------------------------------------
 
@@ -304,22 +271,3 @@ class DiskSaver:
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, records, group=group)
         return {name: record for each in found for name, record in each.items()}
-
-    def _say(self, cause: str, text: str) -> None:
-        if cause not in self._said:
-            self._said.add(cause)
-            logger.warning("%s", text)
-
-    def _say_unwritable(self, error: Exception) -> None:
-        self._say(
-            "unwritable",
-            f"a checkpoint cannot be written to {self.location}: {str(error) or type(error).__name__}; training "
-            "continues, without new checkpoints until one can be written",
-        )
-
-    def _remove(self, name: str) -> None:
-        if self._is_first():
-            try:
-                self._folder.remove(name)
-            except Exception:
-                logger.debug("the remains of %s cannot be removed", name, exc_info=True)

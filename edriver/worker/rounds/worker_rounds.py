@@ -17,7 +17,7 @@ from edriver.model.stall_limits import Phase, collective_timeout, limits_of
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
-from edriver.wire.conversion import epoch_seconds
+from edriver.wire.conversion import epoch_seconds, round_id_of
 from edriver.worker.context import WorkerContext
 from edriver.worker.errors import PeerLostError
 from edriver.worker.rounds.group import Group
@@ -161,6 +161,8 @@ class WorkerRounds:
                 self._times.mark("notified")
             case "assignment":
                 self._times.mark("assigned")
+            case "save_checkpoint":
+                self._context.save_requests.request(round_id_of(notice.save_checkpoint.round_id))
         with self._changed:
             answer = self._participant.take(notice)
             self._changed.notify_all()

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from edriver.model.ids import NO_ROUND, RoundId, Version
 from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, TrainingPosition
 from edriver.worker.checkpoints.contents import readable_form
 from edriver.worker.checkpoints.hyperparameters import differences
+from edriver.worker.checkpoints.state_checkpoints import Contents, StateCheckpoints, TrainingPosition
 from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import Loan
 from edriver.worker.errors import CheckpointError
@@ -71,7 +71,7 @@ class StateOnDisk:
         self._state = state
         self._handlers = handlers
         self._location = os.fspath(location)
-        self._checkpoints = Checkpoints(self._location, keep)
+        self._checkpoints = StateCheckpoints(self._location, keep)
         self._schedule = CheckpointSchedule(every, clock)
         self._round: RoundId = NO_ROUND
         self._begun_with = 0
@@ -95,7 +95,8 @@ class StateOnDisk:
             self._round, self._begun_with = place.round_id, state.steps_made
         state.steps_made += 1
         self._trained = state.steps_made
-        if not self._schedule.due(state.steps_made) or place.rank != 0:
+        due = self._schedule.due(state.steps_made)
+        if place.rank != 0 or not (context.current.save_requests.take(place.round_id) or due):
             return False
         if self._checkpoints.busy:
             self._checkpoints.skipped()

@@ -24,7 +24,7 @@ from edriver.driver.observe.metrics.time_metrics import TimeMetrics
 from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.model.records import WorkerState
 from edriver.v1 import pace_pb2, status_pb2
-from edriver.wire.conversion import epoch_seconds
+from edriver.wire.conversion import epoch_seconds, span_seconds
 
 MAX_REPORTED_NAMES: Final = 20
 """Names of `state.report` that a run has series for: the first ones, should a script make up ever new ones."""
@@ -244,6 +244,19 @@ class RunGauges(Collector):
             "How long it has been the newest.",
             "place",
             {place: max(0.0, now - epoch_seconds(status.time)) for place, status in newest.items()},
+        )
+        in_memory = newest.get(PLACES[status_pb2.CHECKPOINT_PLACE_MEMORY])
+        if in_memory is not None and in_memory.HasField("save_time"):
+            yield gauge(
+                "memory_checkpoint_save_seconds",
+                "How long the save of the newest has held up the training loop, on the slowest rank.",
+                span_seconds(in_memory.save_time),
+            )
+        yield gauges(
+            "memory_checkpoint_delay_seconds",
+            "How long after its save the newest there was complete.",
+            "place",
+            {place: span_seconds(status.delay) for place, status in newest.items() if status.HasField("delay")},
         )
         held = [held for host in self._membership.roster.hosts if (held := memory.held(host)) is not None]
         yield gauge(

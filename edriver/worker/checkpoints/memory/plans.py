@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints.memory.replicas import Difference, first_difference
 from edriver.worker.checkpoints.memory.shard import ShardLayout
 from edriver.worker.checkpoints.memory.shard_io import of_all
 
@@ -44,11 +45,13 @@ class Share:
         layout: see Shard.layout.
         shard: what its shard has where.
         metadata: the checkpoint's, packed; on rank 0.
+        difference: on rank 0: what ranks have differently that is kept once; see replicas.py.
     """
 
     layout: bytes
     shard: ShardLayout
     metadata: bytes | None = None
+    difference: Difference | None = None
 
 
 class Skipped(NamedTuple):
@@ -122,8 +125,14 @@ class PlanExchange:
         self._share: Share | Skipped = Skipped("plans", "")
         self._changed = ""
 
-    def share(self, plan: SavePlan) -> Share | Skipped:
+    def share(
+        self, plan: SavePlan, fingerprints: Callable[[], Mapping[str, bytes]] = dict[str, bytes]
+    ) -> Share | Skipped:
         """What this rank saves of a state with that local plan; or why it cannot save now.
+
+        Args:
+            plan: the local plan.
+            fingerprints: makes those of the state (replicas.py); called when the plan is sent.
 
         Raises:
             RuntimeError: the store is lost.
@@ -134,7 +143,7 @@ class PlanExchange:
             if step is Step.RENEW:
                 self._changed = _difference(self._plan, plan)
                 newest = int(self._store.compare_set(NUMBER, str(newest), str(newest + 1)))
-            self._send(newest, plan)
+            self._send(newest, plan, fingerprints())
             unchanged = True
         if step is Step.AWAIT:
             self._look(newest)
@@ -147,9 +156,9 @@ class PlanExchange:
             f"the structure of the state has changed{self._changed}, and not all {self._size} ranks have saved since",
         )
 
-    def _send(self, generation: int, plan: SavePlan) -> None:
+    def _send(self, generation: int, plan: SavePlan, fingerprints: Mapping[str, bytes]) -> None:
         self._plan, self._sent = plan, generation
-        self._set(self._key(generation, "plan", self._rank), plan)
+        self._set(self._key(generation, "plan", self._rank), (plan, dict(fingerprints)))
 
     def _look(self, generation: int) -> None:
         """Take this rank's share, if it is there; rank 0 makes those of all, if all plans are there."""
@@ -165,10 +174,11 @@ class PlanExchange:
         self._share = self._made(generation, found) if self._rank == 0 else self._received(*found)
         self._shared = generation
 
-    def _made(self, generation: int, plans: Sequence[SavePlan]) -> Share | Skipped:
+    def _made(self, generation: int, found: Sequence[tuple[SavePlan, dict[str, bytes]]]) -> Share | Skipped:
+        plans = [plan for plan, _ in found]
         layout = self._draw(LAYOUT_BYTES)
         try:
-            shared, metadata = DefaultSavePlanner().create_global_plan(list(plans))
+            shared, metadata = DefaultSavePlanner().create_global_plan(plans)
         except Exception as error:  # noqa: BLE001  of the planner: what it says of a state that it cannot save
             skipped = Skipped("global plan", f"torch.distributed.checkpoint refuses the state: {error}")
             for rank in range(1, self._size):
@@ -178,7 +188,8 @@ class PlanExchange:
         for rank in range(1, self._size):
             self._set(self._key(generation, "share", rank), (layout, shared[rank].items))
         metadata.storage_data = of_all(enumerate(layouts))
-        return Share(layout, layouts[0], pickles.packed(metadata))
+        difference = first_difference([prints for _, prints in found])
+        return Share(layout, layouts[0], pickles.packed(metadata), difference)
 
     def _received(self, found: Skipped | tuple[bytes, list[WriteItem]]) -> Share | Skipped:
         if isinstance(found, Skipped):

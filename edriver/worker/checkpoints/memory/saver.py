@@ -17,6 +17,7 @@ from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.pickles import ForgedError, opened, sealed
 from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
+from edriver.worker.checkpoints.memory.replicas import Difference, buffers_of, fingerprints
 from edriver.worker.checkpoints.memory.schedule import MAX_INTERVAL, Announced, DiskSchedule, Schedule
 from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, StatePlanner
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
@@ -30,6 +31,11 @@ ANSWER_TIMEOUT: Final = 600.0
 """Seconds for which ranks wait while rank 0 reads a checkpoint on disk to see whether it is damaged."""
 
 _SCHEDULES: Final = f"{PREFIX}/schedules"
+
+_DIFFERENCE: Final = (
+    "the state's %s is not the same on ranks 0 and %d, and checkpoints keep that of rank 0 alone, for all ranks. If "
+    "each rank needs what it has, give it another name in the state on each rank, such as f'loader{rank}'"
+)
 
 
 class MemorySaver:
@@ -65,11 +71,14 @@ class MemorySaver:
         self._last: tuple[int, float] | None = None
         mine = place.assignment
         self._plans = PlanExchange(store, mine.rank, mine.size, mine.secret, first_timeout)
+        self._buffers: frozenset[int] = frozenset()
+        self._difference: Difference | None = None
         self.due = self._schedule.due
 
     def watch(self, state: Mapping[str, Any]) -> None:
         """Learn which objects have what is about to be saved, as the script gave them."""
         self._device.watch(state)
+        self._buffers = buffers_of(iter(state.values()))
 
     def wait(self) -> None:
         """Wait until what was saved last is committed."""
@@ -92,29 +101,34 @@ class MemorySaver:
         saved = False
         try:
             self._take_announced()
-            saved = self._save(step, values)
+            saved = self._save(step, values, began)
         except (dist.DistError, ForgedError) as error:  # of the store: the round is about to end
             say_skipped(step, "store", str(error))
         self._schedule.advance(step)
         self._announce(step, began)
         return saved
 
-    def _save(self, step: int, state: Mapping[str, Any]) -> bool:
+    def _save(self, step: int, state: Mapping[str, Any], began: float) -> bool:
         planner = StatePlanner()
         planner.set_up_planner(dict(state), is_coordinator=self._place.assignment.rank == 0)
-        share = self._plans.share(planner.create_local_plan())
+        plan = planner.create_local_plan()
+        share = self._plans.share(plan, lambda: fingerprints(planner.state_dict, plan, self._buffers))
         if isinstance(share, Skipped):
             say_skipped(step, *share)
             return False
+        if share.difference is not None and share.difference != self._difference:
+            self._difference = share.difference
+            logger.warning(_DIFFERENCE, *share.difference)
         self._device.wait()  # one at a time
         disk = self._disk_of(step)
         write = ShardWrite(self._place, step, share.shard, planner, self._device, disk)
         try:
             written = write.begin(share.metadata)
+            seconds = self._clock() - began
             if written and write.is_under_way:
-                self._device.then(lambda: write.end(share.layout, share.metadata))
+                self._device.then(lambda: write.end(share.layout, share.metadata, seconds))
             elif written:
-                written = write.end(share.layout, share.metadata)
+                written = write.end(share.layout, share.metadata, seconds)
         except ShardError as error:
             say_skipped(step, "plan", str(error))
             return False

@@ -18,6 +18,7 @@ from edriver.model.memory_checkpoint import CheckpointId, DiskTarget
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
 from edriver.wire.checkpoints import checkpoint_id_message, disk_target_message
+from edriver.wire.conversion import duration
 from edriver.wire.grpc_streams import BULK_CHANNEL_OPTIONS, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
 from edriver.wire.tls_files import member_channel
 
@@ -85,8 +86,14 @@ class CheckpointMemory(Protocol):
             ServerLostError: there is no answer.
         """
 
-    def commit(self, shard: ShardName, length: int, disk: DiskTarget | None = None) -> None:
-        """Say that a shard has been written, how long it is, and, on rank 0, where on disk the checkpoint belongs.
+    def commit(self, shard: ShardName, length: int, disk: DiskTarget | None = None, save_seconds: float = 0.0) -> None:
+        """Say that a shard has been written completely.
+
+        Args:
+            shard: which.
+            length: its length in bytes.
+            disk: on rank 0: where on disk the checkpoint belongs.
+            save_seconds: how long its save has held up the training loop; 0: not known.
 
         Raises:
             ServerLostError: it does not count.
@@ -134,10 +141,12 @@ class ServerLink:
         answer = self._call(self._local.Reserve, request)
         return Reserved(answer.path, Refusal(answer.refusal), answer.limit, answer.used)
 
-    def commit(self, shard: ShardName, length: int, disk: DiskTarget | None = None) -> None:
+    def commit(self, shard: ShardName, length: int, disk: DiskTarget | None = None, save_seconds: float = 0.0) -> None:
         message = _shard_message(shard, length)
         if disk is not None:
             message.disk.CopyFrom(disk_target_message(disk))
+        if save_seconds:
+            message.save_time.CopyFrom(duration(save_seconds))
         self._call(self._local.Commit, pb.CommitRequest(shard=message))
 
     def open(self, shard: ShardName) -> str | None:

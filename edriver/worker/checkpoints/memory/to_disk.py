@@ -31,7 +31,6 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.checkpoint_folder.manifest import FileRecord, Manifest
-from edriver.checkpoint_folder.ownership import FolderOwner, Ownership
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId
@@ -40,6 +39,7 @@ from edriver.worker.checkpoints.memory import pickles
 from edriver.worker.checkpoints.memory.mapped import MappedFile
 from edriver.worker.checkpoints.memory.server_link import CheckpointMemory, ServerLink, ShardName
 from edriver.worker.checkpoints.memory.shard import HEADER_BYTES, StoredAt, Table, table_place
+from edriver.worker.checkpoints.owned_folder import OwnedFolder
 
 METADATA: Final = "edriver-metadata"
 """Where the leading host leaves the metadata that was in memory."""
@@ -248,8 +248,8 @@ class Write:
         self._memory = memory
         self._say = say
         self._sealed = sealed
-        self._folder = CheckpointFolder(job.location)
-        self._ownership = Ownership(self._folder, FolderOwner.this_process(os.environ))
+        self._owned = OwnedFolder(job.location, job.keep)
+        self._folder, self._ownership = self._owned.folder, self._owned.ownership
         self._begun = ""
 
     def run(self) -> None:
@@ -276,21 +276,17 @@ class Write:
             records = written.complete(place, job.checkpoint.size, metadata)
         self._seal(name, records, metadata)
         self._begun = ""
-        with contextlib.suppress(OSError):  # what cannot be removed is tried again after the next one
-            self._folder.prune(job.keep)
         self._say({"sealed": True})  # the last word: this process is not waited for any more
 
     def give_up(self) -> None:
         """Remove what was begun here and is not complete: it may be what fills the disk."""
         if self._begun:
-            with contextlib.suppress(Exception):
-                self._folder.remove(self._begun)
+            self._owned.remove(self._begun)
 
     def _begin(self) -> str:
         self._ownership.look()
         if self._job.unfinished:
-            with contextlib.suppress(Exception):
-                self._folder.remove(self._job.unfinished)
+            self._owned.remove(self._job.unfinished)
         self._begun = self._folder.begin()
         return self._begun
 
@@ -299,9 +295,7 @@ class Write:
         step, size = self._job.checkpoint.step, self._job.checkpoint.size
         run_id = os.environ.get("EDRIVER_RUN_ID", "")
         manifest = Manifest(step, "", run_id, time.time(), size, VERSION, files.TORCH_VERSION, records, entries)
-        self._ownership.look()
-        self._folder.seal(name, manifest)
-        self._ownership.look()  # this process may have been stopped since the look before
+        self._owned.seal(name, manifest, self._ownership.look)
 
     @contextlib.contextmanager
     def _own(self, name: str) -> Iterator[str]:

@@ -7,7 +7,6 @@ into a second set (copies/snapshot.py).
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from edriver.checkpoint_folder.folder import CheckpointFolder, Found
+from edriver.checkpoint_folder.folder import Found
 from edriver.checkpoint_folder.manifest import Manifest
-from edriver.checkpoint_folder.ownership import FolderInUseError, FolderOwner, Ownership, RoundOverError
+from edriver.checkpoint_folder.ownership import FolderInUseError, RoundOverError
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.contents import OUTLINE, filled, outline
+from edriver.worker.checkpoints.owned_folder import OwnedFolder, text_of
 from edriver.worker.errors import CheckpointError
 from edriver.worker.reports import checkpoints as written
 
@@ -62,8 +62,8 @@ class Contents:
     random: dict[str, Any]
 
 
-class Checkpoints:
-    """Writes and loads the checkpoints in a folder, which one live run owns.
+class StateCheckpoints:
+    """Writes and loads the checkpoints of an edriver.State, in a folder which one live run owns.
 
     Args:
         location: a path or a URL.
@@ -79,17 +79,12 @@ class Checkpoints:
     def __init__(
         self, location: str, keep: int, spawn: Spawn = in_a_thread, clock: Callable[[], float] = time.time
     ) -> None:
-        if keep < 1:
-            raise ValueError(f"keep= takes the number of checkpoints to keep, at least 1, but got {keep!r}")
-        self._folder = CheckpointFolder(location)
-        self._ownership = Ownership(self._folder, FolderOwner.this_process(os.environ))
-        self._keep = keep
+        self._owned = OwnedFolder(location, keep)
+        self._folder, self._ownership = self._owned.folder, self._owned.ownership
         self._spawn = spawn
         self._clock = clock
         self._idle = threading.Event()
         self._idle.set()
-        self._said_busy = self._said_unpruned = False
-        self._trouble = ""
 
     @property
     def busy(self) -> bool:
@@ -128,17 +123,11 @@ class Checkpoints:
             except (FolderInUseError, RoundOverError):
                 raise
             except Exception as error:  # noqa: BLE001  of a library, for any storage
-                self._say_unwritable(error)  # now: the first checkpoint is due minutes later
+                self._owned.say_unwritable(error)  # now: the first checkpoint is due minutes later
 
     def skipped(self) -> None:
         """One is due while the last is still being written."""
-        if not self._said_busy:
-            self._said_busy = True
-            logger.warning(
-                "a checkpoint to %s takes longer than the interval between checkpoints: some are skipped; give every= "
-                "a longer interval",
-                self._folder.location,
-            )
+        self._owned.say_busy("every")
 
     def write(
         self, place: TrainingPosition, contents: Contents, ready: Callable[[], None], done: Callable[[], None]
@@ -163,9 +152,7 @@ class Checkpoints:
                 logger.info("no checkpoint of step %d is written: %s", place.steps, error)
             except Exception as error:  # noqa: BLE001  of a library, for any storage
                 written.failures += 1
-                self._say_unwritable(error)
-            else:
-                self._prune()
+                self._owned.say_unwritable(error)
             finally:
                 done()
                 self._idle.set()
@@ -177,7 +164,7 @@ class Checkpoints:
         try:
             newest = self._folder.newest()
         except Exception as error:  # noqa: BLE001
-            logger.warning("the checkpoints in %s cannot be read: %s", self._folder.location, _text(error))
+            logger.warning("the checkpoints in %s cannot be read: %s", self._folder.location, text_of(error))
             return 0
         return 0 if newest is None else newest.steps
 
@@ -187,25 +174,10 @@ class Checkpoints:
         Raises:
             CheckpointError: none can be loaded.
         """
-        troubles = []
-        try:
-            found = [each for each in self._folder.found() if each.whole]
-        except Exception as error:
-            raise CheckpointError(
-                f"the checkpoints in {self._folder.location} cannot be read: {_text(error)}"
-            ) from error
-        for each in found:
-            try:
-                loaded = self._load(each)
-            except Exception as error:  # noqa: BLE001
-                trouble = f"{each.name} cannot be loaded: {_text(error)}"
-                logger.warning("checkpoint %s in %s; using the one before it", trouble, self._folder.location)
-                troubles.append(trouble)
-            else:
-                logger.info("loaded %s, of step %d", self._folder.place(each.name), each.steps)
-                return loaded
-        text = "; ".join(troubles) or "there is no whole one"
-        raise CheckpointError(f"no checkpoint in {self._folder.location} can be loaded: {text}")
+        loaded = self._owned.first_loadable(self._load)
+        if loaded is None:
+            raise CheckpointError(f"no checkpoint in {self._folder.location} can be loaded: there is no whole one")
+        return loaded
 
     def _write(self, place: TrainingPosition, contents: Contents) -> None:
         began, name = time.perf_counter(), self._folder.begin()
@@ -226,53 +198,20 @@ class Checkpoints:
                 records,
                 entries,
             )
-            self._ownership.check(place.round_id)
-            self._folder.seal(name, manifest)
-            self._ownership.check(place.round_id)  # this process may have been stopped since the look before
+            self._owned.seal(name, manifest, lambda: self._ownership.check(place.round_id))
         except Exception:
-            self._remove(name)
+            self._owned.remove(name)
             raise
         written.add(place.steps, sum(record.nbytes for record in records.values()), time.perf_counter() - began)
-        if self._trouble:
-            logger.info("checkpoints can be written to %s again", self._folder.location)
-            self._trouble = ""
-
-    def _prune(self) -> None:
-        try:
-            self._folder.prune(self._keep)
-        except Exception as error:  # noqa: BLE001
-            if not self._said_unpruned:
-                self._said_unpruned = True
-                logger.warning("old checkpoints in %s cannot be removed: %s", self._folder.location, _text(error))
-
-    def _say_unwritable(self, error: Exception) -> None:
-        trouble = f"a checkpoint cannot be written to {self._folder.location}: {_text(error)}"
-        if trouble != self._trouble:
-            self._trouble = trouble
-            logger.warning("%s; training continues, without new checkpoints until one can be written", trouble)
-
-    def _remove(self, name: str) -> None:
-        """Remove what could not be written to the end, which may be what fills the disk."""
-        try:
-            self._folder.remove(name)
-        except Exception:
-            logger.debug("the remains of %s cannot be removed", name, exc_info=True)
 
     def _load(self, found: Found) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
         assert found.manifest is not None, "it is whole"
         with self._folder.own(found.name) as place:
-            if damage := self._folder.damage(found):
-                self._condemn(found)
-                raise CheckpointError(damage)
+            self._owned.check_content(found)
             stored = files.read(self._folder, place, found.manifest.entries, (OUTLINE,))
         tree, random = stored[OUTLINE]
+        logger.info("loaded %s, of step %d", self._folder.place(found.name), found.steps)
         return found.manifest, filled(tree, stored), random
-
-    def _condemn(self, found: Found) -> None:
-        try:
-            self._folder.condemn(found.name)
-        except Exception:
-            logger.debug("%s cannot be marked as damaged", found.name, exc_info=True)
 
 
 @contextmanager
@@ -284,7 +223,3 @@ def _refusal_raised() -> Iterator[None]:
         raise CheckpointError(str(error)) from None
     except Exception:
         logger.debug("the owner of the checkpoint folder cannot be determined", exc_info=True)
-
-
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__
