@@ -15,6 +15,7 @@ from edriver.driver.services.control import ControlServer
 from edriver.model import events
 from edriver.model.defaults import ELASTIC_TIMEOUT
 from edriver.model.hosts import Host, HostSet
+from edriver.model.mode import Mode
 from edriver.model.settings import Settings
 from edriver.v1 import control_pb2, control_pb2_grpc
 from edriver.wire.conversion import duration
@@ -26,9 +27,11 @@ def soon(work: Coroutine[None, None, None]) -> None:
 
 
 @asynccontextmanager
-async def served(put: list[events.Event]) -> AsyncIterator[control_pb2_grpc.ControlServiceAsyncStub]:
+async def served(
+    put: list[events.Event], mode: Mode = Mode.ELASTIC
+) -> AsyncIterator[control_pb2_grpc.ControlServiceAsyncStub]:
     """A run with at least 2 workers on hosts a (2 slots) and b (1 slot)."""
-    membership = Membership(Settings(np=2, min_np=2, max_np=3), now=0.0)
+    membership = Membership(Settings(np=2, min_np=2, max_np=3, mode=mode), now=0.0)
     membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
     control = ControlServer(membership, put.append, lambda *wish: put.append(events.StopRequested(*wish)))
     async with serving.served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
@@ -107,14 +110,23 @@ def test_a_run_is_resized_within_its_limits() -> None:
     soon(work())
 
 
-def test_without_a_checkpoint_in_memory_none_is_written_to_disk() -> None:
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        pytest.param(Mode.RESTART, "this run has no whole checkpoint in memory", id="restart"),
+        pytest.param(
+            Mode.ELASTIC, "no round trains at present, or its script's state has no checkpoints", id="elastic"
+        ),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_to_disk_is_refused(mode: Mode, why: str) -> None:
     async def work() -> None:
         put: list[events.Event] = []
-        async with served(put) as stub:
+        async with served(put, mode) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.SaveCheckpoint(control_pb2.SaveCheckpointRequest())
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-            assert str(caught.value.details()).startswith("this run has no whole checkpoint in memory")
+            assert str(caught.value.details()).startswith(why)
         assert put == []
 
     soon(work())

@@ -6,7 +6,6 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from edriver.driver.config import plugins
 from edriver.driver.config.plugins import PluginError, plugin
 
 
@@ -21,7 +20,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             EntryPoint("else", "os:sep", "other"),
         ]
     )
-    monkeypatch.setattr(plugins, "entry_points", every.select)
+    monkeypatch.setattr("importlib.metadata.entry_points", every.select)
 
 
 @pytest.mark.usefixtures("installed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any
 
 
@@ -16,6 +15,9 @@ def plugin(group: str, name: str) -> Any:
     Raises:
         PluginError: no package has one of that name, several have, or loading it failed.
     """
+    # Imported here: it takes 20 ms, in which agents wait for a driver that takes a run over.
+    from importlib.metadata import entry_points
+
     there = entry_points(group=group)
     found = [each for each in there if each.name == name]
     if not found:

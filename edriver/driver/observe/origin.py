@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import platform
 import socket
@@ -25,6 +24,9 @@ def find_origin(directory: Path) -> status_pb2.Origin:
     Args:
         directory: the working directory of the command line.
     """
+    # Imported here, beside the start: it takes 20 ms.
+    from importlib.metadata import PackageNotFoundError, version
+
     origin = status_pb2.Origin(
         user=account_name(),
         host=socket.gethostname(),
@@ -32,8 +34,8 @@ def find_origin(directory: Path) -> status_pb2.Origin:
         edriver=VERSION,
         python=platform.python_version(),
     )
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        origin.torch = importlib.metadata.version("torch")
+    with contextlib.suppress(PackageNotFoundError):
+        origin.torch = version("torch")
     if (found := source_commit(directory)) is not None:
         origin.commit, origin.changed = found
     return origin
