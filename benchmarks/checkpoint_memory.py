@@ -94,7 +94,7 @@ def _run(what: str, megabytes: int) -> Iterator[IO[str]]:
     """What a run prints."""
     folder, mark = Path(tempfile.mkdtemp(prefix="edriver-memory-")), uuid.uuid4().hex
     command = [sys.executable, "-m", "edriver", "-np", "2", "--min-np", "1", "-H", "localhost:1,127.0.0.2:1"]
-    command += ["--reset-limit", "100", "--blacklist-cooldown-range", "0.1", "0.1"]
+    command += ["--mode", "restart", "--reset-limit", "100", "--blacklist-cooldown-range", "0.1", "0.1"]
     command += [sys.executable, str(JOB), what, str(megabytes), str(folder / "checkpoints")]
     environ = {**os.environ, MARK: mark, "XDG_STATE_HOME": str(folder / "state")}
     process = subprocess.Popen(

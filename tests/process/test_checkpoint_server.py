@@ -80,10 +80,10 @@ def test_what_moves_bulk_lets_training_go_first() -> None:
             threads = [int(each.name) for each in Path(f"/proc/{server.process.pid}/task").iterdir()]
             return [found for thread in threads if (found := os.getpriority(os.PRIO_PROCESS, thread)) != usual]
 
-        assert lower() == [less]  # the one that makes copies
+        until(lambda: lower() == [less] * 2, lower)  # those that make copies and spare buffers
         server.save(10, 2, data_of(100), writer.pid)
         list(fetch(server.held.address, shard(10, 2, 0)))
-        until(lambda: lower() == [less, less], lower)
+        until(lambda: lower() == [less] * 3, lower)
 
 
 def test_a_question_is_answered_with_all_that_was_committed_before() -> None:
@@ -180,7 +180,8 @@ def test_the_memory_limit_holds() -> None:
         server.save(10, 0, data_of(PAGE), writer.pid)
         server.save(20, 0, data_of(PAGE), writer.pid)
         refused = server.reserve(30, 0, 2 * PAGE, writer.pid)
-        assert (refused.refusal, refused.used, refused.limit) == (pb.REFUSAL_BUSY, 2 * PAGE, 3 * PAGE)
+        assert (refused.refusal, refused.limit) == (pb.REFUSAL_BUSY, 3 * PAGE)
+        assert refused.used in (2 * PAGE, 3 * PAGE), "there may be a spare buffer"
         server.order(checkpoint(20), [checkpoint(20)])
         until(lambda: server.steps() == [(20, 0)], "the order's effect")
         answer = server.reserve(30, 0, 2 * PAGE, writer.pid)

@@ -15,11 +15,13 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import edriver
 from edriver.checkpoints import Checkpoints
 from edriver.worker import context
+from edriver.worker.checkpoints.memory.script_state import MadePlan, StatePlanner
 from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
 from tests.torch.ranks import run_ranks
 
@@ -296,3 +298,36 @@ def test_what_is_kept_once_and_ranks_have_differently_is_named(tmp_path: Path, n
 @pytest.mark.parametrize("name", ["nothing", "name"])
 def test_what_is_the_same_or_has_a_name_for_each_rank_is_not(tmp_path: Path, name: str) -> None:
     assert run_ranks(functools.partial(_with_a_value_of_each_rank, tmp_path, name=name), 3) == [[], [], []]
+
+
+@pytest.mark.usefixtures("group")
+def test_a_plan_is_made_once_for_each_structure() -> None:
+    mesh = init_device_mesh("cpu", (1,))
+    rows = distribute_tensor(torch.ones(4, 3), mesh, [Shard(0)])
+    state: dict[str, Any] = {"rows": rows, "plain": torch.ones(2), "epoch": 1, "nested": {"step": torch.ones(1)}}
+
+    def planned(changed: dict[str, Any], made: MadePlan | None) -> MadePlan:
+        planner = StatePlanner(made)
+        planner.set_up_planner({**state, **changed}, is_coordinator=True)
+        plan = planner.create_local_plan()
+        assert planner.made is not None
+        assert planner.made.plan is plan
+        fresh = StatePlanner()
+        fresh.set_up_planner({**state, **changed}, is_coordinator=True)
+        assert plan == fresh.create_local_plan(), "it is that of another structure"
+        return planner.made
+
+    first = planned({}, None)
+    again = {"rows": distribute_tensor(torch.zeros(4, 3), mesh, [Shard(0)]), "plain": torch.zeros(2), "epoch": "two"}
+    assert planned(again, first).plan is first.plan
+    for changed in (
+        {"rows": distribute_tensor(torch.ones(4, 3), mesh, [Shard(1)])},
+        {"rows": distribute_tensor(torch.ones(5, 3), mesh, [Shard(0)])},
+        {"rows": torch.ones(4, 3)},
+        {"plain": torch.ones(2, dtype=torch.bfloat16)},
+        {"plain": torch.ones(2, requires_grad=True)},
+        {"epoch": torch.ones(1)},
+        {"more": 1},
+        {"nested": {}, "nested.step": torch.ones(1)},
+    ):
+        assert planned(changed, first).plan is not first.plan

@@ -138,7 +138,7 @@ class PlanExchange:
             RuntimeError: the store is lost.
         """
         newest = self._store.add(NUMBER, 0)
-        unchanged = plan == self._plan
+        unchanged = plan is self._plan or plan == self._plan
         while (step := next_step(newest, self._sent, unchanged, self._shared)) in (Step.SEND, Step.RENEW):
             if step is Step.RENEW:
                 self._changed = _difference(self._plan, plan)

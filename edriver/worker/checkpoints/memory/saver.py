@@ -19,7 +19,7 @@ from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
 from edriver.worker.checkpoints.memory.replicas import Difference, buffers_of, fingerprints
 from edriver.worker.checkpoints.memory.schedule import MAX_INTERVAL, Announced, DiskSchedule, Schedule
-from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, StatePlanner
+from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, MadePlan, StatePlanner
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import DueForDisk, ShardError
 from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, said, say_skipped
@@ -72,6 +72,7 @@ class MemorySaver:
         mine = place.assignment
         self._plans = PlanExchange(store, mine.rank, mine.size, mine.secret, first_timeout)
         self._buffers: frozenset[int] = frozenset()
+        self._made: MadePlan | None = None
         self._difference: Difference | None = None
         self.due = self._schedule.due
 
@@ -109,9 +110,10 @@ class MemorySaver:
         return saved
 
     def _save(self, step: int, state: Mapping[str, Any], began: float) -> bool:
-        planner = StatePlanner()
+        planner = StatePlanner(self._made)
         planner.set_up_planner(dict(state), is_coordinator=self._place.assignment.rank == 0)
         plan = planner.create_local_plan()
+        self._made = planner.made
         share = self._plans.share(plan, lambda: fingerprints(planner.state_dict, plan, self._buffers))
         if isinstance(share, Skipped):
             say_skipped(step, *share)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, WriteItem
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, WriteItem
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from edriver.worker.errors import CheckpointError
@@ -33,6 +34,7 @@ _OPTIONS: Final = StateDictOptions(flatten_optimizer_state_dict=True)
 """Each parameter with its options: ranks whose optimizers have different parameters (pipeline parallelism) do not
 collide."""
 
+_PLAIN_TENSORS: Final = (torch.Tensor, nn.Parameter)
 _SCALARS: Final = (int, float, bool, str, type(None))
 _MAX_NAMED: Final = 3
 
@@ -134,12 +136,39 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from _inside(item)
 
 
-class StatePlanner(DefaultSavePlanner):
-    """DCP's planner. Of plain values that are the same, such as the learning rates of all parameters, it packs one."""
+class MadePlan(NamedTuple):
+    """A local plan, and what it was made of: see `structure_of`, and DefaultSavePlanner's `mappings`."""
 
-    def __init__(self) -> None:
+    structure: dict[str, Any] | None
+    mappings: Mapping[str, Any]
+    plan: SavePlan
+
+
+class StatePlanner(DefaultSavePlanner):
+    """DCP's planner. Of plain values that are the same, such as the learning rates of all parameters, it packs one; and
+    it makes a plan only if the structure of the state is another than at the save before: a plan takes a millisecond
+    for each DTensor, seconds for a large model.
+
+    Args:
+        made: the plan of the save before, if any.
+
+    Attributes:
+        made: the plan of this save, after `create_local_plan`.
+    """
+
+    def __init__(self, made: MadePlan | None = None) -> None:
         super().__init__()
+        self.made = made
         self._packed: dict[tuple[type, str], Any] = {}
+
+    def create_local_plan(self) -> SavePlan:
+        """See DefaultSavePlanner. Equal structures have the same plan, the very object."""
+        structure = structure_of(self.state_dict)
+        if self.made is None or structure is None or self.made[:2] != (structure, self.mappings):
+            super().create_local_plan()
+            self.made = MadePlan(structure, self.mappings, self.plan)
+        self.plan = self.made.plan
+        return self.plan
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's name
         """See DefaultSavePlanner."""
@@ -149,6 +178,21 @@ class StatePlanner(DefaultSavePlanner):
         if key not in self._packed:
             self._packed[key] = super().transform_object(write_item, object)
         return self._packed[key]
+
+
+def structure_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """All of a flattened state on which its local plan depends; None: that is not known for all of its values."""
+    found: dict[str, Any] = {}
+    for key, value in state.items():
+        if isinstance(value, DTensor):
+            found[key] = value.shape, value.dtype, value.requires_grad, value.placements, value.device_mesh
+        elif not isinstance(value, torch.Tensor):
+            found[key] = None  # it is packed, whatever it is
+        elif type(value) in _PLAIN_TENSORS:
+            found[key] = value.shape, value.dtype, value.requires_grad, value.layout
+        else:
+            return None
+    return found
 
 
 class CheckedLoadPlanner(DefaultLoadPlanner):

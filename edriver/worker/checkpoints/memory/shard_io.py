@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import io
 import logging
@@ -74,6 +75,12 @@ _REFUSALS: Final = {
 }
 
 
+_LARGE: Final = 32 << 20
+"""Bytes from which memcpy is faster than copy_, and more than one thread worth its start."""
+
+_MOST_THREADS: Final = 4
+
+
 class ShardWrite:
     """One shard on its way into memory.
 
@@ -141,7 +148,8 @@ class ShardWrite:
             return False
         file.write(0, bytes(HEADER_BYTES))  # it may hold another shard
         covers = (lambda _: False) if self._device is None else self._device.covers
-        later = copy_tensors(file, self._layout, self._planner, covers)
+        threads = copying_threads(self._place.assignment.local_size)
+        later = copy_tensors(file, self._layout, self._planner, covers, threads)
         if later and self._device is not None:
             self._device.begin(file, later)
             self.is_under_way = True
@@ -192,7 +200,11 @@ def say_skipped(step: int, cause: str, reason: str) -> None:
 
 
 def copy_tensors(
-    file: MappedFile, layout: ShardLayout, planner: SavePlanner, later: Callable[[torch.Tensor], bool]
+    file: MappedFile,
+    layout: ShardLayout,
+    planner: SavePlanner,
+    later: Callable[[torch.Tensor], bool],
+    threads: int = 1,
 ) -> list[Copy]:
     """Copy each tensor to its place in a mapped file, once.
 
@@ -201,6 +213,7 @@ def copy_tensors(
         layout: what it has where.
         planner: knows the tensors.
         later: which tensors are not copied here.
+        threads: how many copy.
 
     Returns:
         The copies that are still to be made.
@@ -209,6 +222,7 @@ def copy_tensors(
         ShardError: a tensor has not the shape that the plan says.
     """
     left: list[Copy] = []
+    now: list[Copy] = []
     with torch.no_grad(), with_inference(False):
         for item, place in layout.tensors:
             source = planner.resolve_data(item)
@@ -216,15 +230,47 @@ def copy_tensors(
             if not isinstance(source, torch.Tensor) or source.shape != sizes:
                 raise ShardError(f"{item.index.fqn} is not the tensor of shape {tuple(sizes)} that was planned")
             target = file.tensor(place.at, sizes, item.tensor_data.properties.dtype)  # type: ignore[union-attr]
-            if later(source):
-                left.append((source, target))
-            elif _is_plain(source) and source.dtype == target.dtype:
-                # memcpy writes what is large past the caches (non-temporal stores), which copy_ does not: two thirds
-                # of the time. ctypes releases the interpreter's lock.
-                ctypes.memmove(target.data_ptr(), source.data_ptr(), place.length)
+            (left if later(source) else now).append((source, target))
+    shares = [share for share in _shares(now, threads) if share]
+    if len(shares) == 1:
+        _copy(shares[0])
+    elif shares:
+        with concurrent.futures.ThreadPoolExecutor(len(shares)) as pool:
+            for done in [pool.submit(_copy, share) for share in shares]:
+                done.result()
+    return left
+
+
+def copying_threads(local_size: int) -> int:
+    """Threads with which a rank copies: its share of the processors, as far as memory gains by them.
+
+    Args:
+        local_size: the number of ranks on this host.
+    """
+    return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // local_size))
+
+
+def _shares(copies: list[Copy], threads: int) -> list[list[Copy]]:
+    """Copies dealt out to threads, as evenly as their sizes allow. Few bytes are not worth a thread."""
+    total = sum(target.nbytes for _, target in copies)
+    shares: list[list[Copy]] = [[] for _ in range(max(1, min(threads, total // _LARGE)))]
+    sizes = [0] * len(shares)
+    for copy in sorted(copies, key=lambda copy: -copy[1].nbytes):
+        least = sizes.index(min(sizes))
+        shares[least].append(copy)
+        sizes[least] += copy[1].nbytes
+    return shares
+
+
+def _copy(copies: list[Copy]) -> None:
+    with torch.no_grad(), with_inference(False):  # they hold for one thread
+        for source, target in copies:
+            if target.nbytes >= _LARGE and _is_plain(source) and source.dtype == target.dtype:
+                # memcpy writes what is large past the caches, which copy_ does not: two thirds of the time. ctypes
+                # releases the interpreter's lock, as copy_ does.
+                ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)
             else:
                 target.copy_(source)
-    return left
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
