@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.mutants import Patch
+from tests.sim.noticed import assert_noticed_in_restart_mode
 from tests.sim.restart_mutants import RESTART_MUTANTS
 from tests.sim.restart_world import RestartNemesis
 
@@ -21,10 +22,4 @@ def test_many_seeds() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", RESTART_MUTANTS, ids=lambda m: m.__name__)
 def test_mutant_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant(monkeypatch)
-    for seed in range(600):
-        try:
-            RestartNemesis(seed).run()
-        except AssertionError:
-            return
-    pytest.fail(f"600 seeds do not notice that {mutant.__doc__}")
+    assert_noticed_in_restart_mode(mutant, monkeypatch)
