@@ -48,24 +48,27 @@ class EdriverCheckpoints:
     """Those of edriver, of the same tensors as parts of DTensors: else they would be the same on all ranks."""
 
     def __init__(self, folder: Path) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
         import edriver
 
         self._checkpoints = edriver.checkpoints.Checkpoints(folder, every_memory=EVERY_STEPS)
+        self._mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        self._sharded: dict[str, Any] = {}
 
     def load(self, state: dict[str, Any]) -> int:
         """Load the newest; returns its step."""
-        return self._checkpoints.load(self._sharded(state)) or 0
+        from torch.distributed.tensor import DTensor, Shard
+
+        self._sharded = {
+            name: DTensor.from_local(tensor, self._mesh, [Shard(0)], run_check=False) for name, tensor in state.items()
+        }
+        return self._checkpoints.load(self._sharded) or 0
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save, if it is time."""
-        self._checkpoints.save(step, lambda: self._sharded(state))
-
-    def _sharded(self, state: dict[str, Any]) -> dict[str, Any]:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor, Shard
-
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        return {name: DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False) for name, tensor in state.items()}
+        del state  # of the same tensors
+        self._checkpoints.save(step, self._sharded)
 
 
 def main() -> None:

@@ -156,6 +156,9 @@ def _run(system: str) -> Iterator[tuple[Path, str]]:
     """A run of a system: the folder in which it writes, and the mark of its processes."""
     folder, mark = Path(tempfile.mkdtemp(prefix="edriver-goodput-")), uuid.uuid4().hex
     (folder / "log").mkdir()
+    (folder / "checkpoints").mkdir()
+    if system == "torchrun":
+        (folder / "checkpoints" / "begun").touch()
     environ = {
         **os.environ,
         MARK: mark,

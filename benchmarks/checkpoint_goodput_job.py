@@ -25,11 +25,13 @@ TENSORS = 10
 
 
 class DiskCheckpoints:
-    """What a careful script does with torch alone: async_save, a name at the end, the newest at the start."""
+    """What a careful script does with torch alone: async_save, a name at the end, the newest at the start. The minute
+    counts from the newest checkpoint, or from the beginning of the run, whichever process it was.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._last = time.monotonic()
+        self._last = max(path.stat().st_mtime for path in (folder / "begun", *folder.glob("*/.metadata")))
         self._saving: tuple[int, Any] | None = None
         self._group = dist.new_group(backend="gloo")
 
@@ -42,13 +44,13 @@ class DiskCheckpoints:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Begin to write, once it is time; rank 0 says when that is."""
-        due = torch.tensor([int(time.monotonic() - self._last >= EVERY_SECONDS)])
+        due = torch.tensor([int(time.time() - self._last >= EVERY_SECONDS)])
         if step % EVERY_STEPS:
             return
         dist.broadcast(due, 0)
         if not due.item():
             return
-        self._last = time.monotonic()
+        self._last = time.time()
         if self._saving is not None:
             self._saving[1].result()
         saved = async_save(state, checkpoint_id=self._folder / str(step), process_group=self._group)
