@@ -74,8 +74,7 @@ def main() -> None:
             pauses, lost = [], []
             _await(folder, lambda lines: len(lines) >= 2 * WARM)
             for _ in range(options.kills):
-                first = max(line.step for line in lines_of(folder))
-                _await(folder, lambda lines, first=first: max(line.step for line in lines) >= first + MEASURED)
+                _await_steps(folder, max(line.step for line in lines_of(folder)) + MEASURED)
                 pause, again = _recovery(folder, mark)
                 pauses.append(pause)
                 lost.append(again)
@@ -122,6 +121,10 @@ def _recovery(folder: Path, mark: str) -> tuple[float, int]:
     _await(folder, lambda lines: any(line.pid not in known and line.rank == 0 for line in lines))
     first = next(line for line in lines_of(folder) if line.pid not in known and line.rank == 0)
     return first.at - at, max(0, before - first.step + 1)
+
+
+def _await_steps(folder: Path, step: int) -> None:
+    _await(folder, lambda lines: max(line.step for line in lines) >= step)
 
 
 def _await(folder: Path, there: Callable[[list[Line]], bool]) -> None:

@@ -29,7 +29,8 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("cpu", (size,))
-everything = torch.ones(megabytes * 1_000_000 // 4 // TENSORS * TENSORS)
+# That of all ranks stays the same when a host is lost.
+everything = torch.ones(2 * megabytes * 1_000_000 // 4 // size // TENSORS * TENSORS)
 parts = everything.tensor_split(TENSORS)
 state = {f"part{n}": DTensor.from_local(part, mesh, [Shard(0)], run_check=False) for n, part in enumerate(parts)}
 
