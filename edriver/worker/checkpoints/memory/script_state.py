@@ -45,7 +45,22 @@ def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: it has something that cannot be saved by itself; names it.
     """
-    return {name: _part(name, value, state) for name, value in state.items()}
+    objects = objects_of(state)
+    return {name: _part(name, value, objects) for name, value in objects.items()}
+
+
+def objects_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state, with the optimizers inside of those of Accelerate and Lightning.
+
+    Their `step` may make none, and they take no hooks.
+    """
+    return {name: _unwrapped(value) for name, value in state.items()}
+
+
+def _unwrapped(value: Any) -> Any:
+    while isinstance(value, Optimizer) and isinstance(inner := getattr(value, "optimizer", None), Optimizer):
+        value = inner
+    return value
 
 
 def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> None:
@@ -55,14 +70,15 @@ def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> Non
         state: the state.
         loaded: what `state_dict_of` has returned, and was then loaded.
     """
-    for name, value in state.items():
+    objects = objects_of(state)
+    for name, value in objects.items():
         if isinstance(value, nn.Module):
             set_model_state_dict(value, loaded[name])
-    for name, value in state.items():
+    for name, value in objects.items():
         if isinstance(value, nn.Module | torch.Tensor):
             continue
         if isinstance(value, Optimizer):
-            set_optimizer_state_dict(_module_of(name, value, state), value, loaded[name], options=_OPTIONS)
+            set_optimizer_state_dict(_module_of(name, value, objects), value, loaded[name], options=_OPTIONS)
         elif isinstance(value, Stateful):
             value.load_state_dict(loaded[name])
         else:
