@@ -201,6 +201,43 @@ def test_a_save_before_the_first_step_changes_no_training_here_or_after_a_restar
     assert {float(kept["step"]) for kept in loaded["optimizer"].state.values()} == {0}
 
 
+class WrappedOptimizer(torch.optim.Optimizer):
+    """As Accelerate's: it has what its optimizer has, is none itself, and makes no step between two accumulations."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optimizer.state
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+    def state_dict(self) -> Any:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.optimizer.load_state_dict(state_dict)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        raise AssertionError("it would have made none")
+
+
+@pytest.mark.usefixtures("group")
+def test_a_wrapped_optimizer_is_saved_and_loaded_as_the_one_inside(tmp_path: Path) -> None:
+    _alone(tmp_path)
+    saved, loaded = _state(_layers, 1), _state(_layers, 7)
+    _step(saved, 1)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, saved | {"optimizer": WrappedOptimizer(saved["optimizer"])})
+    _alone(tmp_path, 2)
+    wrapped = loaded | {"optimizer": WrappedOptimizer(loaded["optimizer"])}
+    assert Checkpoints(tmp_path / "disk").load(wrapped) == 1
+    assert isinstance(wrapped["optimizer"], WrappedOptimizer)
+    assert _digest(loaded | {"epoch": wrapped["epoch"]}) == _digest(saved)
+
+
 def _saves_other_steps(folder: Path, rank: int) -> None:
     join_round(folder, rank, 2, store=dist.distributed_c10d._get_default_store())
     checkpoints = Checkpoints(folder / "disk", every_memory=1)

@@ -15,7 +15,13 @@ from edriver.worker import context
 from edriver.worker.checkpoints.memory.place import current_place
 from edriver.worker.checkpoints.memory.saver import MemorySaver
 from edriver.worker.checkpoints.memory.schedule import DiskSchedule
-from edriver.worker.checkpoints.memory.script_state import forget_first_step, load_into, state_dict_of, without_steps
+from edriver.worker.checkpoints.memory.script_state import (
+    forget_first_step,
+    load_into,
+    objects_of,
+    state_dict_of,
+    without_steps,
+)
 from edriver.worker.checkpoints.script_disk import DiskSaver
 
 State: TypeAlias = MutableMapping[str, Any]
@@ -118,7 +124,7 @@ class Checkpoints:
         requested = context.current.checkpoint_requested()
         if not (requested | self._due(step)):
             return
-        values = state() if callable(state) else state
+        values = objects_of(state() if callable(state) else state)
         new = without_steps(values)
         try:
             if self._memory is not None:

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from edriver.worker.checkpoints.memory import deepspeed_engine
 from edriver.worker.errors import CheckpointError
 
 logger = logging.getLogger("edriver.worker")
@@ -45,7 +46,40 @@ def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: it has something that cannot be saved by itself; names it.
     """
-    return {name: _part(name, value, state) for name, value in state.items()}
+    objects = objects_of(state)
+    return {name: _part(name, value, objects) for name, value in objects.items()}
+
+
+def objects_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state, with a DeepSpeed engine's parts, and with the optimizers inside of those of Accelerate and Lightning.
+
+    The `step` of the latter may make none, and they take no hooks.
+
+    Raises:
+        CheckpointError: it has something of DeepSpeed that cannot be saved: names it.
+    """
+    objects: dict[str, Any] = {}
+    for name, value in state.items():
+        if deepspeed_engine.is_engine(value):
+            objects |= deepspeed_engine.parts_of(name, value)
+        else:
+            objects[name] = bare = _unwrapped(value)
+            if deepspeed_engine.is_optimizer(bare):
+                raise CheckpointError(
+                    f"the state's {name!r} is an optimizer of DeepSpeed, of which each rank has another part: put the "
+                    "engine into the state instead, which has its module, optimizer and scheduler"
+                )
+    return objects
+
+
+def _unwrapped(value: Any) -> Any:
+    while isinstance(value, Optimizer) and _is_optimizer(inner := getattr(value, "optimizer", None)):
+        value = inner
+    return value
+
+
+def _is_optimizer(value: Any) -> bool:
+    return isinstance(value, Optimizer) or deepspeed_engine.is_optimizer(value)
 
 
 def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> None:
@@ -55,14 +89,15 @@ def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> Non
         state: the state.
         loaded: what `state_dict_of` has returned, and was then loaded.
     """
-    for name, value in state.items():
+    objects = objects_of(state)
+    for name, value in objects.items():
         if isinstance(value, nn.Module):
             set_model_state_dict(value, loaded[name])
-    for name, value in state.items():
+    for name, value in objects.items():
         if isinstance(value, nn.Module | torch.Tensor):
             continue
         if isinstance(value, Optimizer):
-            set_optimizer_state_dict(_module_of(name, value, state), value, loaded[name], options=_OPTIONS)
+            set_optimizer_state_dict(_module_of(name, value, objects), value, loaded[name], options=_OPTIONS)
         elif isinstance(value, Stateful):
             value.load_state_dict(loaded[name])
         else:
@@ -208,6 +243,11 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
         stored = self.metadata.state_dict_metadata
         missing = [key for key in self.state_dict if key not in stored and not _is_unsaved(key, stored)]
         if missing:
+            if (size := deepspeed_engine.size_in(missing[0])) is not None:
+                raise CheckpointError(
+                    f"the checkpoint has no part of {missing[0]}: in ZeRO each rank has its own, and those of another "
+                    f"number of ranks than {size} cannot be loaded. Start as many as have saved it"
+                )
             raise _changed(f"it has no {_named(missing)}, which the state has")
         for key, value in self.state_dict.items():
             if key not in stored:
