@@ -10,12 +10,13 @@ normalization differ between ranks, and whoever saves by torch keeps those of ra
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
+
+from edriver.worker.checkpoints.memory import pickles
 
 MAX_TENSORS: Final = 64
 """Tensors that are looked at, spread evenly over all."""
@@ -58,7 +59,7 @@ def fingerprints(state: Mapping[str, Any], plan: SavePlan, left_out: Collection[
     for key in _spread(list(values), MAX_VALUES):
         try:
             value = values[key]
-            found[key] = _digest(repr(value).encode() if type(value) in _SCALARS else pickle.dumps(value))
+            found[key] = _digest(repr(value).encode() if type(value) in _SCALARS else pickles.packed(value))
         except Exception:  # noqa: BLE001, S112  of any class: what cannot be saved is said where it is saved
             continue
     return found
