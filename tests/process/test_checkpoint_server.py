@@ -97,11 +97,17 @@ def test_a_question_is_answered_with_all_that_was_committed_before() -> None:
 
 
 def test_the_second_save_finds_memory_that_has_been_written_to() -> None:
-    with checkpoint_server(8 * MIB) as server, worker() as writer:
-        server.save(10, 2, data_of(3 * MIB), writer.pid)
-        until(lambda: server.held.used == 6 * MIB, lambda: server.held)
-        path = server.reserve(20, 2, 3 * MIB, writer.pid).path
-        assert Path(path).stat().st_blocks * 512 == 3 * MIB
+    keeper, size = Keeper(8 * MIB), 3 * MIB
+    first, second = (Shard(checkpoint_id_of(checkpoint(step)), 2, LAYOUT, size) for step in (10, 20))
+    with worker() as writer:
+        assert isinstance(keeper.reserve(key_of(first), size, writer.pid), str)
+        keeper.commit(first)
+        keeper.prepare_spares()
+        keeper.prepare_spares()  # one is enough
+        assert keeper.held().used == 2 * size
+        path = keeper.reserve(key_of(second), size, writer.pid)
+        assert isinstance(path, str)
+        assert Path(path).stat().st_blocks * 512 == size
 
 
 def test_parts_of_a_shard_come_in_the_order_asked_for() -> None:
