@@ -40,6 +40,11 @@ LONGEST_PAUSE: Final = 2.5
 GRACE: Final = 6.0
 """Seconds after which what all ranks have saved has been copied, on a machine that is busy."""
 
+DYING: Final = 1.0
+"""Seconds for which workers and the checkpoint server of a host may still live after their agent was killed: what they
+save then is lost with them.
+"""
+
 STEPS: Final = 30
 """Steps that are made between two schedules, at least."""
 
@@ -242,6 +247,8 @@ def _lineage(lines: list[dict[str, Any]], before: float) -> set[int]:
 
 def _survives(saved: float, kills: list[Kill], start: float) -> bool:
     """Whether a step that all ranks had saved at a moment must be there at another one."""
+    if any(each.kind in ("agent", "server") and saved - DYING < each.at <= saved for each in kills):
+        return False
     here = [each for each in kills if saved < each.at < start]
     memory = [each for each in here if each.kind in ("agent", "server")]
     if memory and any(each.kind == "driver" for each in here):
