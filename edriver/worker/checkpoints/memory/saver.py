@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.planner import SavePlan
 
 from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
@@ -71,7 +72,7 @@ class MemorySaver:
         self._last: tuple[int, float] | None = None
         mine = place.assignment
         self._plans = PlanExchange(store, mine.rank, mine.size, mine.secret, first_timeout)
-        self._buffers: frozenset[int] = frozenset()
+        self._watched: Mapping[str, Any] = {}
         self._made: MadePlan | None = None
         self._difference: Difference | None = None
         self.due = self._schedule.due
@@ -79,7 +80,7 @@ class MemorySaver:
     def watch(self, state: Mapping[str, Any]) -> None:
         """Learn which objects have what is about to be saved, as the script gave them."""
         self._device.watch(state)
-        self._buffers = buffers_of(iter(state.values()))
+        self._watched = state
 
     def wait(self) -> None:
         """Wait until what was saved last is committed."""
@@ -114,7 +115,7 @@ class MemorySaver:
         planner.set_up_planner(dict(state), is_coordinator=self._place.assignment.rank == 0)
         plan = planner.create_local_plan()
         self._made = planner.made
-        share = self._plans.share(plan, lambda: fingerprints(planner.state_dict, plan, self._buffers))
+        share = self._plans.share(plan, lambda: self._fingerprints(planner, plan))
         if isinstance(share, Skipped):
             say_skipped(step, *share)
             return False
@@ -139,6 +140,10 @@ class MemorySaver:
             if disk is not None and self._disk is not None:
                 self._disk[1].last = disk[1]
         return written
+
+    def _fingerprints(self, planner: StatePlanner, plan: SavePlan) -> dict[str, bytes]:
+        """Made when a plan is sent, and not at each save: a model may have thousands of buffers."""
+        return fingerprints(planner.state_dict, plan, buffers_of(iter(self._watched.values())))
 
     def _disk_of(self, step: int) -> tuple[DiskTarget, DueForDisk] | None:
         if self._disk is None:
