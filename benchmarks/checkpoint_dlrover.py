@@ -12,13 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +24,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.checkpoint_dlrover_job import EVERY_STEPS
 from benchmarks.jobs import free_port
-from benchmarks.processes import MARK, kill, kill_all, processes_of
+from benchmarks.processes import kill, marked, processes_of
 
 JOB: Final = Path(__file__).with_name("checkpoint_dlrover_job.py")
 COMMANDS: Final = {
@@ -137,34 +134,17 @@ def _await(folder: Path, there: Callable[[list[Line]], bool]) -> None:
 
 @contextmanager
 def _run(system: str, command: list[str], megabytes: int) -> Iterator[tuple[Path, str]]:
-    folder, mark = Path(tempfile.mkdtemp(prefix="edriver-dlrover-")), uuid.uuid4().hex
+    folder = Path(tempfile.mkdtemp(prefix="edriver-dlrover-"))
     (folder / "log").mkdir()
-    environ = {**os.environ, MARK: mark, "XDG_STATE_HOME": str(folder / "state"), "GLOO_SOCKET_IFNAME": "lo"}
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     environ |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    with (folder / "output").open("wb") as output:
-        if system == "dlrover":  # whose launcher (0.6.1) cannot start its master with torch 2.13
-            port = free_port()
-            environ["DLROVER_MASTER_ADDR"] = f"127.0.0.1:{port}"
-            master = [command[0], *f"-m dlrover.python.master.main --port {port} {MASTER}".split()]
-            subprocess.Popen(master, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        process = subprocess.Popen(
-            [*command, str(folder), "--megabytes", str(megabytes)],
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
+    master: list[str] = []
+    if system == "dlrover":  # whose launcher (0.6.1) cannot start its master with torch 2.13
+        port = free_port()
+        environ["DLROVER_MASTER_ADDR"] = f"127.0.0.1:{port}"
+        master = [command[0], *f"-m dlrover.python.master.main --port {port} {MASTER}".split()]
+    with marked([*command, str(folder), "--megabytes", str(megabytes)], folder, environ, master) as mark:
         yield folder, mark
-    except Exception:
-        print((folder / "output").read_text(errors="replace")[-3000:], file=sys.stderr)
-        raise
-    finally:
-        kill_all(mark)
-        process.wait()
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

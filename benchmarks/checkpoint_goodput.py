@@ -13,20 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from benchmarks.processes import MARK, kill, kill_all, processes_of
+from benchmarks.processes import kill, marked, processes_of
 
 JOB: Final = Path(__file__).with_name("checkpoint_goodput_job.py")
 SIZE: Final = 4
@@ -154,39 +151,21 @@ def _await_step(folder: Path) -> float:
 @contextmanager
 def _run(system: str) -> Iterator[tuple[Path, str]]:
     """A run of a system: the folder in which it writes, and the mark of its processes."""
-    folder, mark = Path(tempfile.mkdtemp(prefix="edriver-goodput-")), uuid.uuid4().hex
+    folder = Path(tempfile.mkdtemp(prefix="edriver-goodput-"))
     (folder / "log").mkdir()
     (folder / "checkpoints").mkdir()
     if system == "torchrun":
         (folder / "checkpoints" / "begun").touch()
     environ = {
         **os.environ,
-        MARK: mark,
-        "XDG_STATE_HOME": str(folder / "state"),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # without it, restarts under torchrun hang on Gloo in torch 2.13
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
     script = [sys.executable] if system == "edriver" else []
-    with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *COMMANDS[system].split(), *script, str(JOB), system, str(folder)],
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
+    command = [sys.executable, *COMMANDS[system].split(), *script, str(JOB), system, str(folder)]
+    with marked(command, folder, environ) as mark:
         yield folder, mark
-    except Exception:
-        print((folder / "output").read_text(errors="replace")[-3000:], file=sys.stderr)
-        raise
-    finally:
-        kill_all(mark)
-        process.wait()
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
+import subprocess
+import sys
 import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +42,47 @@ def kill(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def marked(command: list[str], folder: Path, environ: Mapping[str, str], before: Sequence[str] = ()) -> Iterator[str]:
+    """A command that trains in a folder, and all that it starts, until this is left: then the folder is removed.
+
+    Args:
+        command: the command. What it prints goes to the folder's `output`, and is shown if an error is raised within.
+        folder: where it runs.
+        environ: its environment.
+        before: a command that is started before it; empty: there is none.
+
+    Yields:
+        the mark of its processes.
+    """
+    mark = uuid.uuid4().hex
+    everything = {**environ, MARK: mark, "XDG_STATE_HOME": str(folder / "state")}
+    with (folder / "output").open("wb") as output:
+        processes = [
+            subprocess.Popen(
+                words,
+                cwd=folder,
+                env=everything,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            for words in ([*before], command)
+            if words
+        ]
+    try:
+        yield mark
+    except Exception:
+        print((folder / "output").read_text(errors="replace")[-3000:], file=sys.stderr)
+        raise
+    finally:
+        kill_all(mark)
+        for process in processes:
+            process.wait()
+        shutil.rmtree(folder)
 
 
 def parent_of(pid: int) -> int:

@@ -20,7 +20,7 @@ its agent stays until another host has what it alone holds. Part of the core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import ClassVar, NamedTuple
@@ -207,16 +207,16 @@ class MemoryCheckpoints:
 
     def nbytes_of(self, key: Key) -> int:
         """Bytes of a checkpoint's shards, copies aside; 0: no host has it any more."""
-        holders = self._holders.get(key, _Holders())
-        every = {host for hosts in holders.ranks.values() for host in hosts}
-        sizes = {shard.rank: shard.nbytes for host in every for shard in self._held[host].shards if _key(shard) == key}
-        return sum(sizes.values())
+        return sum({shard.rank: shard.nbytes for shard in self._shards_of(key)}.values())
 
     def save_seconds_of(self, key: Key) -> float:
         """How long the save of a checkpoint has held up the training loop, on the slowest rank; 0: not known."""
+        return max((shard.save_seconds for shard in self._shards_of(key)), default=0.0)
+
+    def _shards_of(self, key: Key) -> Iterator[Shard]:
+        """All of a checkpoint's shards that hosts hold, copies included."""
         every = {host for hosts in self._holders.get(key, _Holders()).ranks.values() for host in hosts}
-        shards = (shard for host in every for shard in self._held[host].shards if _key(shard) == key)
-        return max((shard.save_seconds for shard in shards), default=0.0)
+        return (shard for host in every for shard in self._held[host].shards if _key(shard) == key)
 
     # ---- decisions -------------------------------------------------------------------------------------------
 
