@@ -111,7 +111,7 @@ def rank_zero_by_age_alone(patch: pytest.MonkeyPatch) -> None:
     def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
         best = selection.highest_version(candidates)
         oldest = min(candidates, key=lambda c: c.worker_id)
-        swapped = [replace(c, version=best if c is oldest else c.version) for c in candidates]
+        swapped = [c._replace(version=best if c is oldest else c.version) for c in candidates]
         return original(round_id, ordinal, swapped, first, failures)
 
     patch.setattr(round_control, "plan_round", plan)
@@ -129,7 +129,7 @@ def versions_by_count_alone(patch: pytest.MonkeyPatch) -> None:
     def order(candidates: list[Candidate], checkpoint: int = 0) -> list[Candidate]:
         best = max((c.version for c in candidates), key=lambda v: v.boundaries)
         own = {c.worker_id: c for c in candidates}
-        seen = [replace(c, version=Version(NO_ROUND, 1)) if c.version != best else c for c in candidates]
+        seen = [c._replace(version=Version(NO_ROUND, 1)) if c.version != best else c for c in candidates]
         return [own[c.worker_id] for c in original(seen, checkpoint)]
 
     patch.setattr(selection, "in_order_of_rank", order)

@@ -9,7 +9,7 @@ applies (an evaluation of rank 0 may last an hour). Once all that are left wait,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -96,12 +96,13 @@ class BlockedMembers:
         since = max(self.waits_from, *(since for since, _ in waiting.values()), *idle.values())
         return UnevenState(steps, since, unresolvable=not busy)
 
-    def deadlines(self, *bounds: float) -> Iterator[float]:
+    def deadlines(self, *bounds: float) -> list[float]:
         """When something may be due, if members may wait, or be idle, for this many seconds."""
-        if self.waits_from is not None:
-            for since in (*(since for since, _ in self.blocked.values()), *self.idle.values()):
-                for bound in (REPORT_DELAY, *bounds):
-                    yield max(self.waits_from, since) + bound
+        waits_from = self.waits_from
+        if waits_from is None:
+            return []
+        since = [*(since for since, _ in self.blocked.values()), *self.idle.values()]
+        return [max(waits_from, begun) + bound for begun in since for bound in (REPORT_DELAY, *bounds)]
 
 
 def _groups(

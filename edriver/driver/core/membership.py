@@ -120,11 +120,13 @@ class Membership:
             return actions
         self.now = now
         for decided in self._decisions(event, now):
+            if not decided:  # nearly all, in a large run
+                continue
             actions += decided
             for action in decided:
                 if isinstance(action, _AGENT_GONE):
                     self.memory.lose_host(action.host)
-            if decided and isinstance(decided[-1], FinishRun):
+            if isinstance(decided[-1], FinishRun):
                 self.ended = True
                 break
         assert self.ended == any(isinstance(action, FinishRun) for action in actions), "the last action ends the run"
@@ -157,16 +159,13 @@ class Membership:
     @property
     def next_deadline(self) -> float | None:
         """When to step with Ticked at the latest; None: nothing is due before the next event."""
+        if self.ended:
+            return None
         now, soonest = self.now, math.inf
-        for due in () if self.ended else self._deadlines():
+        for due in self.placement.deadlines(now) + self.suspects.deadlines(now) + self.rounds.deadlines():
             if now < due < soonest:
                 soonest = due
         return soonest if soonest < math.inf else None
-
-    def _deadlines(self) -> Iterator[float]:
-        yield from self.placement.deadlines(self.now)
-        yield from self.suspects.deadlines(self.now)
-        yield from self.rounds.deadlines()
 
     # ---- for observers ---------------------------------------------------------------------------------------
 
@@ -403,6 +402,6 @@ class Membership:
         if worker.offer is None and worker.rank is None:
             self.placement.note_boot(worker, now)
         self.roster.take_offer(worker, offer, now)
-        self.roster.looked_last(worker, rounds.completed)
+        self.roster.looked_last(worker, rounds.completed)  # of which the offer is a part
         rounds.note_offer(event)
         return actions

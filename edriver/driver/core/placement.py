@@ -378,17 +378,21 @@ class Placement:
             if place[0] != host or (slot is not None and place[1] not in (None, slot))
         }
 
-    def deadlines(self, now: float) -> Iterator[float]:
+    def deadlines(self, now: float) -> list[float]:
         """When something may be due here."""
-        yield from self.quarantine.deadlines(now)
+        roster, settings = self._roster, self._settings
+        due = [
+            self.quarantine.next_deadline(now),
+            roster.next_stop(now),
+            roster.next_leave(now),
+            roster.next_wait_over(settings.join_window, now),
+        ]
         until = self.in_order_until
-        if until is not None and until > now and self._roster.first_unconnected(self._trouble) < math.inf:
-            yield until
-        yield self._roster.next_stop(now)
-        yield self._roster.next_leave(now)
-        yield self._roster.next_wait_over(self._settings.join_window, now)
-        if not self._settings.mode.members_survive:
-            yield self._roster.next_boot_over(self._settings.rejoin_timeout, now)
+        if until is not None and until > now and roster.first_unconnected(self._trouble) < math.inf:
+            due.append(until)
+        if not settings.mode.members_survive:
+            due.append(roster.next_boot_over(settings.rejoin_timeout, now))
+        return due
 
     def _awaited(self) -> set[str]:
         """Hosts whose first agent has been started and has not connected yet."""

@@ -330,10 +330,10 @@ class Roster:
         Raises:
             IllegalTransitionError: its state has no such step.
         """
-        lived = worker.live
-        worker.state = next_state(WORKER_TRANSITIONS, worker.state, step, f"worker {worker.worker_id}")
+        before = worker.state
+        worker.state = after = next_state(WORKER_TRANSITIONS, before, step, f"worker {worker.worker_id}")
         self.worker_changed(worker)
-        if worker.live != lived:
+        if (before is WorkerState.STOPPING) != (after is WorkerState.STOPPING):
             self.departures += 1
             self._place_workers(self.hosts[worker.host])
 
@@ -448,7 +448,9 @@ class Roster:
             if not counts:
                 del self._offers[before[0]]
         if kind is not None:
-            self._offers.setdefault(kind[0], Counter())[kind[1]] += 1
+            if kind[0] not in self._offers:
+                self._offers[kind[0]] = Counter()
+            self._offers[kind[0]][kind[1]] += 1
 
     def _place_workers(self, record: HostRecord) -> None:
         """Find out which workers of a host have a slot."""

@@ -6,7 +6,7 @@ A round changes by the methods of `Round` alone; `round_control.py` says when.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeAlias
@@ -456,18 +456,20 @@ class Round:
             self.before_first, lambda w: w in self.members and w not in self.under_way and w not in self.done
         )
 
-    def deadlines(self) -> Iterator[float]:
+    def deadlines(self) -> list[float]:
         """When something may be due here."""
+        due = []
         if self.running:
-            yield self.open_at
+            due.append(self.open_at)
             if self._awaits_first_step:
-                yield self.newcomers_start_at
+                due.append(self.newcomers_start_at)
         if self.interrupt and not self.finished and not self.aborted:
-            yield self.interrupt.deadline
+            due.append(self.interrupt.deadline)
         if self.rejoin_deadline is not None:
-            yield self.rejoin_deadline
+            due.append(self.rejoin_deadline)
         if self.resume_at is not None:
-            yield self.resume_at
+            due.append(self.resume_at)
+        return due
 
     # ---- as causes -------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ and those that wait join then, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from edriver.driver.core.failures.budgets import Budgets
@@ -170,16 +169,17 @@ class RoundControl:
         late = current.rejoin_deadline is not None and now >= current.rejoin_deadline
         return not awaited or (late and current.aborted)
 
-    def deadlines(self) -> Iterator[float]:
+    def deadlines(self) -> list[float]:
         """When something may be due here."""
-        settings = self.settings
-        if self.current:
-            yield from self.current.deadlines()
-            yield from self.current.blocked.deadlines(settings.uneven_steps_timeout, settings.idle_timeout)
+        settings, current = self.settings, self.current
+        if current is None:
+            due = [self.started + settings.start_timeout]
         else:
-            yield self.started + settings.start_timeout
+            due = current.deadlines()
+            due += current.blocked.deadlines(settings.uneven_steps_timeout, settings.idle_timeout)
         if self.idle_since is not None:
-            yield self.idle_since + settings.elastic_timeout
+            due.append(self.idle_since + settings.elastic_timeout)
+        return due
 
     # ---- the end of the run ----------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ it back for twice as long. A host that discovery drops and later names again is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -209,13 +210,12 @@ class Quarantine:
         """The number of a host's workers that have a slot there."""
         return sum(worker.worker_id in self._roster.placed for worker in self._roster.on(host))
 
-    def deadlines(self, now: float) -> Iterator[float]:
-        """When a host or a slot may be used again: the first time after now."""
+    def next_deadline(self, now: float) -> float:
+        """When the next host or slot may be used again; infinite: none is quarantined."""
         ends = self._ends
         while ends and (ends[0][0] <= now or not self._ends_then(*ends[0])):
             heappop(ends)
-        if ends:
-            yield ends[0][0]
+        return ends[0][0] if ends else math.inf
 
     def _ends_then(self, end: float, host: str, what: int) -> bool:
         record = self._roster.hosts.get(host)

@@ -165,6 +165,8 @@ class Suspects:
         The others are spared for a while then: what has stopped one of them may well have stopped them all, and they
         come to life one after the other.
         """
+        if not (self._workers or self._agents or self._quiet):
+            return False
         before = len(self._workers)
         woken = False
         match event:
@@ -335,15 +337,13 @@ class Suspects:
         named = [each.cause for each in islice(self._workers.values(), min(count, MAX_NAMED_WORKERS))]
         return Cause(CauseKind.LEFT_ALONE, detail=CauseList(tuple(named), count - len(named)))
 
-    def deadlines(self, now: float) -> Iterator[float]:
+    def deadlines(self, now: float) -> list[float]:
         """When something may be due here."""
         due = self._due
         while due and (due[0][0] <= now or not self._since(*due[0][1:])):
             heappop(due)
-        if due:
-            yield due[0][0]
-        if self._workers:
-            yield self._spared_until
+        soonest = [due[0][0]] if due else []
+        return [*soonest, self._spared_until] if self._workers else soonest
 
     def _since(self, since: float, worker_id: int) -> bool:
         return worker_id in self._workers and self._workers[worker_id].since == since
