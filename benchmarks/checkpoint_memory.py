@@ -6,7 +6,7 @@ Two ranks on two hosts (localhost and 127.0.0.2), each with a state of so many M
 the same bytes into warm memory, by both ranks at once; the step rate while copies are made behind it, and while it is
 written to disk, with that while neither is done. Then a rank is killed: the time from that to the next step, with a
 checkpoint in memory each ten steps, and without any; and an agent, with its host's memory: the other host goes on
-alone.
+alone. Last, a rank of four that train 25 million parameters with FSDP2 and Adam, two on each host, without a pause.
 """
 
 from __future__ import annotations
@@ -26,13 +26,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 from benchmarks.processes import MARK, kill, kill_all, parent_of
 
 JOB: Final = Path(__file__).with_name("checkpoint_memory_job.py")
 STEPS: Final = 300
 """Steps between two kills: standbys are ready by then."""
+
+FSDP_STEPS: Final = 57
+"""The same where a step takes half a second; seven more than the last save."""
+
+
+class Recovery(NamedTuple):
+    """What a loss has cost.
+
+    Attributes:
+        seconds: from the kill to the next step.
+        steps_lost: the steps that are made again.
+    """
+
+    seconds: float
+    steps_lost: int
 
 
 def main() -> None:
@@ -46,9 +61,9 @@ def main() -> None:
         with _run(what, options.megabytes) as lines:
             print(next(line.partition("figures ")[2] for line in lines if "figures {" in line).strip(), flush=True)
     megabytes = options.megabytes // 10
-    rank = median(recoveries("saves", megabytes, options.kills))
-    plain = median(recoveries("plain", megabytes, options.kills))
-    host = median(recoveries("saves", megabytes, options.kills, hosts=True))
+    rank = _median(recoveries("saves", megabytes, options.kills))
+    plain = _median(recoveries("plain", megabytes, options.kills))
+    host = _median(recoveries("saves", megabytes, options.kills, hosts=True))
     figures = {
         "MB a rank": megabytes,
         "kill of a rank to next step s": rank,
@@ -56,44 +71,67 @@ def main() -> None:
         "more s": rank - plain,
         "kill of an agent to next step s": host,
     }
+    print(json.dumps({name: round(value, 3) for name, value in figures.items()}), flush=True)
+    found = recoveries("fsdp-saves", 0, options.kills, slots=2, steps=FSDP_STEPS)
+    saving = _median(found)
+    without = _median(recoveries("fsdp-plain", 0, options.kills, slots=2, steps=FSDP_STEPS))
+    lost = recoveries("fsdp-saves", 0, options.kills, hosts=True, slots=2, steps=FSDP_STEPS)
+    figures = {
+        "FSDP2 of four ranks: kill of a rank to next step s": saving,
+        "the same without checkpoints s": without,
+        "more s": saving - without,
+        "steps lost, most": max(each.steps_lost for each in found),
+        "kill of an agent to next step of two ranks s": _median(lost),
+        "steps lost then, most": max(each.steps_lost for each in lost),
+    }
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
 
 
-def recoveries(what: str, megabytes: int, kills: int, *, hosts: bool = False) -> list[float]:
-    """Seconds from kills of rank 1 to the next step of rank 0.
+def recoveries(
+    what: str, megabytes: int, kills: int, *, hosts: bool = False, slots: int = 1, steps: int = STEPS
+) -> list[Recovery]:
+    """What kills of the second host's first rank cost until the next step of rank 0.
 
     Args:
         what: whether the script saves.
         megabytes: of each rank.
         kills: how many.
-        hosts: whether rank 1's agent is killed, with which its host and all that this holds is lost.
+        hosts: whether that rank's agent is killed, with which its host and all that this holds is lost.
+        slots: of each host.
+        steps: of rank 0, between two kills.
     """
-    found: list[float] = []
-    with _run(what, megabytes) as lines:
-        killed, pids, steps = 0.0, dict[int, int](), 0
+    found: list[Recovery] = []
+    with _run(what, megabytes, slots) as lines:
+        killed, pids, made, last = 0.0, dict[int, int](), 0, 0
         for line in lines:
-            if not (step := re.search(r"rank (\d) pid (\d+) step \d+$", line)):
+            if not (match := re.search(r"rank (\d) pid (\d+) step (\d+)$", line)):
                 continue
-            rank, pid = int(step[1]), int(step[2])
+            rank, pid, step = map(int, match.groups())
             if rank == 0 and pids.get(0) != pid:
                 if killed:
-                    found.append(time.monotonic() - killed)
+                    found.append(Recovery(time.monotonic() - killed, last + 1 - step))
                     if len(found) == kills:
                         return found
-                killed, steps, pids = 0.0, 0, {}
+                killed, made, pids = 0.0, 0, {}
             pids[rank] = pid
-            steps += rank == 0
-            if steps >= STEPS and not killed and 1 in pids:
+            if rank == 0:
+                made, last = made + 1, step
+            if made >= steps and not killed and slots in pids:
                 killed = time.monotonic()
-                kill(parent_of(pids[1]) if hosts else pids[1])
+                kill(parent_of(pids[slots]) if hosts else pids[slots])
     raise RuntimeError("the run has ended")
 
 
+def _median(found: list[Recovery]) -> float:
+    return median(each.seconds for each in found)
+
+
 @contextmanager
-def _run(what: str, megabytes: int) -> Iterator[IO[str]]:
+def _run(what: str, megabytes: int, slots: int = 1) -> Iterator[IO[str]]:
     """What a run prints."""
     folder, mark = Path(tempfile.mkdtemp(prefix="edriver-memory-")), uuid.uuid4().hex
-    command = [sys.executable, "-m", "edriver", "-np", "2", "--min-np", "1", "-H", "localhost:1,127.0.0.2:1"]
+    command = [sys.executable, "-m", "edriver", "-np", str(2 * slots), "--min-np", "1"]
+    command += ["-H", f"localhost:{slots},127.0.0.2:{slots}"]
     command += ["--mode", "restart", "--reset-limit", "100", "--blacklist-cooldown-range", "0.1", "0.1"]
     command += [sys.executable, str(JOB), what, str(megabytes), str(folder / "checkpoints")]
     environ = {**os.environ, MARK: mark, "XDG_STATE_HOME": str(folder / "state")}

@@ -1,4 +1,6 @@
-"""The script that checkpoint_memory.py measures: ranks with a state of a given size, which sleep as if for a GPU."""
+"""The script that checkpoint_memory.py measures: ranks with a state of a given size, which sleep as if for a GPU; or
+ranks that train with FSDP2.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ from statistics import median
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 import edriver
 from edriver.checkpoint_folder.folder import CheckpointFolder
 
 TENSORS = 50
+LAYERS, WIDTH = 8, 1768
+"""Of the model: 25 million parameters."""
 STEP_SECONDS = 0.02
 SAVES = 8
 STEPS = 150
@@ -29,6 +34,8 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("cpu", (size,))
+
+
 # That of all ranks stays the same when a host is lost.
 everything = torch.ones(2 * megabytes * 1_000_000 // 4 // size // TENSORS * TENSORS)
 parts = everything.tensor_split(TENSORS)
@@ -104,16 +111,39 @@ def say(figures: dict[str, float]) -> None:
         print("figures", json.dumps({name: round(value, 3) for name, value in figures.items()}), flush=True)
 
 
+def wait() -> None:
+    """A step that waits."""
+    time.sleep(STEP_SECONDS)
+    dist.barrier()
+
+
+def sharded() -> tuple[dict[str, object], Callable[[], None]]:
+    """A model under FSDP2 with its optimizer, and a step."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.Adam(model.parameters())
+    inputs = torch.ones(1, WIDTH)
+
+    def step() -> None:
+        model(inputs).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return {"model": model, "optimizer": optimizer}, step
+
+
 def train() -> None:
     """Steps, with a save at each tenth or with none, until this is killed."""
-    checkpoints = edriver.checkpoints.Checkpoints(folder, every_memory=10) if what == "saves" else None
-    step = (checkpoints.load(state) or 0) if checkpoints else 0
+    saved, make_step = sharded() if what.startswith("fsdp") else (state, wait)
+    checkpoints = edriver.checkpoints.Checkpoints(folder, every_memory=10) if what.endswith("saves") else None
+    step = (checkpoints.load(saved) or 0) if checkpoints else 0
     while True:
-        time.sleep(STEP_SECONDS)
-        dist.barrier()
+        make_step()
         step += 1
         if checkpoints:
-            checkpoints.save(step, state)
+            checkpoints.save(step, saved)
         print(f"rank {rank} pid {os.getpid()} step {step}", flush=True)
 
 

@@ -18,6 +18,7 @@ from edriver.history.records import RecordError, Records, UnreadableLine, read, 
 from edriver.runview.history import History
 from edriver.runview.interruptions import InterruptionRecord
 from edriver.text.cause_names import RECOVERY_PHASES, RUN_END_NAMES, UNPROVEN_CONNECTION
+from edriver.text.checkpoint_text import checkpoints_text
 from edriver.text.message_reader import message_of
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import length_text, time_text
@@ -131,8 +132,10 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
     unproven = view.count("unproven")
     kinds += [count_text(unproven, UNPROVEN_CONNECTION)] if unproven else []
     yield "rounds", f"{view.rounds}: {', '.join(kinds)}"
-    if view.knows_steps:
+    if view.knows_losses:
         yield "lost", f"{count_text(view.steps_lost, 'step')} had to be made again"
+    if ended is not None and ended.run_ended.checkpoints:
+        yield "checkpoint", checkpoints_text(ended.run_ended.checkpoints, epoch_seconds(ended.time))
     if view.recoveries.count:
         yield "recovery", recovery_text(view.recoveries)
     if history.first_losses:

@@ -193,7 +193,7 @@ class History:
                 "round": latest.name if latest else None,
                 "rounds": view.rounds,
                 **{end: view.count(end) for end in ENDS},
-                "steps_lost": view.steps_lost if view.knows_steps else None,
+                "steps_lost": view.steps_lost if view.knows_losses else None,
                 "failure": None if view.failure is None else failure_facts(view.failure, view.healthy),
                 "goodput": view.goodput,
                 "time_spent": None if view.time_spent is None else seconds_by_kind(view.time_spent),

@@ -328,6 +328,11 @@ class RunView:
         return self.time_spent is None or knows_steps(self.time_spent)
 
     @property
+    def knows_losses(self) -> bool:
+        """Whether the steps that had to be made again are counted: in restart mode checkpoints in memory tell."""
+        return self.knows_steps or self.steps_lost > 0
+
+    @property
     def recoveries(self) -> status_pb2.RecoverySummary:
         """How long recoveries from failures took; as the driver says, who has seen all of them, if it has."""
         own, told = self._recovery_times.summary(), self._told.recoveries

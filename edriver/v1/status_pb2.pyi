@@ -1990,6 +1990,7 @@ class RunEnded(_message.Message):
     UNPROVEN_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
     end: Global___RunEnd.ValueType
     """How the run ended."""
     failures: _builtins.int
@@ -2020,6 +2021,10 @@ class RunEnded(_message.Message):
     def worker_failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerFailure]:
         """If the run failed: the failures that led to its end, root cause first. Otherwise the failures before its end. At most 8."""
 
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointStatus]:
+        """The newest checkpoints in memory as the run ended, and of those the one on disk."""
+
     def __init__(
         self,
         *,
@@ -2034,10 +2039,11 @@ class RunEnded(_message.Message):
         unproven: _builtins.int = ...,
         rounds: _builtins.int = ...,
         size: _builtins.int = ...,
+        checkpoints: _abc.Iterable[Global___CheckpointStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "recoveries", b"recoveries", "time_spent", b"time_spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "failures", b"failures", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "rounds", b"rounds", "size", b"size", "time_spent", b"time_spent", "unproven", b"unproven", "worker_failures", b"worker_failures"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "end", b"end", "failures", b"failures", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "rounds", b"rounds", "size", b"size", "time_spent", b"time_spent", "unproven", b"unproven", "worker_failures", b"worker_failures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

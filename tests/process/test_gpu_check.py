@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.process.running import QUICK_WORKERS
+
 ROOT = Path(__file__).parents[2]
 BOUND = 600.0
 
@@ -16,7 +18,7 @@ def test_the_check_runs_dry(tmp_path: Path) -> None:
     command = [str(ROOT / "scripts" / "gpu_check.sh"), "--dry", "--output", str(tmp_path)]
     done = subprocess.run(
         [*command, "--only", "lost peers", "horovod"],
-        env={**os.environ, "PYTHON": sys.executable},
+        env={**os.environ, **QUICK_WORKERS, "PYTHON": sys.executable},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

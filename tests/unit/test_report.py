@@ -227,6 +227,25 @@ def test_what_is_said_of_a_run_in_restart_mode(tmp_path: Path) -> None:
     assert texts[row + 11] == "–"
 
 
+def test_what_checkpoints_in_memory_tell_of_a_run_in_restart_mode(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    restart = re.sub(r'"training": "18s", "repeating": "0.500s"', '"unknown": "18.5s"', one_kill())
+    places = (("MEMORY", 40, {"bytes": "2097152", "save_time": "0.250s"}), ("DISK", 20, {"delay": "2s"}))
+    newest = [
+        {"place": f"CHECKPOINT_PLACE_{place}", "step": str(step), "time": at(step / 2), **more}
+        for place, step, more in places
+    ]
+    assert '"failures": 1' in restart
+    path.write_text(restart.replace('"failures": 1', f'"failures": 1, "checkpoints": {json.dumps(newest)}'))
+    recorded = recorded_run(Records(path, {"mode": "restart"}))
+    message = dict(facts(recorded))
+    assert message["lost"] == "3 steps had to be made again"
+    assert message["checkpoint"] == (
+        "step 40, 10 s old, 2.0 MiB, saved in 250 ms; that of step 20, 20 s old, is on disk, 2.0 s after its save"
+    )
+    assert page_data(recorded, "r")["head"]["steps_lost"] == 3
+
+
 def test_what_is_said_of_a_run_that_made_no_step(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(line(1, 0, "waiting: 0 of 2 workers are ready", remark={}))

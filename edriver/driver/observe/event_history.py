@@ -192,6 +192,7 @@ class EventHistory:
         ended = run_ended(finish, self.view, self.ledger.time_spent(now))
         if (progress := self.progress_now()) is not None:
             ended.progress.CopyFrom(progress)
+        ended.checkpoints.extend(self.checkpoints.messages())
         return [*new_events, *self._added([self._caused(status_pb2.Event(run_ended=ended), finish.cause)], now)]
 
     def _added(self, new_events: Iterable[status_pb2.Event], now: float) -> list[status_pb2.Event]:
