@@ -1,9 +1,11 @@
-"""Checkpoints in memory, to and from their messages."""
+"""Checkpoints in memory, to and from their messages.
+
+Workers read these. What is an order or an event of the core is in orders.py and reports.py: to make the types of all of
+them takes 60 ms, which a worker has no time for while it boots.
+"""
 
 from __future__ import annotations
 
-from edriver.model.actions import KeepCheckpoints
-from edriver.model.events import CheckpointsHeld
 from edriver.model.memory_checkpoint import (
     CheckpointId,
     DiskReport,
@@ -79,28 +81,6 @@ def disk_report_message(report: DiskReport | None) -> checkpoints_pb2.DiskReport
     )
 
 
-def _disk_report_of(message: checkpoints_pb2.HostCheckpoints) -> DiskReport | None:
-    if not message.HasField("disk"):
-        return None
-    report = message.disk
-    return DiskReport(report.number, report.name, report.written, report.sealed, report.trouble)
-
-
-def _disk_write_message(write: DiskWrite | None) -> checkpoints_pb2.DiskWrite | None:
-    if write is None:
-        return None
-    return checkpoints_pb2.DiskWrite(
-        number=write.number,
-        checkpoint=checkpoint_id_message(write.checkpoint),
-        layout=write.layout,
-        ranks=write.ranks,
-        target=disk_target_message(write.target),
-        name=write.name,
-        seal=write.seal,
-        urgent=write.urgent,
-    )
-
-
 def disk_write_of(message: checkpoints_pb2.KeepCheckpoints) -> DiskWrite | None:
     """What an order says a host is to write to disk."""
     if not message.HasField("disk"):
@@ -109,36 +89,6 @@ def disk_write_of(message: checkpoints_pb2.KeepCheckpoints) -> DiskWrite | None:
     checkpoint, target = checkpoint_id_of(write.checkpoint), disk_target_of(write.target)
     ranks = tuple(write.ranks)
     return DiskWrite(write.number, checkpoint, write.layout, ranks, target, write.name, write.seal, write.urgent)
-
-
-def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostCheckpoints) -> CheckpointsHeld:
-    """What a host holds, as an event. Shards that cannot be are left out."""
-    shards: dict[tuple[CheckpointId, int, bytes], Shard] = {}
-    for shard in map(shard_of, message.shards if message.address else ()):
-        if shard.rank < shard.checkpoint.size:
-            shards.setdefault((shard.checkpoint, shard.rank, shard.layout), shard)
-    return CheckpointsHeld(
-        host,
-        agent_id,
-        message.address,
-        tuple(shards.values()),
-        message.used,
-        message.limit,
-        message.trouble,
-        _disk_report_of(message),
-    )
-
-
-def keep_message(order: KeepCheckpoints) -> checkpoints_pb2.KeepCheckpoints:
-    """What a host is to keep, as it goes over the wire."""
-    return checkpoints_pb2.KeepCheckpoints(
-        newest=checkpoint_id_message(order.newest),
-        keep=[checkpoint_id_message(checkpoint) for checkpoint in order.keep],
-        copies=[
-            checkpoints_pb2.ShardCopy(shard=shard_message(copy.shard), address=copy.address) for copy in order.copies
-        ],
-        disk=_disk_write_message(order.disk),
-    )
 
 
 def memory_checkpoint_message(start: MemoryCheckpoint | None) -> rounds_pb2.MemoryCheckpoint | None:

@@ -7,13 +7,14 @@ from typing import Final
 
 from edriver.model import actions
 from edriver.model.cause import Cause
+from edriver.model.memory_checkpoint import DiskWrite
 from edriver.model.plan import RoundPlan
 from edriver.model.records import Worker
 from edriver.model.worker_logs import StreamChoice, Streams, WorkerLogs
-from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
+from edriver.v1 import agent_pb2, checkpoints_pb2, notification_pb2, rounds_pb2
 from edriver.wire.assignments import assignments_by_host
 from edriver.wire.causes import cause_message
-from edriver.wire.checkpoints import keep_message
+from edriver.wire.checkpoints import checkpoint_id_message, disk_target_message, shard_message
 from edriver.wire.conversion import duration, round_id_message, timestamp
 
 Notified = (
@@ -132,3 +133,30 @@ def worker_logs_message(logs: WorkerLogs) -> agent_pb2.WorkerLogs:
 def _stream_choice(choice: StreamChoice) -> agent_pb2.StreamChoice:
     named = {rank: _STREAMS[streams] for rank, streams in choice.by_local_rank.items()}
     return agent_pb2.StreamChoice(by_local_rank=named, others=_STREAMS[choice.others])
+
+
+def keep_message(order: actions.KeepCheckpoints) -> checkpoints_pb2.KeepCheckpoints:
+    """What a host is to keep, as it goes over the wire."""
+    return checkpoints_pb2.KeepCheckpoints(
+        newest=checkpoint_id_message(order.newest),
+        keep=[checkpoint_id_message(checkpoint) for checkpoint in order.keep],
+        copies=[
+            checkpoints_pb2.ShardCopy(shard=shard_message(copy.shard), address=copy.address) for copy in order.copies
+        ],
+        disk=_disk_write_message(order.disk),
+    )
+
+
+def _disk_write_message(write: DiskWrite | None) -> checkpoints_pb2.DiskWrite | None:
+    if write is None:
+        return None
+    return checkpoints_pb2.DiskWrite(
+        number=write.number,
+        checkpoint=checkpoint_id_message(write.checkpoint),
+        layout=write.layout,
+        ranks=write.ranks,
+        target=disk_target_message(write.target),
+        name=write.name,
+        seal=write.seal,
+        urgent=write.urgent,
+    )

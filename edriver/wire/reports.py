@@ -7,9 +7,11 @@ from typing import Final
 
 from edriver.model import events
 from edriver.model.cause import AGENT_KNOWN, CauseKind, NoBoundary, NotFinite
+from edriver.model.memory_checkpoint import CheckpointId, DiskReport, Shard
 from edriver.model.mode import CheckpointWay
 from edriver.model.script_error import crash_place, script_place
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2
+from edriver.v1 import agent_pb2, cause_pb2, checkpoints_pb2, notification_pb2
+from edriver.wire.checkpoints import shard_of
 from edriver.wire.conversion import (
     epoch_seconds,
     round_id_of,
@@ -151,3 +153,28 @@ def _recorded_error(exited: agent_pb2.WorkerExited) -> events.RecordedError | No
         return None
     recorded = exited.recorded_error
     return events.RecordedError(recorded.traceback, epoch_seconds(recorded.record_time))
+
+
+def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostCheckpoints) -> events.CheckpointsHeld:
+    """What a host holds, as an event. Shards that cannot be are left out."""
+    shards: dict[tuple[CheckpointId, int, bytes], Shard] = {}
+    for shard in map(shard_of, message.shards if message.address else ()):
+        if shard.rank < shard.checkpoint.size:
+            shards.setdefault((shard.checkpoint, shard.rank, shard.layout), shard)
+    return events.CheckpointsHeld(
+        host,
+        agent_id,
+        message.address,
+        tuple(shards.values()),
+        message.used,
+        message.limit,
+        message.trouble,
+        _disk_report_of(message),
+    )
+
+
+def _disk_report_of(message: checkpoints_pb2.HostCheckpoints) -> DiskReport | None:
+    if not message.HasField("disk"):
+        return None
+    report = message.disk
+    return DiskReport(report.number, report.name, report.written, report.sealed, report.trouble)

@@ -14,9 +14,8 @@ from edriver.model.cause import NotFinite
 from edriver.model.limits import MAX_REPORTED_NAMES
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.wire.causes import halt_of
-from edriver.wire.checkpoints import checkpoints_held
 from edriver.wire.conversion import epoch_seconds, span_seconds
-from edriver.wire.reports import event_of_report, exit_of
+from edriver.wire.reports import checkpoints_held, event_of_report, exit_of
 
 _OF_A_WORKER: Final = frozenset(
     {

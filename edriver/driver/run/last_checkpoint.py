@@ -17,7 +17,7 @@ from edriver.model import events
 from edriver.model.actions import KeepCheckpoints
 from edriver.model.ids import NO_ROUND
 from edriver.v1 import agent_pb2
-from edriver.wire.checkpoints import keep_message
+from edriver.wire.orders import keep_message
 
 WRITE_TIMEOUT: Final = 600.0
 """Seconds that this may take: a host may have hundreds of gigabytes. A second signal ends it."""
