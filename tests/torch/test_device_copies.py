@@ -15,9 +15,10 @@ from edriver.worker import context
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace
 from edriver.worker.checkpoints.memory.saver import MemorySaver
-from edriver.worker.checkpoints.memory.script_state import load_into, state_dict_of
+from edriver.worker.checkpoints.memory.script_state import load_into, optimizers_of, state_dict_of
 from tests.torch.fake_memory import join_round, newest_whole
 from tests.torch.late_copies import LateCopies
+from tests.torch.optimizer_container import OptimizerContainer
 
 
 class Device(LateCopies):
@@ -42,10 +43,18 @@ def _place(folder: Path, n: int) -> MemoryPlace:
     return place
 
 
-def _state() -> dict[str, Any]:
+def _adam(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def _container(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return OptimizerContainer(model, lr=0.1)
+
+
+def _state(optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer]) -> dict[str, Any]:
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4, momentum=0.5))
-    return {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=0.1), "seen": torch.zeros(2)}
+    return {"model": model, "optimizer": optimizer(model), "seen": torch.zeros(2)}
 
 
 def _forward(state: dict[str, Any]) -> torch.Tensor:
@@ -60,9 +69,13 @@ def _step(state: dict[str, Any]) -> None:
     state["optimizer"].zero_grad()
 
 
+def _changed_by_optimizers(state: dict[str, Any]) -> list[torch.Tensor]:
+    moments = [of_one for each in optimizers_of(state) for of_one in each.state.values()]
+    return [*state["model"].parameters(), *(t for of_one in moments for t in of_one.values())]
+
+
 def _tensors(state: dict[str, Any]) -> list[torch.Tensor]:
-    model, moments = state["model"], state["optimizer"].state.values()
-    found = (*model.parameters(), *model.buffers(), *(t for of_one in moments for t in of_one.values()), state["seen"])
+    found = (*_changed_by_optimizers(state), *state["model"].buffers(), state["seen"])
     return [tensor.detach().clone() for tensor in found]
 
 
@@ -73,15 +86,19 @@ def device() -> Iterator[Device]:
     made.done.set()  # else a failing test would leave a thread that waits
 
 
+@pytest.mark.parametrize("optimizer", [_adam, _container])
 def test_a_checkpoint_is_of_its_step_whatever_the_next_one_changes_and_is_committed_behind_it(
-    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer],
 ) -> None:
     pinned: list[int] = []
 
     def pin(_address: int, nbytes: int) -> None:
         pinned.append(nbytes)
 
-    state, place = _state(), _place(tmp_path, 1)
+    state, place = _state(optimizer), _place(tmp_path, 1)
     commit, was_done = place.memory.commit, list[bool]()
 
     def noted(*arguments: Any) -> None:
@@ -94,7 +111,8 @@ def test_a_checkpoint_is_of_its_step_whatever_the_next_one_changes_and_is_commit
     before = _tensors(state)
     saver.watch(state)
     assert saver.save(1, lambda: state_dict_of(state))
-    assert device.late, "what the optimizer alone changes is not copied yet"
+    theirs = [tensor for tensor in _changed_by_optimizers(state) if device.covers(tensor)]
+    assert len(device.late) == len(theirs), "what the optimizer alone changes is not copied yet"
     _forward(state)  # changes the running means, and `seen`
     _step(state)
     assert not device.late, "the optimizer has waited for it"
@@ -106,7 +124,7 @@ def test_a_checkpoint_is_of_its_step_whatever_the_next_one_changes_and_is_commit
     whole = newest_whole(tmp_path)
     assert whole is not None
     assert whole.checkpoint.step == 1
-    again = _state()
+    again = _state(optimizer)
     _step(again)
     loader = MemorySaver(_place(tmp_path, 2), HashStore(), 1)
     target = state_dict_of(again)

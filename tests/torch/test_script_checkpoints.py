@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -23,6 +24,7 @@ from edriver.checkpoints import Checkpoints
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.script_state import MadePlan, StatePlanner
 from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
+from tests.torch.optimizer_container import OptimizerContainer
 from tests.torch.ranks import run_ranks
 
 EVERY = 2
@@ -236,6 +238,42 @@ def test_a_wrapped_optimizer_is_saved_and_loaded_as_the_one_inside(tmp_path: Pat
     assert Checkpoints(tmp_path / "disk").load(wrapped) == 1
     assert isinstance(wrapped["optimizer"], WrappedOptimizer)
     assert _digest(loaded | {"epoch": wrapped["epoch"]}) == _digest(saved)
+
+
+class WrappedModel(Stateful):
+    """As torchtitan's: it gives the state of a model, and is no module."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.model.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.model.load_state_dict(state_dict)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("wrap", [WrappedModel, lambda model: model], ids=["stateful", "module"])
+def test_a_container_of_optimizers_is_saved_as_its_optimizers(
+    tmp_path: Path, wrap: Callable[[nn.Module], object]
+) -> None:
+    def trained(seed: int) -> dict[str, Any]:
+        model = _layers(seed)
+        optimizer = OptimizerContainer(model, lr=0.01)
+        model(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+        return {"model": model, "optimizer": optimizer}
+
+    _alone(tmp_path)
+    saved, loaded = trained(1), trained(7)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, saved | {"model": wrap(saved["model"])})
+    before = digest(saved["optimizer"].state_dict())
+    _alone(tmp_path, 2)
+    assert before != digest(loaded["optimizer"].state_dict())
+    assert Checkpoints(tmp_path / "disk").load(loaded | {"model": wrap(loaded["model"])}) == 1
+    assert digest(loaded["optimizer"].state_dict()) == before == digest(saved["optimizer"].state_dict())
+    assert digest(loaded["model"].state_dict()) == digest(saved["model"].state_dict())
 
 
 def _saves_other_steps(folder: Path, rank: int) -> None:

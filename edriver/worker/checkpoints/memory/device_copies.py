@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from edriver.worker.checkpoints.memory.mapped import MappedFile
+from edriver.worker.checkpoints.memory.script_state import optimizers_of
 from edriver.worker.copies.side_stream import Copy, SideCopies, SideStream
 
 logger = logging.getLogger("edriver.worker")
@@ -50,7 +51,7 @@ class DeviceCopies:
 
     def watch(self, state: Mapping[str, Any]) -> None:
         """Learn which optimizers a state has: what they change, nothing else does."""
-        self._optimizers = [value for value in state.values() if isinstance(value, Optimizer)]
+        self._optimizers = optimizers_of(state)
 
     def begin(self, file: MappedFile, copies: list[Copy]) -> None:
         """Begin to copy from the device into a mapped file.

@@ -7,7 +7,7 @@ look alike, with parameters by their names in the module. So an optimizer needs 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -82,6 +82,15 @@ def _is_optimizer(value: Any) -> bool:
     return isinstance(value, Optimizer) or deepspeed_engine.is_optimizer(value)
 
 
+def _is_stateful_by_itself(optimizer: Optimizer) -> bool:
+    """Whether an optimizer's class derives from DCP's Stateful, as torchtitan's container of optimizers does.
+
+    Its state is by the names of parameters already. Any optimizer has Stateful's methods; to torch's functions a
+    container looks like one without state.
+    """
+    return Stateful in type(optimizer).__mro__
+
+
 def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> None:
     """Give each object of the state what was loaded for it. Tensors have it already; plain values are replaced.
 
@@ -96,7 +105,7 @@ def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> Non
     for name, value in objects.items():
         if isinstance(value, nn.Module | torch.Tensor):
             continue
-        if isinstance(value, Optimizer):
+        if isinstance(value, Optimizer) and not _is_stateful_by_itself(value):
             set_optimizer_state_dict(_module_of(name, value, objects), value, loaded[name], options=_OPTIONS)
         elif isinstance(value, Stateful):
             value.load_state_dict(loaded[name])
@@ -107,7 +116,7 @@ def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> Non
 def _part(name: str, value: Any, state: Mapping[str, Any]) -> Any:
     if isinstance(value, nn.Module):
         return get_model_state_dict(value)
-    if isinstance(value, Optimizer):
+    if isinstance(value, Optimizer) and not _is_stateful_by_itself(value):
         return _optimizer_state(_module_of(name, value, state), value)
     if isinstance(value, Stateful):  # a scheduler, a sampler, a data loader
         return value.state_dict()
@@ -141,7 +150,16 @@ def forget_first_step(optimizers: list[Optimizer]) -> None:
 
 def without_steps(state: Mapping[str, Any]) -> list[Optimizer]:
     """The optimizers that have made no step."""
-    return [value for value in state.values() if isinstance(value, Optimizer) and not value.state]
+    return [optimizer for optimizer in optimizers_of(state) if not optimizer.state]
+
+
+def optimizers_of(state: Mapping[str, Any]) -> list[Optimizer]:
+    """The optimizers in a state: of a container, such as torchtitan's, those that it consists of."""
+    found: list[Optimizer] = []
+    for value in state.values():
+        if isinstance(value, Optimizer):
+            found.extend(value if isinstance(value, Iterable) else [value])
+    return found
 
 
 def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module:
