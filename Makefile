@@ -20,7 +20,7 @@ with_npm := $(CI)$(shell command -v npm 2>/dev/null)
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test test-tools lint format types docs docs-values proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench scale gpu gpu-wheels soak kills trouble matrix installable dist clean
+.PHONY: demo test test-tools lint format types docs docs-values proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench scale gpu gpu-wheels soak kills torchtitan trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -116,6 +116,11 @@ long: .venv/ready ## the tests that take minutes, which make test leaves out
 
 libraries: .venv/libraries-ready ## scripts of Hugging Face, Lightning and others, unchanged, through the loss of a worker
 	$(py) -m pytest -m libraries
+
+torchtitan: .venv/ready ## the same of torchtitan's trainer, whose datasets is another than that of the other libraries
+	$(py) -m venv .venv/torchtitan
+	.venv/torchtitan/bin/python -m pip install --quiet "$(TORCH)" -e ".[test]" torchtitan==0.3.0 triton==3.9.0
+	.venv/torchtitan/bin/python -m pytest -m libraries tests/libraries/test_checkpoints_in_memory.py -k torchtitan
 
 s3: .venv/ready ## checkpoints in a server that answers as S3 does
 	$(py) -m pip install --quiet --target .venv/s3 "moto[server]" s3fs

@@ -129,6 +129,7 @@ MKDOCS = python("mkdocs", "make test")
 DATASETS = python("datasets", "make libraries")
 MOTO = python("moto", "make s3")
 RAY = python("ray", "make engines")
+TORCHTITAN = python("torchtitan", "make torchtitan")
 SLURM = Need("Slurm", "Debian's slurm-wlm and munge", ("munged", "slurmctld", "slurmd", "srun"), optional=True)
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, Need))

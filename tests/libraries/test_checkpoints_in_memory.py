@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.process.running import running
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -19,7 +20,15 @@ CPU = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
 pytestmark = [pytest.mark.libraries, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("script", ["accelerate_fsdp2.py", "deepspeed_zero1.py", "lightning_fsdp2.py"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "accelerate_fsdp2.py",
+        "deepspeed_zero1.py",
+        "lightning_fsdp2.py",
+        pytest.param("torchtitan_fsdp2.py", marks=pytest.mark.needs(needs.TORCHTITAN)),
+    ],
+)
 def test_it_goes_on_from_memory_to_the_same_end(script: str, tmp_path: Path) -> None:
     for name in ("recipe.py", script):
         shutil.copy(SCRIPTS / name, tmp_path)
