@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edriver.model.limits import MAX_TOTAL_SLOTS
+from edriver.model.settings import WHOLE_HOSTS
 
 
 def count_text(count: int, noun: str) -> str:
@@ -25,6 +26,15 @@ def limits_text(least: int, most: int, limit: int = 0) -> str:
     """
     text = f"{least} or more" if most == MAX_TOTAL_SLOTS else f"{least} to {most}"
     return f"{text}, resized to {limit}" if 0 < limit < most else text
+
+
+def replicas_text(replica_size: int) -> str:
+    """What the workers of a run come in: replicas of 4; one replica on each host.
+
+    Args:
+        replica_size: as in Settings, other than 1.
+    """
+    return "one replica on each host" if replica_size == WHOLE_HOSTS else f"in replicas of {replica_size}"
 
 
 def runs_text(run_ids: Iterable[str], names: Mapping[str, str]) -> str:
