@@ -37,6 +37,20 @@ def replicas_text(replica_size: int) -> str:
     return "one replica on each host" if replica_size == WHOLE_HOSTS else f"in replicas of {replica_size}"
 
 
+def workers_text(size: int, replica_size: int, *, replicas_are_hosts: bool) -> str:
+    """A run's workers, with their replicas where these have more than one: 6 workers, 3 replicas of 2.
+
+    Args:
+        size: the number of workers.
+        replica_size: that of a replica's; 0: not known.
+        replicas_are_hosts: whether each host is a replica instead.
+    """
+    text = count_text(size, "worker")
+    if replicas_are_hosts:
+        return f"{text}, {replicas_text(WHOLE_HOSTS)}"
+    return f"{text}, {count_text(size // replica_size, 'replica')} of {replica_size}" if replica_size > 1 else text
+
+
 def runs_text(run_ids: Iterable[str], names: Mapping[str, str]) -> str:
     """Runs from which to choose: 1f2e3d4c (warm-up), 5b6a7988.
 

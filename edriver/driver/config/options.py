@@ -167,7 +167,7 @@ class RunOptions:
             most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
             workers += f" (at least {settings.min_np}, {most})"
         if settings.replica_size != 1:
-            workers += f", {replicas_text(settings.replica_size)}"
+            workers += f", {replicas_text(settings.replica_size)},"
         if self.calls_function:
             return f"{workers} of {self.name}"
         return f"{workers} of {shlex.join(self.command)}"
