@@ -37,9 +37,7 @@ def with_counted_slots(
         raise UsageError("-np auto: no host has been found yet: give the number of workers to start with")
     slots = usable_slots(hosts, flags.replica_size)
     if not slots:
-        raise UsageError(
-            f"-np auto: the slots of {hosts} make up no whole replica ({replicas_text(flags.replica_size)})"
-        )
+        raise UsageError(f"-np auto: of {hosts} none can be used {replicas_text(flags.replica_size)}")
     np = slots if flags.max_np is None else min(slots, flags.max_np)
     found = argparse.Namespace(**{**vars(flags), "np": np})
     # In front: a number that stands before -np auto is what it came to (main.py).

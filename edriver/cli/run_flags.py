@@ -145,9 +145,9 @@ def _replica_size(text: str) -> int:
     """A number of workers, or host."""
     if text.lower() == "host":
         return WHOLE_HOSTS
-    if (size := _count(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of workers from 1 nor host")
-    return size
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of workers, at least 1, nor host")
+    return int(text)
 
 
 COMMON_FLAGS: Final = frozenset(

@@ -29,12 +29,12 @@ def limits_text(least: int, most: int, limit: int = 0) -> str:
 
 
 def replicas_text(replica_size: int) -> str:
-    """What the workers of a run come in: replicas of 4; one replica on each host.
+    """How the workers of a run are: in replicas of 4; in a replica on each host.
 
     Args:
         replica_size: as in Settings, other than 1.
     """
-    return "one replica on each host" if replica_size == WHOLE_HOSTS else f"in replicas of {replica_size}"
+    return "in a replica on each host" if replica_size == WHOLE_HOSTS else f"in replicas of {replica_size}"
 
 
 def workers_text(size: int, replica_size: int, *, replicas_are_hosts: bool) -> str:

@@ -418,13 +418,14 @@ def _source_of(
         raise UsageError(f"-H {flags.hosts!r}: {error}" if flags.hosts is not None else str(error)) from None
     if hosts.is_counted and (usable := usable_slots(hosts, settings.replica_size)) < settings.min_np:
         needed = count_text(settings.min_np, "slot")
+        given_by = chosen[0] if chosen else "--slots-per-host"
         if usable < hosts.total_slots:
             raise UsageError(
-                f"{chosen[0]} gives {hosts}, of which {count_text(usable, 'slot')} make up whole replicas "
-                f"({replicas_text(settings.replica_size)}); the run needs {needed} (--min-np, by default -np)"
+                f"{given_by} gives {hosts}, of which {count_text(usable, 'slot')} can be used "
+                f"{replicas_text(settings.replica_size)}; the run needs {needed} (--min-np, by default -np)"
             )
         why = f"the run needs {needed} (--min-np, by default -np): add slots, or give --min-np {hosts.total_slots}"
-        raise UsageError(f"{chosen[0]} gives {hosts}; {why}")
+        raise UsageError(f"{given_by} gives {hosts}; {why}")
     return FixedHosts(hosts)
 
 
