@@ -28,13 +28,16 @@ def limits_text(least: int, most: int, limit: int = 0) -> str:
     return f"{text}, resized to {limit}" if 0 < limit < most else text
 
 
-def replicas_text(replica_size: int) -> str:
+def replicas_text(replica_size: int, *, replicas_are_hosts: bool = False) -> str:
     """How the workers of a run are: in replicas of 4; in a replica on each host.
 
     Args:
         replica_size: as in Settings, other than 1.
+        replicas_are_hosts: whether each host is a replica instead.
     """
-    return "in a replica on each host" if replica_size == WHOLE_HOSTS else f"in replicas of {replica_size}"
+    if replicas_are_hosts or replica_size == WHOLE_HOSTS:
+        return "in a replica on each host"
+    return f"in replicas of {replica_size}"
 
 
 def workers_text(size: int, replica_size: int, *, replicas_are_hosts: bool) -> str:

@@ -401,9 +401,10 @@ class RoundControl:
         newcomers = []
         leaving = members & roster.leaving
         settled = members.isdisjoint(roster.unplaced)
-        may_join = roster.replica_size == 1 or leaving or not settled or roster.ready > len(members)
+        grows = roster.replica_size == 1 or leaving or not settled or roster.ready > len(members)
         # Without boundaries nobody could stop for them: they join when the round has ended for another reason.
-        if may_join and not self.call.without_boundary and (interrupt or leaving or now >= current.open_at):
+        may_join = not self.call.without_boundary and (interrupt is not None or leaving or now >= current.open_at)
+        if grows and may_join:
             newcomers = self.placement.ready_newcomers(self.call.ordinal, now, patient=interrupt is None)
         survive = self.settings.mode.members_survive
         waits = bool(leaving) and not self.call.without_boundary and self._more_expected(leaving, now)
