@@ -653,9 +653,10 @@ class RoundControl:
                 return actions + self.time_out(obstacle.cause)
         if self.suspects or chosen.waiting == chosen.size:
             return actions  # the places are known when these have shown themselves, or have ended
-        may_leave = set(roster.waiting)
-        if roster.replica_size != 1:  # those whose replica is not whole wait for the others of it
-            may_leave &= roster.unplaced | self._without_replica(chosen.members)
+        if roster.replica_size == 1:
+            may_leave = set(roster.waiting)
+        else:  # those whose replica is not whole wait for the others of it
+            may_leave = (roster.unplaced | self._without_replica(chosen.members)) & roster.waiting.keys()
             if not may_leave:
                 return actions
         selected = selected or self._select(allowed, before)
