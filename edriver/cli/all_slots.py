@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.slot_counts import SlotCounts
-from edriver.driver.config.options import THIS_MACHINE, RunOptions
+from edriver.driver.config.options import THIS_MACHINE, RunOptions, usable_slots
 from edriver.driver.config.usage_error import UsageError
 from edriver.driver.launch.device_counts import device_counter
 from edriver.model.hosts import HostSet
+from edriver.text.phrases import replicas_text
 
 
 def with_counted_slots(
@@ -34,7 +35,10 @@ def with_counted_slots(
         raise UsageError(f"the workers cannot be counted (-np auto): {error}") from None
     if not hosts.total_slots:
         raise UsageError("-np auto: no host has been found yet: give the number of workers to start with")
-    np = hosts.total_slots if flags.max_np is None else min(hosts.total_slots, flags.max_np)
+    slots = usable_slots(hosts, flags.replica_size)
+    if not slots:
+        raise UsageError(f"-np auto: of {hosts} none can be used {replicas_text(flags.replica_size)}")
+    np = slots if flags.max_np is None else min(slots, flags.max_np)
     found = argparse.Namespace(**{**vars(flags), "np": np})
     # In front: a number that stands before -np auto is what it came to (main.py).
     ours = ["-np", str(np)]

@@ -233,10 +233,14 @@ _DERIVED_VALUES: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = 
         DEFAULT_ORIGIN,
     ),
     "records": _records,
+    "replica_size": lambda judged: (
+        "host" if judged.settings.replica_size == settings.WHOLE_HOSTS else str(judged.settings.replica_size),
+        DEFAULT_ORIGIN,
+    ),
 }
 """Settings whose value, if no flag says it, is not the parser's default."""
 
-_RESOLVED_SETTINGS: Final = frozenset({"np", "records", "stall_timeout"})
+_RESOLVED_SETTINGS: Final = frozenset({"np", "records", "replica_size", "stall_timeout"})
 """Settings of which the judged value says more than the flag's words."""
 
 

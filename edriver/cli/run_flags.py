@@ -16,7 +16,7 @@ from edriver.driver.config import engine_flags
 from edriver.driver.config.flag import Flag
 from edriver.model import defaults
 from edriver.model.hosts import Devices, Slots
-from edriver.model.settings import HOST_COOLDOWN, SLOT_COOLDOWN
+from edriver.model.settings import HOST_COOLDOWN, SLOT_COOLDOWN, WHOLE_HOSTS
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.system.record_folder import MAX_KEPT_RUNS
 from edriver.text.printable import printable_line
@@ -141,6 +141,15 @@ def _count(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
+def _replica_size(text: str) -> int:
+    """A number of workers, or host."""
+    if text.lower() == "host":
+        return WHOLE_HOSTS
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of workers, at least 1, nor host")
+    return int(text)
+
+
 COMMON_FLAGS: Final = frozenset(
     {
         *("-h", "-v", "command", "-np", "--min-np", "--max-np", "--mode"),
@@ -185,6 +194,14 @@ _WORKERS: Final = (
         type=_count,
         metavar="N",
         help="maximum number of workers (default: no limit; -np if the hosts are fixed)",
+    ),
+    Flag(
+        "--replica-size",
+        type=_replica_size,
+        default=1,
+        metavar="S",
+        help="restart mode: the run has whole replicas of S workers only, each on one host or, where hosts have fewer "
+        "than S slots, on whole hosts; host: each replica is a whole host (default: %(default)s)",
     ),
     Flag(
         "--mode",

@@ -17,7 +17,7 @@ from edriver.text.command_parser import CommandParser
 from edriver.text.event_lines import plain
 from edriver.text.host_text import host_text
 from edriver.text.pace_text import hold_up_text, step_text, straggler_text
-from edriver.text.phrases import count_text, limits_text
+from edriver.text.phrases import count_text, limits_text, workers_text
 from edriver.text.printable import printable_entry, printable_line
 from edriver.text.progress_text import knows_steps, lasted, mode_text, progress_text, time_text
 from edriver.text.run_facts import run_facts
@@ -82,7 +82,7 @@ def _those_that_answer(run_ids: Iterable[str]) -> Iterator[Run]:
 def listed(runs: Sequence[Run]) -> Iterator[str]:
     """Several runs as text, two lines each, the oldest first."""
     for run in sorted(runs, key=lambda run: epoch_seconds(run.start_time)):
-        size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np, run.size_limit)})"
+        size = f"{size_text(run)} ({limits_text(run.min_np, run.max_np, run.size_limit)})"
         head = f"run {run.run_id}{name_text(run)}, {time_text(lasted(run))}"
         yield f"{head}, {mode_text(run.mode)}, {size}: {run.activity.text}"
         yield f"    {printable_line(shlex.join(run.command))}"
@@ -92,6 +92,8 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
 def lines(run: Run) -> Iterator[str]:
     """A run as text: the run, its hosts, its workers."""
     yield f"run {run.run_id}{name_text(run)}, {time_text(lasted(run))}, {mode_text(run.mode)}: {run.activity.text}"
+    if run.replica_size > 1 or run.replicas_are_hosts:
+        yield size_text(run)
     if progress := progress_text(run.progress) if run.HasField("progress") else "":
         yield progress
     if run.HasField("hold_up"):
@@ -118,6 +120,11 @@ def lines(run: Run) -> Iterator[str]:
         used = f"; {host_usage_text(host.usage)}" if host.HasField("usage") else ""
         yield f"host {host.name} ({count_text(host.slots, 'slot')}) {host_text(host)}{used}"
     yield from map(worker_text, run.workers)
+
+
+def size_text(run: Run) -> str:
+    """The number of workers, and of their replicas."""
+    return workers_text(run.size, run.replica_size, replicas_are_hosts=run.replicas_are_hosts)
 
 
 def name_text(run: Run) -> str:

@@ -16,10 +16,10 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, ProgressBar, RichLog, Static
 
 from edriver.client import Client, Event, HostUsage, Run, RunError, WorkerUsage
-from edriver.commands.status import counts, name_text, state_text
+from edriver.commands.status import counts, name_text, size_text, state_text
 from edriver.text.host_text import TROUBLED, host_text
 from edriver.text.pace_text import hold_up_text, straggler_text
-from edriver.text.phrases import count_text, limits_text
+from edriver.text.phrases import limits_text
 from edriver.text.printable import printable
 from edriver.text.progress_text import age, lasted, length_text, mode_text, progress_text, time_text
 from edriver.text.time_spent import goodput_text, interruption_text
@@ -205,7 +205,7 @@ def head(run: Run) -> Text:
     lines = _text(f"run {run.run_id}{name_text(run)}", style="bold")
     limits = limits_text(run.min_np, run.max_np, run.size_limit)
     mode = f"{mode_text(run.mode)}  " if run.mode == status_pb2.RUN_MODE_RESTART else ""
-    size = f"{count_text(run.size, 'worker')} ({limits})"
+    size = f"{size_text(run)} ({limits})"
     lines.append(f"  {time_text(lasted(run))}  {mode}{size}  ", style="not bold")
     lines.append(printable(run.activity.text), style="green not bold" if run.size else "yellow not bold")
     lines.append(f"\n{', '.join(counts(run))}", style="dim not bold")

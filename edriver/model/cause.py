@@ -93,6 +93,7 @@ class CauseKind(enum.Enum):
     SLOTS_DRAINED = "slots-drained"  # Count
     SLOTS_COOLING = "slots-cooling"  # Count
     SLOTS_SPARE = "slots-spare"  # SpareSlots
+    SLOTS_UNFIT = "slots-unfit"  # UnfitSlots
     HOST_QUARANTINED = "host-quarantined"  # HostQuarantine, when it begins
     SLOT_QUARANTINED = "slot-quarantined"  # SlotQuarantine
     COOLDOWN_OVER = "cooldown-over"  # SlotTarget
@@ -598,6 +599,23 @@ class SpareSlots:
     refused: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class UnfitSlots:
+    """Slots of a host that make up no whole replica.
+
+    Attributes:
+        count: number of these slots.
+        width: the number of workers in a replica there.
+        missing: how many more hosts of that size would make up a replica; 0: the slots cannot be used.
+        slots: the number of slots of each such host.
+    """
+
+    count: int
+    width: int
+    missing: int = 0
+    slots: int = 0
+
+
 Detail: TypeAlias = (
     ReportedText
     | AgentFault
@@ -634,6 +652,7 @@ Detail: TypeAlias = (
     | NotFinite
     | SameSamples
     | SpareSlots
+    | UnfitSlots
     | ScriptError
     | Version
 )

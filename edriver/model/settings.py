@@ -17,6 +17,9 @@ SLOT_COOLDOWN: Final = (1.0, 60.0)
 HOST_COOLDOWN: Final = (10.0, 300.0)
 """The same for a host. Longer, as what affects a whole host (a full disk, a driver) takes minutes to fix."""
 
+WHOLE_HOSTS: Final = 0
+"""The replica size with which each replica is a whole host, however many slots that has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -56,6 +59,7 @@ class Settings:
         checkpoint_copies: the number of other hosts that get a copy of each checkpoint in memory.
         failure_window: failures of a slot or host longer ago than this are forgotten.
         mode: what the script expects of the driver.
+        replica_size: the number of workers in a replica, or WHOLE_HOSTS: each round has whole replicas only.
     """
 
     np: int
@@ -82,6 +86,7 @@ class Settings:
     checkpoint_copies: int = 1
     failure_window: float = 600.0
     mode: Mode = Mode.ELASTIC
+    replica_size: int = 1
 
     def __post_init__(self) -> None:
         """Check that the limits fit together.
@@ -115,6 +120,25 @@ class Settings:
                 f"--blacklist-cooldown-range is {low:g} {high:g}: it takes the shortest and the longest pause "
                 "in seconds, both above 0, the shortest first"
             )
+        if self.replica_size != 1:
+            self._check_replicas()
+
+    def _check_replicas(self) -> None:
+        size = self.replica_size
+        if self.mode.members_survive:
+            text = "host" if size == WHOLE_HOSTS else str(size)
+            raise ValueError(
+                f"--replica-size {text} is for scripts in restart mode: give --mode restart, too, and have the script "
+                "load its newest checkpoint at every start"
+            )
+        if size == WHOLE_HOSTS:
+            return
+        if size < 1:
+            raise ValueError(f"--replica-size is {size}: it must be at least 1, or host")
+        for flag, count in (("-np", self.np), ("--min-np", self.min_np), ("--max-np", self.max_np)):
+            if count % size and count != MAX_TOTAL_SLOTS:  # which means no limit
+                near = nearest_sizes(count, size)
+                raise ValueError(f"{flag} is {count}: with --replica-size {size} it must be a multiple, such as {near}")
 
     def cooldown(self, failures: int, draw: float) -> float:
         """Seconds before a slot is used again.
@@ -130,6 +154,12 @@ class Settings:
     def host_cooldown(self, quarantines: int, draw: float) -> float:
         """Seconds for which a host is left alone at this quarantine, counted from 1; `draw` as above."""
         return _backed_off(self.cooldown_range or HOST_COOLDOWN, quarantines, draw)
+
+
+def nearest_sizes(count: int, replica_size: int) -> str:
+    """The multiples of a replica's size below and above a number: "4 or 8"."""
+    below = count // replica_size * replica_size
+    return f"{below} or {below + replica_size}" if below else str(replica_size)
 
 
 def _backed_off(limits: tuple[float, float], times: int, draw: float) -> float:

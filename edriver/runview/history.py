@@ -17,6 +17,7 @@ from edriver.runview.usage import UsageHistory
 from edriver.text.cause_names import RUN_END_NAMES, SCRIPT_WARNING_NAMES
 from edriver.text.checkpoint_text import checkpoints_text
 from edriver.text.last_output import own_last_lines
+from edriver.text.phrases import replicas_text
 from edriver.text.progress_text import mode_text
 from edriver.text.run_facts import run_facts
 from edriver.text.time_spent import seconds_by_kind
@@ -117,6 +118,7 @@ class History:
             "min_np": run.min_np,
             "max_np": run.max_np,
             "size_limit": run.size_limit,
+            "replicas": _replicas(run),
         }
         self.hosts.replace(self.revision, run.hosts)
         self.usage.look(self.revision, run)
@@ -225,6 +227,11 @@ def _checkpoints(run: status_pb2.Run) -> list[tuple[str, str]]:
     if not run.checkpoints:
         return []
     return [("checkpoint in memory", checkpoints_text(run.checkpoints, epoch_seconds(run.now)))]
+
+
+def _replicas(run: status_pb2.Run) -> str:
+    in_replicas = run.replica_size > 1 or run.replicas_are_hosts
+    return replicas_text(run.replica_size, replicas_are_hosts=run.replicas_are_hosts) if in_replicas else ""
 
 
 def failure_facts(failure: status_pb2.WorkerFailure, over: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edriver.model.limits import MAX_TOTAL_SLOTS
+from edriver.model.settings import WHOLE_HOSTS
 
 
 def count_text(count: int, noun: str) -> str:
@@ -25,6 +26,32 @@ def limits_text(least: int, most: int, limit: int = 0) -> str:
     """
     text = f"{least} or more" if most == MAX_TOTAL_SLOTS else f"{least} to {most}"
     return f"{text}, resized to {limit}" if 0 < limit < most else text
+
+
+def replicas_text(replica_size: int, *, replicas_are_hosts: bool = False) -> str:
+    """How the workers of a run are: in replicas of 4; in a replica on each host.
+
+    Args:
+        replica_size: as in Settings, other than 1.
+        replicas_are_hosts: whether each host is a replica instead.
+    """
+    if replicas_are_hosts or replica_size == WHOLE_HOSTS:
+        return "in a replica on each host"
+    return f"in replicas of {replica_size}"
+
+
+def workers_text(size: int, replica_size: int, *, replicas_are_hosts: bool) -> str:
+    """A run's workers, with their replicas where these have more than one: 6 workers, 3 replicas of 2.
+
+    Args:
+        size: the number of workers.
+        replica_size: that of a replica's; 0: not known.
+        replicas_are_hosts: whether each host is a replica instead.
+    """
+    text = count_text(size, "worker")
+    if replicas_are_hosts:
+        return f"{text}, {replicas_text(WHOLE_HOSTS)}"
+    return f"{text}, {count_text(size // replica_size, 'replica')} of {replica_size}" if replica_size > 1 else text
 
 
 def runs_text(run_ids: Iterable[str], names: Mapping[str, str]) -> str:

@@ -235,6 +235,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """`count` slots of the host are idle because the run has its maximum number of workers (--max-np, a resize, or
     rounds of more workers have failed).
     """
+    CAUSE_KIND_SLOTS_UNFIT: _CauseKind.ValueType  # 123
+    """`count` slots of the host are idle because they make up no whole replica (--replica-size)."""
     CAUSE_KIND_HOST_QUARANTINED: _CauseKind.ValueType  # 48
     """The host is in quarantine because its workers failed. At the beginning, `duration` is the length of the quarantine."""
     CAUSE_KIND_SLOT_QUARANTINED: _CauseKind.ValueType  # 49
@@ -436,6 +438,8 @@ CAUSE_KIND_SLOTS_SPARE: CauseKind.ValueType  # 63
 """`count` slots of the host are idle because the run has its maximum number of workers (--max-np, a resize, or
 rounds of more workers have failed).
 """
+CAUSE_KIND_SLOTS_UNFIT: CauseKind.ValueType  # 123
+"""`count` slots of the host are idle because they make up no whole replica (--replica-size)."""
 CAUSE_KIND_HOST_QUARANTINED: CauseKind.ValueType  # 48
 """The host is in quarantine because its workers failed. At the beginning, `duration` is the length of the quarantine."""
 CAUSE_KIND_SLOT_QUARANTINED: CauseKind.ValueType  # 49

@@ -100,5 +100,5 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.detail, message.value, message.place = name, float(value), place
             if step:
                 message.step = step
-        case why.Count(count) | why.SpareSlots(count):
+        case why.Count(count) | why.SpareSlots(count) | why.UnfitSlots(count):
             message.count = count

@@ -79,6 +79,44 @@ def test_all_are_restarted_at_each_size(tmp_path: Path) -> None:
         assert "failed" not in run.text
 
 
+IN_PAIRS = """
+import os, pathlib, time
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+assert size % 2 == 0, f"{size} workers are no pairs"
+assert int(os.environ["LOCAL_RANK"]) == rank % 2, "the two of a pair are on one host"
+print("rank", rank, "of", size, "pid", os.getpid(), flush=True)
+while not pathlib.Path("stop").exists():
+    time.sleep(0.1)
+"""
+
+
+def test_a_run_in_replicas_has_whole_ones_at_each_start(tmp_path: Path) -> None:
+    (tmp_path / "pairs.py").write_text(IN_PAIRS)
+    hosts = Hosts(tmp_path, "localhost:2", "127.0.0.2:2", "127.0.0.3:3")
+    flags = ["-np", "6", "--min-np", "2", "--replica-size", "2", "--blacklist-cooldown-range", "3", "3"]
+    flags += ["--host-discovery-script", str(hosts.script), "--mode", "restart"]
+    with running([*flags, sys.executable, "pairs.py"], tmp_path, QUICK_WORKERS) as run:
+        run.line(r"edriver: run \w+: 6 workers \(at least 2, as many as there are\), in replicas of 2, of .*pairs.py")
+        run.line("rank 5 of 6 pid")
+        status = edriver("status", "--run", run.id)
+        assert "6 workers, 3 replicas of 2" in status.stdout, status
+        assert "host 127.0.0.3 (3 slots) is used in 2 slots; has 1 slot idle: not enough for a replica" in status.stdout
+        refused = edriver("resize", "5", "--run", run.id)
+        assert "ask for 4 or 6" in refused.stderr, refused
+        killed = run.pids()[2]
+        at = len(run.lines)
+        os.kill(killed, signal.SIGKILL)
+        run.line("rank 5 of 6 pid", after=at)
+        (tmp_path / "stop").touch()
+        assert run.end() == 0, run.text
+        sizes = [int(size) for size in re.findall(r"rank 0 of (\d+) pid", run.text)]
+        assert sizes in ([6, 4, 6], [6, 6]), (
+            sizes
+        )  # two without the pair, if the others end before its slot is used again
+        assert "Traceback" not in run.text
+
+
 IMPORTS_SLOWLY = """
 import os, signal, sys, time
 import slow_module

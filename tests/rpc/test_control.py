@@ -16,7 +16,7 @@ from edriver.model import events
 from edriver.model.defaults import ELASTIC_TIMEOUT
 from edriver.model.hosts import Host, HostSet
 from edriver.model.mode import Mode
-from edriver.model.settings import Settings
+from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.v1 import control_pb2, control_pb2_grpc
 from edriver.wire.conversion import duration
 from tests import serving
@@ -28,10 +28,10 @@ def soon(work: Coroutine[None, None, None]) -> None:
 
 @asynccontextmanager
 async def served(
-    put: list[events.Event], mode: Mode = Mode.ELASTIC
+    put: list[events.Event], mode: Mode = Mode.ELASTIC, limits: Settings | None = None
 ) -> AsyncIterator[control_pb2_grpc.ControlServiceAsyncStub]:
     """A run with at least 2 workers on hosts a (2 slots) and b (1 slot)."""
-    membership = Membership(Settings(np=2, min_np=2, max_np=3, mode=mode), now=0.0)
+    membership = Membership(limits or Settings(np=2, min_np=2, max_np=3, mode=mode), now=0.0)
     membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
     control = ControlServer(membership, put.append, lambda *wish: put.append(events.StopRequested(*wish)))
     async with serving.served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
@@ -106,6 +106,31 @@ def test_a_run_is_resized_within_its_limits() -> None:
                     "edriver stop ends the run"
                 )
         assert put == [events.ResizeRequested(2, "ada@login1"), events.ResizeRequested(3, "ada@login1")]
+
+    soon(work())
+
+
+def test_a_run_in_replicas_keeps_whole_ones() -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        pairs = Settings(np=2, min_np=2, max_np=6, mode=Mode.RESTART, replica_size=2)
+        async with served(put, limits=pairs) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Resize(control_pb2.ResizeRequest(size=5))
+            assert caught.value.details() == (
+                "this run's workers are in replicas of 2 (--replica-size), which 5 workers do not make up: "
+                "ask for 4 or 6"
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Drain(control_pb2.DrainRequest(host="a", slot=1))  # the other slot of a, and that of b
+            assert (caught.value.details() or "").startswith("this leaves 0 slots; the run needs 2")
+            await stub.Resize(control_pb2.ResizeRequest(size=4))
+            assert (await stub.Drain(control_pb2.DrainRequest(host="b"))).slots_left == 2
+        assert put[0] == events.ResizeRequested(4)
+        any_size = Settings(np=2, min_np=2, max_np=6, mode=Mode.RESTART, replica_size=WHOLE_HOSTS)
+        async with served(put, limits=any_size) as stub:
+            await stub.Resize(control_pb2.ResizeRequest(size=5))
+        assert put[-1] == events.ResizeRequested(5)
 
     soon(work())
 

@@ -63,7 +63,7 @@ from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget
 from edriver.model.mode import CheckpointWay, Mode
 from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
-from edriver.model.settings import Settings
+from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.model.store_address import StoreAddress
 from tests.script.case import format_case, parse_case
 from tests.script.rendering import render
@@ -183,6 +183,8 @@ class Interpreter:
             name = key.replace("-", "_")
             if name in ("np", "min_np", "max_np") or name.endswith("_limit"):
                 fields[name] = int(value)
+            elif name == "replica_size":
+                fields[name] = WHOLE_HOSTS if value == "host" else int(value)
             elif name == "mode":
                 fields[name] = Mode(value)
             elif name == "cooldown_range":

@@ -120,5 +120,6 @@ def _none_can_come(core: Membership, size: int, text: str) -> None:
     for record in roster.hosts.values():
         if record.wanted and record.connected and record.name not in excluded:
             there = [w for w in roster.on(record.name) if not record.is_drained(w.slot)]
-            check(record.open_count <= len(there), f"{text}, although {record.name} has room")
+            if record.slots >= roster.width(record):  # else it has only together with others
+                check(roster.capacity(record) <= len(there), f"{text}, although {record.name} has room")
             check(not any(w.worker_id in roster.booting for w in there), f"{text}, although one boots on {record.name}")

@@ -59,6 +59,7 @@ NOTICED_BY = {
     "outlived_slots_are_kept": 25,
     "quarantine_stops_the_run": 49,
     "rank_zero_by_age_alone": 19,
+    "ranks_follow_the_hosts_alone": 46,
     "replayed_orders_are_given_again": 1,
     "rounds_form_before_all_have_stopped": 91,
     "scratch_is_as_good_as_state": 3,
@@ -86,6 +87,7 @@ NOTICED_BY = {
 
 NOTICED_IN_CASE = {
     "a_late_offer_has_seen_every_checkpoint": "checkpoint_offer_is_late.txt",
+    "a_half_takes_the_place_of_a_whole_replica": "replicas_move_to_a_spare_host.txt",
     "bugs_that_take_turns_are_retried_for_ever": "errors_that_take_turns.txt",
     "done_is_no_report": "done_is_a_report.txt",
     "members_that_stop_are_not_waited_for": "a_wait_for_a_member_that_computes_is_not_cut.txt",
@@ -101,22 +103,22 @@ tests/script that comes to what the seeds seldom come to.
 def assert_noticed(mutant: Patch, patch: pytest.MonkeyPatch) -> None:
     """Fail if the simulation, or its case of tests/script, stays green with this wrong variant."""
     mutant(patch)
+    _search(mutant, MUTANT_SEEDS, lambda seed: Nemesis(seed).run())
+
+
+def assert_noticed_in_restart_mode(mutant: Patch, patch: pytest.MonkeyPatch) -> None:
+    """Fail if the simulation of restart mode, or its case, stays green with this wrong variant."""
+    mutant(patch)
+    _search(mutant, RESTART_SEEDS, lambda seed: RestartNemesis(seed).run())
+
+
+def _search(mutant: Patch, seeds: int, run: Callable[[int], object]) -> None:
     if case := NOTICED_IN_CASE.get(mutant.__name__):
         text = (CASES / case).read_text()
         with contextlib.suppress(AssertionError):
             if rewritten(text) == text:
                 pytest.fail(f"{case} does not notice that {mutant.__doc__}")
         return
-    _search(mutant, MUTANT_SEEDS, lambda seed: Nemesis(seed).run())
-
-
-def assert_noticed_in_restart_mode(mutant: Patch, patch: pytest.MonkeyPatch) -> None:
-    """Fail if the simulation of restart mode stays green with this wrong variant."""
-    mutant(patch)
-    _search(mutant, RESTART_SEEDS, lambda seed: RestartNemesis(seed).run())
-
-
-def _search(mutant: Patch, seeds: int, run: Callable[[int], object]) -> None:
     for seed in (NOTICED_BY.get(mutant.__name__, 0), *range(seeds)):
         try:
             run(seed)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from edriver.driver.core import roster
 from edriver.driver.core.disk_writes import Key
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.worker_losses import WorkerLosses
 from edriver.model.actions import Action, KeepCheckpoints
 from edriver.model.cause import Cause, CauseKind
 from edriver.model.records import Worker
+from tests.sim import scanning
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -124,6 +128,51 @@ def a_host_is_let_go_with_what_it_alone_holds(patch: pytest.MonkeyPatch) -> None
     patch.setattr(MemoryCheckpoints, "is_needed", lambda _self, _host: False)
 
 
+def a_round_has_a_part_of_a_replica(patch: pytest.MonkeyPatch) -> None:
+    """All that are ready are in a round, whether their replica is whole or not."""
+    patch.setattr(scanning, "_check_replicas", lambda *_: None)  # its rounds alone are to show it
+    patch.setattr(Roster, "ready", property(lambda self: sum(w.in_run for w in map(self.workers.get, self.placed))))
+    patch.setattr(Roster, "fitting", lambda _self, most: most)
+    patch.setattr(Roster, "in_replicas", lambda _self, workers, most=math.inf: list(workers)[: int(min(most, 99))])
+
+
+def a_replica_lies_on_any_two_hosts(patch: pytest.MonkeyPatch) -> None:
+    """The slots of hosts are put together whatever their numbers are, also where a replica fits on one host."""
+
+    def whole(size: int, hosts: Iterable[tuple[str, int, int]], most: float = math.inf) -> dict[str, int]:
+        there = {name: workers for name, _, workers in hosts}
+        left = int(min(sum(there.values()), most)) // max(1, size) * max(1, size)
+        found = dict[str, int]()
+        for name, workers in there.items():
+            found[name] = min(workers, left)
+            left -= found[name]
+        return found
+
+    patch.setattr(roster, "whole_replicas", whole)
+
+
+def ranks_follow_the_hosts_alone(patch: pytest.MonkeyPatch) -> None:
+    """A replica on two hosts has another one's ranks between its own."""
+    original = Roster.in_replicas
+
+    def chosen(self: Roster, workers: Iterable[Worker], most: float = math.inf) -> list[Worker]:
+        found = original(self, workers, most)
+        return sorted(found, key=lambda worker: (self.place_of(worker.host), worker.slot))
+
+    patch.setattr(Roster, "in_replicas", chosen)
+
+
+def waiting_halves_are_dismissed(patch: pytest.MonkeyPatch) -> None:
+    """A worker whose replica is not whole leaves, and is started again, as long as the other one fails."""
+    patch.setattr(RoundControl, "_without_replica", lambda self, _size: set(self.roster.waiting))
+
+
+def a_half_takes_the_place_of_a_whole_replica(patch: pytest.MonkeyPatch) -> None:
+    """Workers whose replica is not whole count where there are as many as the run may use: it waits for them alone."""
+    patch.setattr(scanning, "_check_replicas", lambda *_: None)
+    patch.setattr(Roster, "occupied", property(lambda self: len(self.placed)))
+
+
 RESTART_MUTANTS: list[Patch] = [
     old_processes_are_not_stopped,
     old_processes_are_not_waited_for,
@@ -137,4 +186,9 @@ RESTART_MUTANTS: list[Patch] = [
     a_checkpoint_is_whole_without_one_rank,
     a_lost_hosts_shards_are_still_there,
     a_host_is_let_go_with_what_it_alone_holds,
+    a_round_has_a_part_of_a_replica,
+    a_replica_lies_on_any_two_hosts,
+    ranks_follow_the_hosts_alone,
+    waiting_halves_are_dismissed,
+    a_half_takes_the_place_of_a_whole_replica,
 ]

@@ -7,18 +7,20 @@ import random
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from edriver.driver.core.replicas import in_replicas, replica_width
 from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, FailedResize
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId
 from edriver.model.mode import Mode
 from edriver.model.plan import RoundPlan
-from edriver.model.settings import Settings
+from edriver.model.records import HostRecord
+from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.checking import check
 from tests.sim.drains import Drains
@@ -74,6 +76,9 @@ class RestartInvariants:
                         f"a round begins after {spent} failures, of which {limit} are allowed",
                     )
                     checkpoints.round_begins(plan.memory_checkpoint)
+                    check_replicas(plan, core.roster.hosts, core.settings.replica_size)
+                case actions.Leave(worker_id) if core.settings.replica_size != 1:
+                    self._check_without_place(worker_id)
                 case actions.StopAgent(host):
                     checkpoints.let_go(host)
                 case actions.AbandonAgent(host):
@@ -84,6 +89,21 @@ class RestartInvariants:
                     seats = self._world.driver.seats
                     whole = [r for r, ended in self._ended.items() if ended == set(seats[r].values())]
                     check(bool(whole), f"success, and in no round have all scripts ended: {self._ended}")
+
+    def _check_without_place(self, worker_id: int) -> None:
+        """A worker whose replica is not whole waits, as long as the run may use that."""
+        core = self._world.driver.core
+        worker, current = core.roster.workers[worker_id], core.round
+        record = core.roster.hosts[worker.host]
+        slots = in_replicas(core.settings.replica_size, record.slots, record.open_count)
+        if not core.roster.keeps(worker) or sum(w.slot < worker.slot for w in core.roster.on(worker.host)) >= slots:
+            return
+        size = len(current.plan.seats) if current and current.running else 0
+        room = core.sizes.max_workers - size
+        check(
+            room < replica_width(core.settings.replica_size, record.slots),
+            f"worker {worker_id} is dismissed, and the run has room for its replica: {room}",
+        )
 
     def _check_saved(self, round_id: RoundId) -> None:
         """Scripts that save on request by a call have saved their last step, unless they are silent or slow."""
@@ -136,6 +156,21 @@ class RestartInvariants:
         raise AttributeError(name)
 
 
+def check_replicas(plan: RoundPlan, hosts: Mapping[str, HostRecord], size: int) -> None:
+    """A round has whole replicas only, each with ranks that follow one another, on one host or on whole ones."""
+    seats = [seat.host for seat in plan.seats]
+    at = 0
+    while at < len(seats):
+        width = replica_width(size, hosts[seats[at]].slots)
+        replica = Counter(seats[at : at + width])
+        check(replica.total() == width, f"a replica of {width} has {replica.total()} workers: {plan}")
+        for host, count in replica.items():
+            slots = hosts[host].slots
+            whole = len(replica) == 1 or (count == slots and slots < width)
+            check(whole, f"a replica of {width} has {count} of the {slots} slots of {host}: {plan}")
+        at += width
+
+
 class RestartAgents(SimAgents):
     """Agents of a run in restart mode."""
 
@@ -169,6 +204,11 @@ class RestartNemesis(Nemesis):
         draw = random.Random(seed ^ 0x2E57)
         limit = draw.choice((None, None, None, 1, 3))
         settings: Settings = replace(self.world.driver.core.settings, mode=Mode.RESTART, reset_limit=limit)
+        bad_size = self.world.job.bad_size
+        units = random.Random(seed ^ 0x5E91)
+        if (size := units.choice((1, 1, 1, 2, 2, 3, 4, 8, WHOLE_HOSTS))) != 1:
+            settings = _in_replicas(settings, size, units)
+            bad_size = settings.np + size if bad_size and size and settings.max_np > settings.np else 0
         bad = self.world.workers.bad_hosts
         self.world = RestartWorld(seed, settings, self.world.job, log)
         self.world.checkpoints = SimCheckpoints(self.world, random.Random(seed ^ 0xC0B1))
@@ -181,13 +221,27 @@ class RestartNemesis(Nemesis):
             save_every=draw.choice((1, 5, 20)),
             way=draw.choice(("", "signal", "call", "rank 0")),
             last_evaluation=draw.choice((0.0, 0.0, 10.0)),
-            bad_size=self.world.job.bad_size,
+            bad_size=bad_size,
             memory_every=draw.choice((0, 1, 3, 10)),
         )
         self.world.driver.ordered, self.world.driver.happened = self._react, self._surprise
 
     def _check_convergence(self) -> None:
         """After some have run the whole script, a round keeps its size."""
+
+
+def _in_replicas(settings: Settings, size: int, rng: random.Random) -> Settings:
+    """The same run with sizes that replicas of this size make up; all hosts have four slots in the end."""
+    if size == WHOLE_HOSTS:
+        least, np, most = rng.randint(1, 4), 4, 4 * rng.randint(1, 3)
+    else:
+        replicas = rng.randint(1, 2)
+        least, np, most = (
+            size * rng.randint(1, replicas),
+            size * replicas,
+            size * min(replicas + rng.randint(0, 1), 16 // size),
+        )
+    return replace(settings, np=np, min_np=least, max_np=max(np, most), replica_size=size)
 
 
 def main() -> int:

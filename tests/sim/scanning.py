@@ -9,6 +9,7 @@ from itertools import product
 
 from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WINDOW
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.replicas import in_replicas, whole_replicas
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import Prospect, prospect, select
 from edriver.model.ids import NO_VERSION
@@ -24,7 +25,7 @@ def check_indexes(core: Membership) -> None:
     kept = {name: set(index) for name, index in vars(roster).items() if name in _WORKERS or name in _HOSTS}
     placed = _placed(roster)
     check(roster.placed == placed, f"{roster.placed} are said to have a slot, and {placed} do")
-    leaving = {w.worker_id for w in roster.live() if _leaving(roster, w)}
+    leaving = {w.worker_id for w in roster.live() if w.worker_id not in placed and _leaving(roster, w)}
     check(roster.leaving == leaving, f"{roster.leaving} are said to be leaving, and {leaving} are")
     check(roster.unplaced == {w.worker_id for w in roster.live()} - placed - leaving, "workers without a slot")
     for name, belongs in _WORKERS.items():
@@ -46,10 +47,26 @@ def check_indexes(core: Membership) -> None:
     check(list(hosts) == [record.name for record in roster.in_order(hosts)], "hosts are in order of age")
     sums = roster.open_slots, roster.usable_slots, roster.connected_slots
     check(sums == _sums(roster), f"slots are {sums}, and not {_sums(roster)}")
+    unfit = {name for name, r in hosts.items() if r.wanted and _capacity(roster, r) < r.open_count}
+    check(roster.unfit == unfit, f"{roster.unfit} are said to have slots that are in no replica, and {unfit} do")
+    _check_replicas(roster, placed)
     for ordinal in {run.call.ordinal, *(worker.offer.ordinal for worker in workers.values() if worker.offer)}:
         _check_offers(core, ordinal)
     wanted = min((at for at in _deadlines(core) if core.now < at < math.inf), default=None)
     check(core.ended or core.next_deadline == wanted, f"the next deadline is {core.next_deadline}, and not {wanted}")
+
+
+def _check_replicas(roster: Roster, placed: set[int]) -> None:
+    """The sums of those that are in whole replicas."""
+    live = [roster.workers[worker_id] for worker_id in placed]
+    counted = [(roster.occupied, live)]
+    if roster.replica_size != 1:
+        counted.append((roster.ready, [worker for worker in live if worker.in_run]))
+    for found, workers in counted:
+        there = Counter(worker.host for worker in workers)
+        hosts = [(record.name, record.slots, there[record.name]) for record in roster.hosts.values()]
+        whole = sum(whole_replicas(roster.replica_size, hosts).values())
+        check(found == whole, f"{found} workers are said to be in whole replicas, and {whole} are")
 
 
 def _check_suspects(core: Membership) -> None:
@@ -108,7 +125,7 @@ def _awaited(record: HostRecord) -> bool:
 
 
 def _placed(roster: Roster) -> set[int]:
-    room = {name: record.open_count for name, record in roster.hosts.items()}
+    room = {name: _capacity(roster, record) for name, record in roster.hosts.items()}
     placed = set()
     for worker in roster.live():
         if room[worker.host] > 0 and not roster.hosts[worker.host].is_drained(worker.slot):
@@ -118,21 +135,30 @@ def _placed(roster: Roster) -> set[int]:
 
 
 def _leaving(roster: Roster, worker: Worker) -> bool:
+    """Whether a worker without a slot trains on, for its own slot's sake or that of its replica."""
     record = roster.hosts[worker.host]
-    return record.present and record.is_drained(worker.slot) and worker.leave_at is not None
+    if not record.present or record.is_drained(worker.slot) or roster.replica_size == 1:
+        return record.present and record.is_drained(worker.slot) and worker.leave_at is not None
+    others = (w for w in roster.live() if w.host == worker.host and record.is_drained(w.slot))
+    return worker.rank is not None and any(w.leave_at is not None for w in others)
+
+
+def _capacity(roster: Roster, record: HostRecord) -> int:
+    """The number of a host's slots that can be in whole replicas, given others like it."""
+    return in_replicas(roster.replica_size, record.slots, record.open_count)
 
 
 def _has_room(roster: Roster, record: HostRecord) -> bool:
     there = [w for w in roster.workers.values() if w.host == record.name and not record.is_drained(w.slot)]
-    return record.wanted and record.connected and record.open_count > len(there)
+    return record.wanted and record.connected and _capacity(roster, record) > len(there)
 
 
 def _sums(roster: Roster) -> tuple[int, int, int]:
     records = roster.hosts.values()
     return (
         sum(r.open_count for r in records if r.wanted),
-        sum(r.open_count for r in records if r.connected or not r.start.failures),
-        sum(r.open_count for r in records if r.wanted and r.connected),
+        sum(_capacity(roster, r) for r in records if r.connected or not r.start.failures),
+        sum(_capacity(roster, r) for r in records if r.wanted and r.connected),
     )
 
 
@@ -143,6 +169,8 @@ def _check_offers(core: Membership, ordinal: int) -> None:
     offers = Counter(_kind(roster, worker) for worker in waiting)
     check(roster.offers(ordinal) == offers, f"{dict(roster.offers(ordinal))} is offered, and not {dict(offers)}")
     check(roster.waiting_in(ordinal) == waiting, "those that wait in a call, oldest first")
+    if roster.replica_size != 1:  # then a round has those of them that make up whole replicas
+        return
     candidates = roster.candidates(waiting, by_place=not core.settings.mode.members_survive)
     for most, before in product(range(len(waiting) + 2), range(len(waiting) + 2) if roster.leaving else (0,)):
         chosen = select(candidates, roster.placed, most, roster.leaving, before)

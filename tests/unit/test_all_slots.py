@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from edriver.cli.all_slots import with_counted_slots
@@ -26,6 +28,9 @@ def counted(line: str) -> tuple[RunOptions, list[str]]:
         pytest.param("-np auto --min-np 1 sh", 3, (1, 3), "-np 3 -H localhost:3", id="minimum"),
         pytest.param("--nproc-per-node 4 sh", 4, (4, 4), "-np 4 -H localhost:4", id="a-number-a-host"),
         pytest.param("-np auto -H localhost:gpu,127.0.0.2:2 sh", 5, (5, 5), "-np 5", id="hosts"),
+        pytest.param(
+            "-np auto --mode restart --replica-size 2 -H localhost:5,127.0.0.2:1 sh", 4, (4, 4), "-np 4", id="replicas"
+        ),
         pytest.param("--slots-per-host gpu --host-discovery-script ./s sh", 6, (6, 65536), "-np 6", id="script"),
     ],
 )
@@ -53,10 +58,28 @@ def test_as_many_workers_as_slots(
         pytest.param("-np auto --launcher none -H a:gpu sh", "--launcher: 'none' is not installed", id="launcher"),
         pytest.param("-np auto --host-discovery-script true sh", "no host has been found yet", id="no-hosts"),
         pytest.param("-np auto --host-discovery-script /no/such sh", "(-np auto): host disc", id="no-script"),
+        pytest.param(
+            "-np auto --mode restart --replica-size 4 -H a:3,b:2 sh",
+            "-H gives 2 hosts, 5 slots, of which 0 slots can be used in replicas of 4; the run needs 4 slots",
+            id="replicas",
+        ),
+        pytest.param(
+            "-np auto --mode restart --replica-size 4 --host-discovery-script ./three sh",
+            "-np auto: of 1 host, 3 slots none can be used in replicas of 4",
+            id="replicas-of-a-script",
+        ),
+        pytest.param(
+            "--slots-per-host 2 --min-np 4 sh", "--slots-per-host gives 1 host, 2 slots; the run needs 4", id="too-few"
+        ),
         pytest.param("-np auto --min-np 5000 sh", "--min-np is 5000: it must lie between 1 and", id="minimum"),
     ],
 )
-def test_what_cannot_be_counted_is_named(line: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_counted_is_named(
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "three").write_text("#!/bin/sh\necho a:3\n")
+    (tmp_path / "three").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(UsageError) as raised:
         counted(line)

@@ -242,6 +242,16 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
             "try again)"
         ),
     ),
+    (
+        CauseKind.SLOTS_UNFIT,
+        why.UnfitSlots(1, 2),
+        "host b has 1 slot idle: not enough for a replica of 2 workers (--replica-size)",
+    ),
+    (
+        CauseKind.SLOTS_UNFIT,
+        why.UnfitSlots(2, 4, missing=1, slots=2),
+        "host b has 2 slots idle: a replica of 4 workers needs 1 more host of 2 slots",
+    ),
     (CauseKind.HOST_QUARANTINED, None, "host b is quarantined"),
     (
         CauseKind.HOST_QUARANTINED,

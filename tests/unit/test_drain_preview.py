@@ -11,7 +11,8 @@ from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION
-from edriver.model.settings import Settings
+from edriver.model.mode import Mode
+from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.model.store_address import StoreAddress
 from edriver.text.steering_text import drain_preview_text
 from edriver.v1 import control_pb2
@@ -20,10 +21,12 @@ from edriver.wire.conversion import duration
 BOOT = 20.0
 
 
-def training(hosts: dict[str, int], later: dict[str, int], min_np: int) -> Membership:
+def training(hosts: dict[str, int], later: dict[str, int], min_np: int, replica_size: int = 1) -> Membership:
     """A run of as many workers as `hosts` have slots, each of which took BOOT to boot; then other hosts come, too."""
     size = sum(hosts.values())
-    run = Membership(Settings(np=size, min_np=min_np, max_np=size), now=0.0)
+    mode = Mode.ELASTIC if replica_size == 1 else Mode.RESTART
+    settings = Settings(np=size, min_np=min_np, max_np=size, mode=mode, replica_size=replica_size)
+    run = Membership(settings, now=0.0)
     boots = list[int]()
 
     def observe(found: dict[str, int], now: float) -> None:
@@ -68,6 +71,33 @@ def test_what_a_drain_would_do(
     run = training(hosts, later, min_np)
     found = preview_drain(run, run.roster.hosts[drained], None, within)
     assert (found.outcome, found.left, found.pause, found.boot) == (outcome, left, pause, BOOT)
+
+
+@pytest.mark.parametrize(
+    ("size", "later", "drained", "slot", "outcome", "leaving", "replaced", "left"),
+    [
+        pytest.param(2, {}, "b", 0, DrainOutcome.SHRINKS, 2, 0, 6, id="a-slot-with-its-replica"),
+        pytest.param(2, {"e": 2}, "b", 0, DrainOutcome.MOVES, 2, 2, 8, id="to-another-host"),
+        pytest.param(2, {"e": 1}, "b", 0, DrainOutcome.SHRINKS, 2, 0, 6, id="half-a-replica-is-free"),
+        pytest.param(4, {}, "b", None, DrainOutcome.SHRINKS, 4, 0, 4, id="a-host-with-the-other-one"),
+        pytest.param(4, {"e": 2}, "b", None, DrainOutcome.MOVES, 4, 4, 8, id="another-host-in-its-place"),
+        pytest.param(8, {}, "b", None, DrainOutcome.PAUSES, 8, 0, 0, id="all"),
+        pytest.param(WHOLE_HOSTS, {}, "b", 0, DrainOutcome.SHRINKS, 2, 0, 6, id="a-whole-host"),
+    ],
+)
+def test_what_a_drain_would_do_to_replicas(
+    size: int,
+    later: dict[str, int],
+    drained: str,
+    slot: int | None,
+    outcome: DrainOutcome,
+    leaving: int,
+    replaced: int,
+    left: int,
+) -> None:
+    run = training({"a": 2, "b": 2, "c": 2, "d": 2}, later, max(2, size), size)
+    found = preview_drain(run, run.roster.hosts[drained], slot, 120)
+    assert (found.outcome, found.leaving, found.replaced, found.left) == (outcome, leaving, replaced, left)
 
 
 def test_a_slot_has_another_one_of_its_host_to_move_to() -> None:

@@ -30,6 +30,21 @@ from tests.unit.history_story import (
 )
 
 
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        pytest.param(status_pb2.Run(replica_size=2), "in replicas of 2", id="size"),
+        pytest.param(status_pb2.Run(replica_size=1, replicas_are_hosts=True), "in a replica on each host", id="hosts"),
+        pytest.param(status_pb2.Run(replica_size=1), "", id="none"),
+        pytest.param(status_pb2.Run(), "", id="earlier-release"),
+    ],
+)
+def test_the_head_names_replicas(run: status_pb2.Run, text: str) -> None:
+    history = History()
+    history.look(run, 0)
+    assert history.since(0)["head"]["replicas"] == text
+
+
 def test_a_kill() -> None:
     story = Story()
     story.killed()

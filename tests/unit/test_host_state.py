@@ -11,12 +11,16 @@ from edriver.client import Run
 from edriver.commands.status import lines
 from edriver.commands.top_screen import host_rows
 from edriver.discovery.poll_filter import Polls
+from edriver.driver.core.demand import demand_of
 from edriver.driver.core.host_state import HostStanding, HostState, host_standing, host_standings
+from edriver.driver.core.membership import Membership
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.snapshots import host_status
 from edriver.driver.services.status import StatusServer
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots
+from edriver.model.mode import Mode
+from edriver.model.settings import Settings
 from edriver.runview.history import History
 from edriver.text.host_text import host_text, host_words
 from edriver.v1 import status_pb2
@@ -52,6 +56,27 @@ def test_a_host_starts_and_is_used() -> None:
     story.take(events.AgentConnected("a", 1))
     assert standing(story, "a") == HostStanding(HostState.USED, 2, (), None)
     assert shown(story, "a") == "is used"
+
+
+def test_slots_that_make_up_no_replica_are_idle() -> None:
+    story = Story(mode=Mode.RESTART)
+    settings = Settings(np=4, min_np=4, max_np=12, mode=Mode.RESTART, replica_size=4)
+    story.membership = Membership(settings, now=0.0)
+    story.hosts(a=5, b=3, c=2)
+    story.take(events.AgentConnected("a", 1))
+    story.take(events.AgentConnected("c", 2))
+    assert shown(story, "a") == (
+        "is used in 4 slots; has 1 slot idle: not enough for a replica of 4 workers (--replica-size)"
+    )
+    assert shown(story, "b") == "has 3 slots idle: not enough for a replica of 4 workers (--replica-size)"
+    assert shown(story, "c") == "has 2 slots idle: a replica of 4 workers needs 1 more host of 2 slots"
+    story.hosts(a=5, b=3, c=2, d=2)
+    story.take(events.AgentConnected("d", 3))
+    assert (shown(story, "c"), shown(story, "d")) == ("is used", "is used")
+    demand = demand_of(story.membership)
+    assert (demand.slots, demand.unused) == (12, ())
+    story.take(events.ResizeRequested(8))
+    assert demand_of(story.membership).unused == ("b",), "it is given back to its cluster"
 
 
 def test_slots_beyond_max_np_are_idle() -> None:

@@ -18,7 +18,7 @@ from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
 from edriver.model.limits import MAX_TOTAL_SLOTS
 from edriver.model.mode import Mode
-from edriver.model.settings import Settings
+from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.model.worker_logs import StreamChoice, Streams, WorkerLogs
 
 LOGS = "-np 1 --mode restart"
@@ -56,6 +56,16 @@ def hosts_of(options: RunOptions) -> list[str]:
         ),
         pytest.param(
             "-np 1 --blacklist-cooldown-range 2 4 sh", Settings(1, 1, 1, cooldown_range=(2.0, 4.0)), id="horovods-name"
+        ),
+        pytest.param(
+            "-np 4 --replica-size 2 --mode restart --host-discovery-script sh sh",
+            Settings(4, 4, MAX_TOTAL_SLOTS, mode=Mode.RESTART, replica_size=2),
+            id="replicas",
+        ),
+        pytest.param(
+            "-np 4 --min-np 3 --replica-size Host --mode restart sh",
+            Settings(4, 3, 4, mode=Mode.RESTART, replica_size=WHOLE_HOSTS),
+            id="a-replica-on-each-host",
         ),
     ],
 )

@@ -106,6 +106,22 @@ def test_the_last_words_of_a_worker_are_shown_though_training_went_on_before_it_
     assert story.run(6.0).last_failure.tail == "CUDA error 719\ngiving up\n"
 
 
+@pytest.mark.parametrize(
+    ("replicas", "text"),
+    [
+        pytest.param(status_pb2.Run(replica_size=2), "6 workers, 3 replicas of 2", id="size"),
+        pytest.param(status_pb2.Run(replica_size=6), "6 workers, 1 replica of 6", id="one"),
+        pytest.param(status_pb2.Run(replicas_are_hosts=True), "6 workers, in a replica on each host", id="hosts"),
+        pytest.param(status_pb2.Run(replica_size=1), None, id="none"),
+        pytest.param(status_pb2.Run(), None, id="earlier-release"),
+    ],
+)
+def test_the_replicas_of_a_run(replicas: status_pb2.Run, text: str | None) -> None:
+    replicas.size = 6
+    said = lines(replicas)
+    assert next((line for line in said if "workers" in line), None) == text
+
+
 def test_what_was_started_and_when_the_last_failure_was() -> None:
     story = Story()
     run = story.run(2.0)

@@ -79,7 +79,7 @@ function drawSize(story) {
   if (!story.over) {
     put("size", String(head.size));
     const resized = head.size_limit && head.size_limit < head.max_np ? `, resized to ${head.size_limit}` : "";
-    put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers${resized}` : "workers");
+    put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers${resized}${head.replicas ? `, ${head.replicas}` : ""}` : "workers");
     return;
   }
   const {least, most, mean} = story.sizes();

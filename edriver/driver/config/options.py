@@ -45,6 +45,7 @@ from edriver.driver.config.training_script import (
     program_in_restart_mode,
 )
 from edriver.driver.config.usage_error import UsageError
+from edriver.driver.core.replicas import whole_replicas
 from edriver.driver.launch.broker import BROKER_ENTRY_POINTS as BROKERS
 from edriver.driver.launch.broker import BrokerChoice
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
@@ -59,7 +60,7 @@ from edriver.model.settings import Settings
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.model.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
-from edriver.text.phrases import count_text
+from edriver.text.phrases import count_text, replicas_text
 from edriver.text.wire_text import wire_text
 
 MAX_POLL_TIMEOUT = 20.0
@@ -165,6 +166,8 @@ class RunOptions:
         if settings.min_np < settings.max_np:
             most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
             workers += f" (at least {settings.min_np}, {most})"
+        if settings.replica_size != 1:
+            workers += f", {replicas_text(settings.replica_size)},"
         if self.calls_function:
             return f"{workers} of {self.name}"
         return f"{workers} of {shlex.join(self.command)}"
@@ -200,7 +203,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
                 "-np is missing: give a number of workers to start with; the number of slots of these hosts is not "
                 "known in advance"
             )
-        flags = argparse.Namespace(**{**vars(flags), "np": flags.min_np or 1})
+        flags = argparse.Namespace(**{**vars(flags), "np": flags.min_np or max(1, flags.replica_size)})
         counted = False
     else:
         counted = True
@@ -208,11 +211,10 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     command = () if flags.explain and not flags.command else _command_of(flags)
     mode = _mode_of(flags.mode, command, no_python=flags.no_python)
     settings = replace(
-        _settings_of(flags, limits),
+        _settings_of(flags, limits, mode.mode),
         boundary_timeout=boundary_timeout(limits),
         long_work_timeout=limits[Phase.EVAL] or math.inf,
         idle_timeout=limits[Phase.STEP] or math.inf,
-        mode=mode.mode,
     )
     dial_in_hosts = DialInHosts() if _dials_in(flags) else None
     return RunOptions(
@@ -256,6 +258,11 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     )
 
 
+def usable_slots(hosts: HostSet, replica_size: int) -> int:
+    """The number of slots of counted hosts that make up whole replicas."""
+    return sum(whole_replicas(replica_size, ((host.name, host.slots, host.slots) for host in hosts)).values())
+
+
 def takes_all_slots(flags: argparse.Namespace) -> bool:
     """Whether as many workers start as the hosts have slots: -np auto, or slots of each host without an -np."""
     return flags.np is Devices.AUTO or (flags.np is None and flags.slots_per_host is not None)
@@ -269,7 +276,7 @@ def poll_timeout(settings: Settings) -> float:
     return min(MAX_POLL_TIMEOUT, settings.start_timeout * 2 / 3)
 
 
-def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -> Settings:
+def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float], mode: Mode) -> Settings:
     if flags.np is None:
         raise UsageError(
             "-np is missing: give the number of workers to start with, for example -np 2; -np auto is one for each GPU"
@@ -287,6 +294,8 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
             resize_pause=flags.resize_pause,
             checkpoint_copies=flags.checkpoint_copies,
             cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
+            mode=mode,
+            replica_size=flags.replica_size,
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -407,10 +416,16 @@ def _source_of(
         raise UsageError(str(error)) from None
     except DiscoveryError as error:
         raise UsageError(f"-H {flags.hosts!r}: {error}" if flags.hosts is not None else str(error)) from None
-    if hosts.is_counted and hosts.total_slots < settings.min_np:
+    if hosts.is_counted and (usable := usable_slots(hosts, settings.replica_size)) < settings.min_np:
         needed = count_text(settings.min_np, "slot")
+        given_by = chosen[0] if chosen else "--slots-per-host"
+        if usable < hosts.total_slots:
+            raise UsageError(
+                f"{given_by} gives {hosts}, of which {count_text(usable, 'slot')} can be used "
+                f"{replicas_text(settings.replica_size)}; the run needs {needed} (--min-np, by default -np)"
+            )
         why = f"the run needs {needed} (--min-np, by default -np): add slots, or give --min-np {hosts.total_slots}"
-        raise UsageError(f"{chosen[0]} gives {hosts}; {why}")
+        raise UsageError(f"{given_by} gives {hosts}; {why}")
     return FixedHosts(hosts)
 
 

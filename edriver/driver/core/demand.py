@@ -33,11 +33,11 @@ def demand_of(run: Membership) -> Demand:
     have as many as the run may use.
     """
     workers = Counter(worker.host for worker in run.roster.workers.values())
-    has_most = len(run.roster.placed) >= run.sizes.max_workers
+    room = run.sizes.max_workers - run.roster.occupied
     unused = (
         record.name
         for record in run.roster.hosts.values()
-        if not workers[record.name] and (record.drained_whole or (has_most and record.wanted))
+        if not workers[record.name] and (record.drained_whole or (record.wanted and room < run.roster.width(record)))
     )
     slots = run.sizes.worth_asking_for + len(run.roster.leaving)
     return Demand(slots, run.settings.min_np, tuple(unused), tuple(run.roster.hosts))

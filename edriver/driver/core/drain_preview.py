@@ -6,10 +6,13 @@ It decides nothing. It follows from the slots that are free now, and from how lo
 from __future__ import annotations
 
 import enum
+import math
+from collections import Counter
 from dataclasses import dataclass
 
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.placement import leave_at
+from edriver.driver.core.replicas import whole_replicas
 from edriver.model.records import HostRecord
 
 
@@ -28,7 +31,7 @@ class DrainPreview:
 
     Attributes:
         outcome: see DrainOutcome.
-        leaving: the number of workers that leave.
+        leaving: the number of workers that leave: those of the place, and others of their replicas.
         replaced: the number of free slots in which others boot to take their places.
         left: the number of workers that train right after the drained ones have left.
         boot: how long workers of this run take to boot, in seconds; None: none has booted yet.
@@ -54,16 +57,25 @@ def preview_drain(run: Membership, record: HostRecord, slot: int | None, within:
     """
     roster, placement, now = run.roster, run.placement, run.now
     placed = [roster.workers[worker_id] for worker_id in roster.placed - roster.booting]
-    leaving = sum(w.host == record.name and slot in (None, w.slot) for w in placed)
-    staying = len(placed) - leaving
+    there = Counter(w.host for w in placed)
+    kept = Counter(w.host for w in placed if w.host != record.name or slot not in (None, w.slot))
+
+    def whole(workers: Counter[str], most: float = math.inf) -> int:
+        """How many of them make up whole replicas; those of one that loses a worker leave with it."""
+        hosts = ((host.name, host.slots, workers[host.name]) for host in roster.hosts.values())
+        return sum(whole_replicas(roster.replica_size, hosts, most).values())
+
+    staying = whole(kept)
+    leaving = whole(there) - staying
     excluded = placement.quarantine.excluded_hosts(now)
-    free = 0
+    free = Counter[str]()
     for host in roster.hosts.values():
         if not host.wanted or host.name in excluded or placement.has_fault(host.name):
             continue
         others = [s for s in host.ready_slots(now) if host is not record or (slot is not None and s != slot)]
-        free += len(set(others) - {w.slot for w in roster.on(host.name) if w.worker_id not in roster.booting})
-    replaced = max(0, min(leaving, free, run.sizes.max_workers - staying))
+        taken = {w.slot for w in roster.on(host.name) if w.worker_id not in roster.booting}
+        free[host.name] = len(set(others) - taken)
+    replaced = max(0, min(leaving, whole(kept + free, run.sizes.max_workers) - staying))
     boot = max(placement.boots, default=None)
     until = leave_at(now, within)
     time = 0.0 if until is None else until - now

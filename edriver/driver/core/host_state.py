@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from edriver.driver.core.membership import Membership
-from edriver.model.cause import Cause, CauseKind, SpareSlots
+from edriver.model.cause import Cause, CauseKind, SpareSlots, UnfitSlots
 from edriver.model.records import HostRecord
 
 
@@ -74,9 +74,21 @@ class _Look:
         self._excluded = run.placement.quarantine.excluded_hosts(run.now)
 
     @cached_property
-    def _has_most(self) -> bool:
-        """Whether the run has its maximum number of workers."""
-        return len(self._run.roster.placed) >= self._run.sizes.max_workers
+    def _room(self) -> int:
+        """How many more workers the run may use."""
+        return self._run.sizes.max_workers - self._run.roster.occupied
+
+    @cached_property
+    def _alike(self) -> Counter[int]:
+        """The number of hosts that can be used, by the number of their slots."""
+        roster, excluded = self._run.roster, self._excluded
+        usable = (r for r in roster.hosts.values() if r.connected and roster.capacity(r) and r.name not in excluded)
+        return Counter(record.slots for record in usable)
+
+    def _missing(self, record: HostRecord) -> int:
+        """How many more hosts of a host's size would make up a replica with it; 0: no others are needed."""
+        hosts = self._run.roster.width(record) // record.slots
+        return -self._alike[record.slots] % hosts if hosts > 1 and record.name not in self._run.roster.unfit else 0
 
     def at(self, record: HostRecord, there: int, live: int) -> HostStanding:
         """The state of a host with this many workers, and this many that the run counts on."""
@@ -107,8 +119,13 @@ class _Look:
         yield from run.placement.problems_of(record, run.now, self._excluded)
         if state not in (HostState.PARTLY_USED, HostState.IDLE):
             return
-        spare = len(record.ready_slots(run.now)) - live
-        if spare > 0 and (self._has_most or record.agent_id is None):
+        roster = run.roster
+        spare = roster.usable_of(record, len(record.ready_slots(run.now))) - live
+        has_most, missing = self._room < roster.width(record), self._missing(record)
+        if spare > 0 and missing and not has_most:
+            unfit = UnfitSlots(spare, roster.width(record), missing, record.slots)
+            yield Cause(CauseKind.SLOTS_UNFIT, host=record.name, detail=unfit)
+        elif spare > 0 and (has_most or record.agent_id is None):
             most, limit = run.sizes.max_workers, run.sizes.limit
             detail = SpareSlots(spare, most, resized=limit < run.settings.max_np, refused=run.sizes.refused)
             yield Cause(CauseKind.SLOTS_SPARE, host=record.name, detail=detail)

@@ -88,7 +88,7 @@ class Membership:
     incarnation: InitVar[int] = 1
     draw: InitVar[Callable[[], float]] = _no_jitter
     ended: bool = field(default=False, init=False)
-    roster: Roster = field(default_factory=Roster, init=False)
+    roster: Roster = field(init=False)
     placement: Placement = field(init=False)
     suspects: Suspects = field(init=False)
     failures: FailureLog = field(default_factory=FailureLog, init=False)
@@ -99,7 +99,8 @@ class Membership:
 
     def __post_init__(self, incarnation: int, draw: Callable[[], float]) -> None:
         """Begin, with no hosts."""
-        settings, roster = self.settings, self.roster
+        settings = self.settings
+        self.roster = roster = Roster(settings.replica_size)
         self.placement = Placement(settings, roster, NewSizes(settings, roster), draw)
         self.suspects = Suspects(settings, roster)
         self.memory = MemoryCheckpoints(settings.checkpoint_copies)

@@ -20,7 +20,7 @@ from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.roster import Roster
 from edriver.model import events
 from edriver.model.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
-from edriver.model.cause import AgentFault, Cause, CauseKind, Change, Count, DrainTarget, ReportedText
+from edriver.model.cause import AgentFault, Cause, CauseKind, Change, Count, DrainTarget, ReportedText, UnfitSlots
 from edriver.model.ids import RoundId
 from edriver.model.records import HostRecord, Worker, WorkerStep
 from edriver.model.settings import Settings
@@ -196,7 +196,8 @@ class Placement:
         """
         roster = self._roster
         unneeded = roster.booting & roster.unplaced
-        if (excess := len(roster.placed) - self.sizes.max_workers) > 0:
+        excess = len(roster.placed) - self.sizes.max_workers
+        if excess > 0 and roster.replica_size == 1:  # else the replica of which one is a part may not become whole
             unneeded |= set(nlargest(excess, roster.booting & roster.placed))
         stopped = [roster.workers[w] for w in sorted(unneeded | roster.overdue(now))]
         for worker in stopped:
@@ -218,16 +219,49 @@ class Placement:
             looks_after: see Worker.
         """
         roster = self._roster
-        room = self.sizes.max_workers - len(roster.placed)
+        room = self.sizes.max_workers - roster.occupied
         if room <= 0 or not roster.with_room:
             return []
         excluded = self.quarantine.excluded_hosts(now)
-        free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
-        chosen = list(islice(((r, s) for r, s in free if r.name not in excluded), room))
+        if roster.replica_size == 1:
+            free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
+            chosen = list(islice(((r, s) for r, s in free if r.name not in excluded), room))
+        else:
+            chosen = list(self._slots_of_replicas(self._in_turn(now), excluded, room, now))
         for number, (record, slot) in enumerate(chosen, start=self._workers + 1):
             roster.add(Worker(number, record.name, slot, started=now, looks_after=looks_after))
         first, self._workers = self._workers + 1, self._workers + len(chosen)
         return [StartWorker(n, record.name, slot, background) for n, (record, slot) in enumerate(chosen, start=first)]
+
+    def _slots_of_replicas(
+        self, hosts: Iterable[HostRecord], excluded: Container[str], room: int, now: float
+    ) -> Iterator[tuple[HostRecord, int]]:
+        """The free slots with which replicas become whole, for `room` workers at most.
+
+        A slot whose replica lacks another one, which rests after a failure, say, stays empty until that can be used.
+        """
+        roster = self._roster
+        begun: dict[int, list[tuple[HostRecord, int]]] = {}  # by the hosts' slots: what a replica of several gets,
+        lacking: dict[int, int] = {}  # and how many hosts it still lacks
+        for record in hosts:
+            if record.name in excluded:
+                continue
+            width, free = roster.width(record), list(roster.free_slots(record, now))
+            live = sum(worker.worker_id in roster.placed for worker in roster.on(record.name))
+            if record.slots >= width:
+                whole = live // width * width
+                gained = min((live + len(free)) // width * width - whole, room // width * width)
+                if gained > 0:
+                    room -= gained
+                    yield from ((record, slot) for slot in free[: whole + gained - live])
+            elif live + len(free) == record.slots and width <= room:
+                hosts_each = width // record.slots
+                begun.setdefault(record.slots, []).extend((record, slot) for slot in free)
+                missing = lacking.get(record.slots, hosts_each - roster.unpaired(record)) - 1
+                if not missing:
+                    room, missing = room - width, hosts_each
+                    yield from begun.pop(record.slots)
+                lacking[record.slots] = missing
 
     def _in_turn(self, now: float) -> Iterable[HostRecord]:
         """The hosts with free slots whose workers may be started."""
@@ -250,7 +284,11 @@ class Placement:
         roster = self._roster
         if self._awaited() or any(w in roster.placed for w in roster.booting):
             return True
-        return not roster.with_room <= self.quarantine.excluded_hosts(now)
+        excluded = self.quarantine.excluded_hosts(now)
+        if roster.replica_size == 1:
+            return not roster.with_room <= excluded
+        room, hosts = self.sizes.max_workers - roster.occupied, roster.in_order(roster.with_room)
+        return any(self._slots_of_replicas(hosts, excluded, room, now=math.inf))
 
     def replacement_expected(self, now: float) -> bool:
         """Whether one is starting, and has not been for longer than a member may take to come back."""
@@ -303,7 +341,7 @@ class Placement:
         excluded = self.quarantine.excluded_hosts(now)
         awaited = self._awaited() if late else set()
         cooling = self.quarantine.cooling_hosts(now)
-        with_problems = self._trouble.keys() | excluded | cooling | roster.partly_drained | awaited
+        with_problems = self._trouble.keys() | excluded | cooling | roster.partly_drained | roster.unfit | awaited
         for record in roster.in_order(with_problems & roster.hosts.keys()):
             if record.name in awaited:
                 yield Cause(CauseKind.HOST_UNANSWERED, host=record.name)
@@ -335,6 +373,9 @@ class Placement:
             yield Cause(CauseKind.SLOTS_COOLING, host=record.name, detail=Count(cooling))
         elif record.drained and not record.drained_whole:
             yield Cause(CauseKind.SLOTS_DRAINED, host=record.name, detail=Count(len(record.drained)))
+        if record.name in self._roster.unfit:
+            unfit = UnfitSlots(record.open_count - self._roster.capacity(record), self._roster.width(record))
+            yield Cause(CauseKind.SLOTS_UNFIT, host=record.name, detail=unfit)
 
     def change(self, members: set[int], wanted: set[int]) -> Change:
         """What changes with a round's members, with its reasons as far as they are known.
@@ -366,6 +407,8 @@ class Placement:
             return Cause(CauseKind.HOST_REMOVED, host=host)
         if record.is_drained(worker.slot):
             return self._drains.get((host, None)) or self._drains.get((host, worker.slot))
+        if roster.replica_size != 1 and record.drained:  # its replica is not whole without the drained slots
+            return next((cause for (name, _), cause in self._drains.items() if name == host), None)
         if worker.worker_id in roster.unplaced:
             return Cause(CauseKind.HOST_RESIZED, host=host, detail=Count(record.slots))
         return None
@@ -413,7 +456,7 @@ def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], n
         unusable: hosts that are not counted on, whether they have an agent or not.
         now: the time.
     """
-    wanted = [record for record in roster.hosts.values() if record.wanted]
+    wanted = [record for record in roster.hosts.values() if record.wanted and roster.capacity(record)]
     due = [record for record in wanted if record.agent_id is None and record.start.free_at <= now]
     if not due:
         return set()
@@ -422,7 +465,7 @@ def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], n
     for record in chain(taken, sorted(due, key=lambda record: record.start.failures)):
         if room <= 0 and spare <= 0:
             break
-        room, spare = (room - record.open_count, spare) if room > 0 else (room, spare - 1)
+        room, spare = (room - roster.capacity(record), spare) if room > 0 else (room, spare - 1)
         if record.agent_id is None:
             chosen.add(record.name)
     return chosen

@@ -17,6 +17,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
+from edriver.driver.core.replicas import ReplicaCount, in_replicas, replica_width, whole_replicas
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId
 from edriver.model.plan import Candidate
@@ -30,6 +31,7 @@ from edriver.model.records import (
     WorkerState,
     WorkerStep,
 )
+from edriver.model.settings import WHOLE_HOSTS
 from edriver.model.transitions import next_state
 
 
@@ -39,11 +41,16 @@ class Roster:
     Only the roster changes them. For each question that an event may raise it keeps an index of the hosts or workers
     that answer it, so that no event scans all of them.
 
+    Args:
+        replica_size: the number of workers in a replica, as in Settings.
+
     Attributes:
+        replica_size: as given.
         hosts: the hosts by name, the oldest first.
         workers: the workers by id, which is the order of age.
         placed: the live workers that have a slot now: on each host the oldest, as many as it has slots to use.
-        leaving: the live workers whose slot is drained, and that train on until others can take over.
+        leaving: the live workers whose slot is drained, and that train on until others can take over; and those of the
+            same host that have no replica without them.
         unplaced: the other live workers.
         booting: the workers that are BOOTING.
         waiting: the workers that are WAITING, in the order in which they began to wait.
@@ -57,6 +64,7 @@ class Roster:
         without_agent: the hosts to use that have no agent.
         unconnected: the hosts that discovery names and whose agent does not take orders.
         partly_drained: the hosts of which only some slots are drained.
+        unfit: the hosts to use of which some slots, or all, make up no whole replica.
         with_room: the hosts with a connected agent and more slots to use than workers in them.
         open_slots: the number of usable slots on the hosts to use.
         usable_slots: the number of such slots on hosts whose agent runs, or has not failed to start.
@@ -67,8 +75,8 @@ class Roster:
 
     STATE = ("hosts", "workers", "waiting", "revision")
 
-    def __init__(self) -> None:
-        """An empty roster."""
+    def __init__(self, replica_size: int = 1) -> None:
+        self.replica_size = replica_size
         self.hosts: dict[str, HostRecord] = {}
         self.workers: dict[int, Worker] = {}
         self.placed: set[int] = set()
@@ -86,6 +94,7 @@ class Roster:
         self.without_agent: set[str] = set()
         self.unconnected: set[str] = set()
         self.partly_drained: set[str] = set()
+        self.unfit: set[str] = set()
         self.with_room: set[str] = set()
         self.open_slots = 0
         self.usable_slots = 0
@@ -97,6 +106,10 @@ class Roster:
         self._places: dict[str, int] = {}
         self._on: dict[str, dict[int, Worker]] = {}
         self._counted: dict[str, tuple[int, int, int]] = {}  # what each host counts for in the sums of slots
+        # Whole replicas of the workers that have a slot, and of those of them that are ready or train. Where each
+        # worker is its own replica, nothing is counted.
+        self._live = ReplicaCount(replica_size)
+        self._ready = ReplicaCount(replica_size)
         # Heaps, which also have some of whom that no longer holds:
         self._waits: list[tuple[float, int]] = []  # since when a worker has been waiting,
         self._boots: list[tuple[float, int]] = []  # when one that boots was started,
@@ -108,7 +121,7 @@ class Roster:
     def derive(self) -> None:
         """After a snapshot: make all that follows from the hosts, the workers, and the order in which they wait."""
         hosts, workers, waiting, revision = self.hosts, self.workers, self.waiting, self.revision
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self.replica_size)  # type: ignore[misc]
         self.hosts, self.workers = hosts, workers
         self._places = {name: place for place, name in enumerate(hosts)}
         for worker in workers.values():
@@ -233,6 +246,7 @@ class Roster:
 
     def _index_host(self, record: HostRecord) -> None:
         name, wanted, opened, connected = record.name, record.wanted, record.open_count, record.connected
+        usable = self.capacity(record)
         started = record.agent_id is not None
         awaited = started and not connected and record.present
         if awaited and name not in self.unconnected:
@@ -241,11 +255,12 @@ class Roster:
         _keep(self.without_agent, name, wanted and not started)
         _keep(self.unconnected, name, awaited)
         _keep(self.partly_drained, name, bool(record.drained) and not record.drained_whole)
+        _keep(self.unfit, name, wanted and usable < opened)
         self._count(
             name,
             opened if wanted else 0,
-            opened if connected or not record.start.failures else 0,
-            opened if wanted and connected else 0,
+            usable if connected or not record.start.failures else 0,
+            usable if wanted and connected else 0,
         )
         self._place_workers(record)
 
@@ -263,8 +278,11 @@ class Roster:
         """Drop a host that discovery no longer names and that has no workers."""
         assert not record.present, f"discovery names {record.name}"
         assert not self._on.get(record.name), f"{record.name} has workers"
-        for index in (self.unwanted, self.without_agent, self.unconnected, self.partly_drained, self.with_room):
+        for index in (self.unwanted, self.without_agent, self.unconnected, self.partly_drained, self.unfit):
             index.discard(record.name)
+        self.with_room.discard(record.name)
+        self._live.forget(record.name)
+        self._ready.forget(record.name)
         self._count(record.name, 0, 0, 0)
         self.revision += 1
         del self.hosts[record.name], self._places[record.name]
@@ -424,6 +442,8 @@ class Roster:
         else:
             self.waiting.pop(number, None)
         self._count_offer(number, worker)
+        if self.replica_size != 1:
+            self._count_replicas(self.hosts[worker.host])
 
     def _index_look(self, worker: Worker) -> None:
         offer = worker.offer
@@ -454,8 +474,9 @@ class Roster:
 
     def _place_workers(self, record: HostRecord) -> None:
         """Find out which workers of a host have a slot."""
-        opened = room = record.open_count
+        opened = room = self.capacity(record)
         taken = 0
+        others_wait = self.replica_size != 1 and self._others_wait(record)
         for worker in self.on(record.name):
             drained = record.is_drained(worker.slot)
             taken += not drained
@@ -463,18 +484,76 @@ class Roster:
             room -= placed
             number = worker.worker_id
             leaving = worker.live and drained and record.present and worker.leave_at is not None
+            if others_wait and worker.live and not (placed or drained) and worker.rank is not None:
+                leaving = True  # for want of a replica
             if placed != (number in self.placed) or leaving != (number in self.leaving):
                 _keep(self.placed, number, placed)
                 _keep(self.leaving, number, leaving)
                 self._count_offer(number, worker)
             _keep(self.unplaced, number, worker.live and not placed and not leaving)
         _keep(self.with_room, record.name, record.connected and opened > taken and record.wanted)
+        if self.replica_size != 1:
+            self._count_replicas(record)
+
+    def _others_wait(self, record: HostRecord) -> bool:
+        """Whether workers of a host's drained slots train on until others can take their places."""
+        there = self.on(record.name)
+        return record.present and any(w.live and w.leave_at is not None and record.is_drained(w.slot) for w in there)
+
+    def _count_replicas(self, record: HostRecord) -> None:
+        placed = [worker for worker in self.on(record.name) if worker.worker_id in self.placed]
+        self._live.note(record.name, record.slots, len(placed))
+        self._ready.note(record.name, record.slots, sum(worker.in_run for worker in placed))
 
     # ---- questions -------------------------------------------------------------------------------------------
 
     def on(self, host: str) -> Iterator[Worker]:
         """The workers on a host."""
         return iter(self._on.get(host, {}).values())
+
+    def capacity(self, record: HostRecord) -> int:
+        """The number of a host's slots to use: those that can be in whole replicas."""
+        count = record.open_count
+        return count if self.replica_size == 1 else in_replicas(self.replica_size, record.slots, count)
+
+    def usable_of(self, record: HostRecord, count: int) -> int:
+        """How many of so many slots of a host can be in whole replicas."""
+        return in_replicas(self.replica_size, record.slots, count)
+
+    def width(self, record: HostRecord) -> int:
+        """The number of workers in a replica of which a host is a part."""
+        return replica_width(self.replica_size, record.slots)
+
+    def unpaired(self, record: HostRecord) -> int:
+        """How many hosts of this one's size have workers in all slots, and wait for others that make up a replica."""
+        return self._live.unpaired(record.slots)
+
+    @property
+    def occupied(self) -> int:
+        """The number of workers that have a slot and are in whole replicas, whether they are ready or not."""
+        return len(self.placed) if self.replica_size == 1 else self._live.total
+
+    @property
+    def ready(self) -> int:
+        """The number of those that are in whole replicas of workers that are ready for a round, or in one."""
+        return self._ready.total
+
+    def fitting(self, most: int) -> int:
+        """The largest number of workers up to this one that whole replicas of those that are ready make up."""
+        if self.replica_size == 1 or (self.replica_size == WHOLE_HOSTS and self.ready <= most):
+            return most
+        if self.replica_size != WHOLE_HOSTS:
+            return most - most % self.replica_size
+        return len(self.in_replicas((w for w in self.live() if w.in_run and w.worker_id in self.placed), most))
+
+    def in_replicas(self, workers: Iterable[Worker], most: float = math.inf) -> list[Worker]:
+        """Those of these workers that make up whole replicas, `most` at most, in the order of their ranks."""
+        on: dict[str, list[Worker]] = {}
+        for worker in workers:
+            on.setdefault(worker.host, []).append(worker)
+        hosts = ((record.name, record.slots, len(on[record.name])) for record in self.in_order(on))
+        counts = whole_replicas(self.replica_size, hosts, most)
+        return [w for host, count in counts.items() for w in sorted(on[host], key=lambda w: w.slot)[:count]]
 
     def live(self) -> Iterator[Worker]:
         """The workers that the run may still count on, oldest first."""
@@ -547,7 +626,7 @@ class Roster:
         if record.name not in self.with_room:  # most hosts are full
             return
         taken = {worker.slot for worker in self.on(record.name)}
-        room = record.open_count - sum(not record.is_drained(slot) for slot in taken)
+        room = self.capacity(record) - sum(not record.is_drained(slot) for slot in taken)
         for slot in record.ready_slots(now):
             if room > 0 and slot not in taken and not record.places[slot].completed:
                 room -= 1

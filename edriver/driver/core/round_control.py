@@ -18,6 +18,7 @@ and those that wait join then, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from edriver.driver.core.failures.budgets import Budgets
@@ -390,6 +391,8 @@ class RoundControl:
         actions: list[Action] = []
         if current.is_under_way(now):  # else the ends of processes would compete with the members' first steps
             without = (roster.unplaced | roster.leaving | current.without_place) & roster.waiting.keys()
+            if roster.replica_size != 1 and current.members.isdisjoint(roster.unplaced | roster.leaving):
+                without |= self._without_replica(len(current.members))
             actions += [self.dismiss(roster.workers[worker_id], now) for worker_id in sorted(without)]
         members, placed = current.members, roster.placed
         interrupt = current.interrupt
@@ -397,11 +400,13 @@ class RoundControl:
             return actions
         newcomers = []
         leaving = members & roster.leaving
+        settled = members.isdisjoint(roster.unplaced)
+        grows = roster.replica_size == 1 or leaving or not settled or roster.ready > len(members)
         # Without boundaries nobody could stop for them: they join when the round has ended for another reason.
-        if not self.call.without_boundary and (interrupt is not None or leaving or now >= current.open_at):
+        may_join = not self.call.without_boundary and (interrupt is not None or leaving or now >= current.open_at)
+        if grows and may_join:
             newcomers = self.placement.ready_newcomers(self.call.ordinal, now, patient=interrupt is None)
         survive = self.settings.mode.members_survive
-        settled = members.isdisjoint(roster.unplaced)
         waits = bool(leaving) and not self.call.without_boundary and self._more_expected(leaving, now)
         staying = leaving if waits else set[int]()
         if settled and staying and self._needed_of_leaving(members, newcomers):
@@ -414,6 +419,8 @@ class RoundControl:
             return actions  # some have run the whole script: the others are to finish it
         if current.done and not survive:
             wanted = members  # a restart would have scripts that have run to their end make their last steps again
+        elif roster.replica_size != 1:
+            wanted = self._wanted_replicas(members, newcomers, staying)
         else:
             ready = sum(worker in placed for worker in (*members, *newcomers))
             ready += min(len(staying), self._needed_of_leaving(members, newcomers))
@@ -428,9 +435,46 @@ class RoundControl:
     def _needed_of_leaving(self, members: set[int], newcomers: list[int]) -> int:
         """The number of places of members with drained slots that no newcomer can take yet."""
         roster = self.roster
+        if roster.replica_size != 1:
+            ready = len(roster.in_replicas(self._with_slot((*members, *newcomers))))
+            return still_needed(ready, len(members), self.placement.sizes.max_workers)
         staying = len(members) - len(members & roster.leaving) - len(members & roster.unplaced)
         ready = staying + sum(worker in roster.placed for worker in newcomers)
         return still_needed(ready, len(members), self.placement.sizes.max_workers)
+
+    def _with_slot(self, workers: Iterable[int]) -> list[Worker]:
+        return [self.roster.workers[worker_id] for worker_id in workers if worker_id in self.roster.placed]
+
+    def _wanted_replicas(self, members: set[int], newcomers: list[int], leaving: set[int]) -> set[int]:
+        """The members that a running round should have, in whole replicas: those of now first, then newcomers.
+
+        Args:
+            members: the members now.
+            newcomers: workers that are ready.
+            leaving: members with drained slots, which stay while others cannot take all of their places.
+        """
+        roster = self.roster
+        staying = self._with_slot(members)
+        if self._needed_of_leaving(members, newcomers):
+            staying += [roster.workers[worker_id] for worker_id in leaving]
+        kept = roster.in_replicas(staying)
+        whole = {worker.worker_id for worker in kept}
+        others = [worker for worker in self._with_slot((*members, *newcomers)) if worker.worker_id not in whole]
+        most = self.placement.sizes.allowed(len(kept) + len(roster.in_replicas(others)))
+        chosen = roster.in_replicas(kept, most)
+        chosen += roster.in_replicas(others, most - len(chosen))
+        return {worker.worker_id for worker in chosen}
+
+    def _without_replica(self, size: int) -> set[int]:
+        """Waiting workers that are in no round of this size, and for whose replica there will be no room, either.
+
+        Others wait until their replica is whole.
+        """
+        roster, most = self.roster, self.placement.sizes.max_workers
+        if len(roster.placed) <= most:
+            return set()
+        waiting = (roster.workers[worker_id] for worker_id in roster.waiting.keys() & roster.placed)
+        return {w.worker_id for w in waiting if most - size < roster.width(roster.hosts[w.host])}
 
     def _more_expected(self, leaving: set[int], now: float) -> bool:
         """Whether workers with drained slots wait for more that can take their places.
@@ -578,10 +622,14 @@ class RoundControl:
         actions = self._find_newest_checkpoint()
         roster, call, sizes = self.roster, self.call, self.placement.sizes
         offers = roster.offers(call.ordinal)
-        ready = sum(count for kind, count in offers.items() if kind.placed)
+        if roster.replica_size == 1:
+            ready = sum(count for kind, count in offers.items() if kind.placed)
+        else:
+            ready = roster.ready
         leaving = sum(count for kind, count in offers.items() if kind.leaving)
         before = self._size_to_keep(now) if leaving else 0
         allowed = sizes.allowed(ready + min(leaving, still_needed(ready, before, sizes.max_workers)))
+        allowed = roster.fitting(allowed)
         chosen = prospect(offers, allowed, before)
         ended = self.current if chosen.size or not call.checkpoints else None
         if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
@@ -605,9 +653,15 @@ class RoundControl:
                 return actions + self.time_out(obstacle.cause)
         if self.suspects or chosen.waiting == chosen.size:
             return actions  # the places are known when these have shown themselves, or have ended
+        if roster.replica_size == 1:
+            may_leave = set(roster.waiting)
+        else:  # those whose replica is not whole wait for the others of it
+            may_leave = (roster.unplaced | self._without_replica(chosen.members)) & roster.waiting.keys()
+            if not may_leave:
+                return actions
         selected = selected or self._select(allowed, before)
-        places = {c.worker_id for c in selected.all}
-        without = [worker for worker in roster.waiting_in(call.ordinal) if worker.worker_id not in places]
+        may_leave -= {c.worker_id for c in selected.all}
+        without = [worker for worker in roster.waiting_in(call.ordinal) if worker.worker_id in may_leave]
         # Those without a place leave once the others are safe: they have made a step of the round that was just formed
         # (see `run`), or, without one, they have all stopped.
         if obstacle is None:
@@ -619,8 +673,12 @@ class RoundControl:
     def _select(self, allowed: int, before: int) -> Selection:
         roster = self.roster
         waiting = roster.waiting_in(self.call.ordinal)
-        by_place = self.current is None or not self.settings.mode.members_survive
-        candidates = roster.candidates(waiting, by_place)
+        if roster.replica_size == 1:
+            by_place = self.current is None or not self.settings.mode.members_survive
+            candidates = roster.candidates(waiting, by_place)
+        else:
+            chosen = roster.in_replicas((w for w in waiting if w.worker_id in roster.placed), allowed)
+            candidates = [worker.candidate((rank, 0)) for rank, worker in enumerate(chosen)]
         return select(candidates, roster.placed, allowed, roster.leaving, before)
 
     def _size_to_keep(self, now: float) -> int:
@@ -679,6 +737,8 @@ class RoundControl:
             plan = self._with_what_is_lost(plan)
         elif before is not None:
             plan = replace(plan, steps_lost=max(0, before.last_step - start.checkpoint.step))
+        size = len(plan.seats)
+        assert self.roster.fitting(size) == size, f"{size} workers make up no whole replicas"
         plan = replace(plan, guarded=guarded, fallback_size=fallback, memory_checkpoint=start)
         looks_after = plan.round_id if self.completed is not None else None
         for seat in plan.seats:

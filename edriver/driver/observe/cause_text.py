@@ -251,6 +251,12 @@ def host_words(cause: Cause) -> str:
                 )
             limit = "edriver resize" if resized else "--max-np"
             return f"has {count_text(count, 'slot')} idle: the run may use {count_text(most, 'worker')} ({limit})"
+        case CauseKind.SLOTS_UNFIT, why.UnfitSlots(count, width, missing, slots):
+            idle = f"has {count_text(count, 'slot')} idle"
+            if missing:
+                more = f"{missing} more {'host' if missing == 1 else 'hosts'} of {count_text(slots, 'slot')}"
+                return f"{idle}: a replica of {count_text(width, 'worker')} needs {more}"
+            return f"{idle}: not enough for a replica of {count_text(width, 'worker')} (--replica-size)"
         case CauseKind.HOST_QUARANTINED, None:
             return "is quarantined"
         case CauseKind.HOST_QUARANTINED, why.HostQuarantine(

@@ -10,9 +10,11 @@ from google.protobuf.message import Message
 
 from edriver.driver.core.drain_preview import DrainOutcome, preview_drain
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.replicas import whole_replicas
 from edriver.model import events
 from edriver.model.limits import OutOfBoundsError
-from edriver.text.phrases import count_text
+from edriver.model.settings import WHOLE_HOSTS, nearest_sizes
+from edriver.text.phrases import count_text, replicas_text
 from edriver.v1 import control_pb2, control_pb2_grpc
 from edriver.wire import message_limits
 from edriver.wire.conversion import duration, span_seconds
@@ -113,6 +115,13 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
                 f"this run uses {settings.min_np} (--min-np) to {settings.max_np} (--max-np) workers: "
                 f"{request.size} is not in this range; edriver stop ends the run",
             )
+        size = settings.replica_size
+        if size not in (1, WHOLE_HOSTS) and request.size % size:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"this run's workers are {replicas_text(size)} (--replica-size), which {request.size} workers do not "
+                f"make up: ask for {nearest_sizes(request.size, size)}",
+            )
         self._put(events.ResizeRequested(request.size, request.requester))
         return control_pb2.ResizeResponse()
 
@@ -172,7 +181,9 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
     def _left_without(self, record: HostRecord, slot: int | None) -> int:
         """How many slots there will be to use."""
         gone = set(record.open_slots) if slot is None else {slot} & set(record.open_slots)
-        return sum(len(host.open_slots) for host in self._membership.roster.hosts.values()) - len(gone)
+        hosts = self._membership.roster.hosts.values()
+        left = ((host.name, host.slots, host.open_count - (len(gone) if host is record else 0)) for host in hosts)
+        return sum(whole_replicas(self._membership.settings.replica_size, left).values())
 
 
 async def _check(request: Message, context: _ServicerContext) -> None:

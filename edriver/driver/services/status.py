@@ -24,6 +24,7 @@ from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
 from edriver.driver.services.stack_questions import StackQuestions, is_meant, names_of, place_of, stacks_message
 from edriver.model.actions import Failure
 from edriver.model.mode import Mode
+from edriver.model.settings import WHOLE_HOSTS
 from edriver.v1 import status_pb2, status_pb2_grpc
 from edriver.wire.conversion import duration, round_id_message, timestamp
 
@@ -300,6 +301,8 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             interruption=event_history.ledger.interruption(now),
             recoveries=view.recoveries,
             size_limit=membership.sizes.limit,
+            replica_size=max(1, membership.settings.replica_size),
+            replicas_are_hosts=membership.settings.replica_size == WHOLE_HOSTS,
             name=self._labels[0],
             tags=self._labels[1],
             hold_up=event_history.pace.hold_up(),

@@ -214,7 +214,7 @@ class ErrorWatch:
         self._furthest = max(self._furthest, reached)
 
     def _note_errors(self, ended: Round) -> None:
-        if ended.finished:  # of the script's last `run`
+        if ended.finished or not ended.errors:  # of the script's last `run`; or as after most events
             return
         if ended.abort_cause is not None and ended.abort_cause.kind is CauseKind.RESIZE_FAILED:
             return  # another size may well not meet them

@@ -28,7 +28,7 @@ from edriver.model.actions import Failure
 from edriver.model.cause import Cause, CauseKind, Count, Exit, FailedResize, RefusedSize, RepeatedError
 from edriver.model.ids import NO_ROUND, RoundId
 from edriver.model.script_error import ScriptError
-from edriver.model.settings import Settings
+from edriver.model.settings import WHOLE_HOSTS, Settings
 
 MAX_ATTEMPTS: Final = 2
 """Rounds of a new size that may fail before it is given up. One is enough if all of its members fail: what fails in a
@@ -68,7 +68,7 @@ class NewSizes:
     def resize(self, size: int, requester: str = "") -> None:
         """An operator asks for this many workers at most; what has failed is tried again."""
         self._limit_before = self.limit
-        self.limit = min(max(size, self._settings.min_np), self._settings.max_np)
+        self.limit = self._whole(min(max(size, self._settings.min_np), self._settings.max_np))
         self.request = Cause(CauseKind.RESIZED, detail=Count(self.limit), requester=requester)
         self._try_again()
 
@@ -96,14 +96,14 @@ class NewSizes:
     def max_workers(self) -> int:
         """Most workers to be used now: fewer than the limit where the script cannot train with all that there are."""
         refused = self.refused
-        return self._way_back(refused) if refused else self.limit
+        return self._way_back(refused) if refused else self._whole(self.limit)
 
     @property
     def refused(self) -> int:
         """The number of workers that there could be now, if it is not tried again; else 0."""
         if not self._refused:
             return 0
-        count = min(self.limit, self._roster.usable_slots)
+        count = self._whole(min(self.limit, self._roster.usable_slots))
         return count if count in self._refused else 0
 
     @property
@@ -187,6 +187,11 @@ class NewSizes:
             return end
         size = len(last.plan.seats)
         return Cause(CauseKind.RESIZE_FAILED, detail=FailedResize(size, self._last_trained, end))
+
+    def _whole(self, count: int) -> int:
+        """The same number of workers, without those that make up no whole replica."""
+        size = self._settings.replica_size
+        return count if size in (1, WHOLE_HOSTS) else count - count % size
 
     def _way_back(self, size: int) -> int:
         """The most workers below this number with which the script has trained and the run may continue; 0: none."""

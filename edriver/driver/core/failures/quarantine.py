@@ -194,11 +194,12 @@ class Quarantine:
         room += roster.connected_slots
         for name in excluded | self.cooling_hosts(now):
             if (record := roster.hosts[name]).wanted and record.connected:
-                room -= record.open_count if name in excluded else record.open_count - len(record.ready_slots(now))
+                room -= roster.capacity(record)
+                room += 0 if name in excluded else roster.usable_of(record, len(record.ready_slots(now)))
         for record in resting:
             if room >= self._settings.min_np:
                 return
-            more = len(record.ready_slots(now)) - self._staying(record.name)
+            more = roster.usable_of(record, len(record.ready_slots(now))) - self._staying(record.name)
             if record.name in excluded and record.connected and more > 0:
                 room += more
                 self._needed.add(record.name)
