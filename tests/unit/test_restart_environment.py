@@ -120,6 +120,38 @@ def test_a_standby_imports_in_its_predecessors_place_and_forgets_it(
     monkeypatch.delitem(sys.modules, "reads_its_rank")
 
 
+def test_a_standby_imports_with_the_variables_that_the_script_has_set_and_a_library_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "chooses_a_backend.py").write_text(
+        "import os\nBACKEND = os.environ.get('MY_BACKEND', 'slow')\nos.environ['MY_THREADS'] = '1'\n"
+    )
+    monkeypatch.syspath_prepend(str(installed))
+    monkeypatch.delenv("MY_BACKEND", raising=False)
+    monkeypatch.delenv("MY_THREADS", raising=False)
+    reported = dict[str, str]()
+    record = standby.ImportRecord(
+        tmp_path / "imports", {"RANK": "3"}, lambda _, environment: reported.update(environment)
+    )
+    with monkeypatch.context() as script:
+        script.setenv("MY_BACKEND", "fast")
+        script.setenv("MY_THREADS", "")  # so that it is as before in the end
+        __import__("chooses_a_backend")
+        record.update()
+    monkeypatch.delitem(sys.modules, "chooses_a_backend")
+    expected = {"RANK": "3", "MY_BACKEND": "fast", "MY_THREADS": "1"}
+    assert json.loads((tmp_path / "imports").read_text())["environment"] == reported == expected
+
+    (tmp_path / "imports").write_text(json.dumps({"modules": ["chooses_a_backend"], "environment": expected}))
+    standby.preload(tmp_path / "imports")
+    assert sys.modules["chooses_a_backend"].BACKEND == "fast"
+    assert "MY_BACKEND" not in os.environ, "the script sets it"
+    assert os.environ.pop("MY_THREADS") == "1", "nobody else sets it"
+    monkeypatch.delitem(sys.modules, "chooses_a_backend")
+
+
 def test_the_first_worker_of_a_slot_imports_what_another_slots_did_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +191,7 @@ def test_each_installed_module_is_reported_once(tmp_path: Path, monkeypatch: pyt
     for name in ("site-packages/installed_first", "site-packages/installed_later", "users_own"):
         (tmp_path / f"{name}.py").write_text("")
     reported: list[list[str]] = []
-    record = standby.ImportRecord(tmp_path / "imports", {}, lambda names: reported.append([*names]))
+    record = standby.ImportRecord(tmp_path / "imports", {}, lambda names, _: reported.append([*names]))
     __import__("installed_first")
     record.update()
     record.update()

@@ -8,9 +8,10 @@ worker has imported of what is *installed* (each worker writes that down), takes
 a pipe. The next StartWorker for the slot gives it its worker's environment through the pipe instead of starting a
 process. Without a standby, or before it is ready, the worker starts cold. The core never hears of standbys.
 
-A standby imports in its predecessor's environment, RANK and its kin included, which a library may read while it is
-imported; after a resize such a library would see the old values. The user's own modules are left to the script. A
-standby takes the memory of a process that has imported torch and the script's libraries, 200 MB and more.
+A standby imports in its predecessor's environment, RANK and its kin included and what the script has set, as a library
+may read it while it is imported; after a resize such a library would see the old values. The user's own modules are
+left to the script. A standby takes the memory of a process that has imported torch and the script's libraries, 200 MB
+and more.
 """
 
 from __future__ import annotations

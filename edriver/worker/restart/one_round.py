@@ -125,9 +125,9 @@ class OneRound:
             place: torchrun's variables in the environment.
         """
 
-        def report(names: Sequence[str]) -> None:
-            environment = {name: value for name, value in place.items() if value.isprintable()}  # some are the user's
-            imported = pb.ModulesImported(names=names, environment=environment)
+        def report(names: Sequence[str], environment: Mapping[str, str]) -> None:
+            printable = {name: value for name, value in environment.items() if f"{name}{value}".isprintable()}
+            imported = pb.ModulesImported(names=names, environment=printable)
             self._server.report(pb.Report(modules_imported=imported))
 
         # Rank 0 often does more than the others; the last is most like those that join.

@@ -16,7 +16,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from edriver.model.limits import MAX_MODULES, is_module_name
 
@@ -65,15 +65,32 @@ def preload(path: Path) -> None:
         modules, place = [str(name) for name in record["modules"]], dict(record["environment"])
     except (OSError, ValueError, KeyError, TypeError):
         return
-    before = {name: os.environ.get(name) for name in place}
-    os.environ.update(place)
-    try:
+    with _environment(place):
         for name in modules:
             with contextlib.suppress(BaseException), contextlib.redirect_stdout(io.StringIO()):
                 importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables in the environment meanwhile. What is set within stays: a library is not imported again."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    kept = set[str]()
+    environ: Any = type(os.environ)
+    set_item = environ.__setitem__
+
+    def noting(self: Any, name: str, value: str) -> None:
+        set_item(self, name, value)
+        kept.add(name)
+
+    environ.__setitem__ = noting
+    try:
+        yield
     finally:
-        for name, value in before.items():
-            if value is None:
+        environ.__setitem__ = set_item
+        for name in before.keys() - kept:
+            if (value := before[name]) is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
@@ -92,39 +109,48 @@ def _latest_beside(path: Path) -> Path:
 
 
 class ImportRecord:
-    """What this process has imported of what is installed, in a file, for the slot's standby.
+    """What this process has imported of what is installed, in a file, for the slot's standby, and in which environment.
 
-    The user's own modules are left out: what they read of the environment, a rank above all, would be another's.
+    The user's own modules are left out: what they read of the environment, a rank above all, would be another's. What
+    they have set in it is not: KERAS_BACKEND, for one, decides what keras is once it has been imported.
 
     Args:
         path: the file.
-        place: this process's place, from the environment.
-        report: called with the names of modules that were not there before; None: they are not reported.
+        place: this process's place, from the environment, before the script begins.
+        report: called with the names of modules that were not there before, and the environment in which they were
+            imported; None: they are not reported.
     """
 
     def __init__(
-        self, path: Path, place: Mapping[str, str], report: Callable[[Sequence[str]], None] | None = None
+        self,
+        path: Path,
+        place: Mapping[str, str],
+        report: Callable[[Sequence[str], Mapping[str, str]], None] | None = None,
     ) -> None:
         self._path = path
         self._place = dict(place)
         self._report = report
-        self._count = 0
+        self._before = dict(os.environ)
+        self._written: tuple[int, dict[str, str]] | None = None
         self._reported: set[str] = set()
 
     def update(self) -> None:
-        """Write it again if more modules are there than before."""
-        if len(sys.modules) == self._count:
+        """Write it again if more modules are there than before, or other variables."""
+        changed = {name: value for name, value in os.environ.items() if self._before.get(name) != value}
+        environment = {**changed, **{name: changed.get(name, value) for name, value in self._place.items()}}
+        now = len(sys.modules), environment
+        if now == self._written:
             return
-        self._count = len(sys.modules)
+        self._written = now
         modules = list(_installed(dict(sys.modules)))
         if self._report is not None:
             names = [name for name in modules if name not in self._reported and is_module_name(name)][:MAX_MODULES]
             self._reported.update(names)
             if names:
-                self._report(names)
+                self._report(names, environment)
         new = self._path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):  # the standby will have imported less
-            new.write_text(json.dumps({"modules": modules, "environment": self._place}))
+            new.write_text(json.dumps({"modules": modules, "environment": environment}))
             new.replace(self._path)
 
 
