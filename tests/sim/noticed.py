@@ -18,7 +18,7 @@ RESTART_SEEDS = 600
 
 NOTICED_BY = {
     "a_failure_ends_the_wait_for_replacements": 412,
-    "a_failed_size_is_tried_until_the_run_ends": 155,
+    "a_failed_size_is_tried_until_the_run_ends": 404,
     "a_loss_is_not_reported": 10,
     "a_resize_stops_scripts_that_are_done": 40,
     "a_snapshot_is_taken_before_its_last_event": 1,
