@@ -52,6 +52,7 @@ def test_a_line_is_an_event_with_plain_values() -> None:
             "unproven": 0,
             "rounds": 0,
             "size": 0,
+            "checkpoints": [],
         },
     }
 
