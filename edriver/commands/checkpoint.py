@@ -65,7 +65,7 @@ def checkpoint(arguments: Sequence[str]) -> str:
             saved = run.save_checkpoint()
             if not saved.HasField("step"):
                 return f"run {run.run_id}: rank 0 writes a checkpoint at its next boundary"
-            done = "goes to disk now: edriver status says when it is there"
+            done = "goes to disk now, or a newer one in its place: edriver status says when it is there"
             if saved.on_disk:
                 done = "is on disk already"
             return f"run {run.run_id}: the checkpoint of step {saved.step:,} {done}"

@@ -22,7 +22,7 @@ def test_it_goes_on_from_its_newest_checkpoint(script: str, tmp_path: Path) -> N
     assert "edriver" not in (tmp_path / script).read_text()
     with running(["-np", "2", sys.executable, script], tmp_path, {"CUDA_VISIBLE_DEVICES": ""}) as run:
         assert run.end() == 0, run.text
-        assert f"restart mode ({script} does not use edriver)" in run.text
+        assert f"restart mode ({script} does not call edriver.run)" in run.text
         for rank in range(2):
             run.line(rf"rank {rank} begins at step 0$")
         run.line(r"round 1.1 ended: worker 2 \(rank 1, localhost:1\) was killed by SIGKILL")

@@ -22,7 +22,7 @@ def test_a_killed_worker_is_replaced_and_the_cluster_goes_on_from_its_checkpoint
     with running(
         ["-np", "2", sys.executable, SCRIPT.name], tmp_path, {"EPOCHS": "3000", "CUDA_VISIBLE_DEVICES": ""}
     ) as run:
-        run.line(r"restart mode \(tensorflow_mirrored.py does not use edriver\)")
+        run.line(r"restart mode \(tensorflow_mirrored.py does not call edriver.run\)")
         run.line(r"rank 1 of 2 pid \d+ ends epoch 2, weight 3$")
         ended = len(run.lines)
         os.kill(run.pids()[1], signal.SIGKILL)

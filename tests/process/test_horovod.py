@@ -220,7 +220,7 @@ def test_names_that_come_through_a_package_lead_to_restart_mode_which_says_that_
     environ = {"PYTHONPATH": f"{QUICK_WORKERS['PYTHONPATH']}{os.pathsep}{package}"}
     flags = ["-np", "3", "-H", "localhost:2,127.0.0.2:1"]
     with running([*flags, sys.executable, "train.py"], tmp_path, environ) as run:
-        run.line(r"restart mode \(train.py does not use edriver\)")
+        run.line(r"restart mode \(train.py does not call edriver.run\)")
         for rank in range(3):
             run.line(f"rank {rank} of 3 pid .* at step 0")
         os.kill(run.pids()[2], signal.SIGKILL)

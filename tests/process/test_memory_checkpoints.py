@@ -210,5 +210,5 @@ def test_a_key_that_a_script_has_got_between_restarts_is_named(tmp_path: Path) -
         script.write_text(script.read_text().replace('state = {"model"', 'state = {"epoch": torch.zeros(3), "model"'))
         os.kill(run.pids()[2], signal.SIGKILL)
         assert run.end() == 1, run.text
-        said = "it has no epoch, which the state has. Undo that change of the script, or begin anew in another folder"
+        said = "it has no epoch, which the state has. Give load a state of the structure that was saved"
         assert f"edriver.CheckpointError: the checkpoint does not fit the state: {said}" in run.text

@@ -344,6 +344,6 @@ def test_a_module_is_run_as_torchruns_flag_has_it(tmp_path: Path) -> None:
     (tmp_path / "pkg" / "__init__.py").touch()
     (tmp_path / "pkg" / "train.py").write_text("import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n")
     with running(["-np", "2", "-m", "pkg.train", "--lr", "3"], tmp_path, QUICK_WORKERS) as run:
-        run.line(r"restart mode \(pkg.train does not use edriver\)")
+        run.line(r"restart mode \(pkg.train does not call edriver.run\)")
         assert run.end() == 0, run.text
         assert "rank 1 ['--lr', '3']" in run.text

@@ -19,7 +19,7 @@ def test_each_round_has_a_cluster_of_its_own(tmp_path: Path) -> None:
     path = os.pathsep.join([str(package.parent), QUICK_WORKERS["PYTHONPATH"]])
     environ = {"PYTHONPATH": path, "TF_CONFIG": "the user's own, of another cluster"}
     with running(["-np", "2", sys.executable, "cluster.py"], tmp_path, environ) as run:
-        run.line(r"restart mode \(cluster.py does not use edriver\)")
+        run.line(r"restart mode \(cluster.py does not call edriver.run\)")
         first = {run.line(rf"rank {rank} of 2 pid \d+ reaches (.*)$")[1] for rank in range(2)}
         assert len(first) == 1
         ended = len(run.lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,68 @@ def test_nothing_is_built_while_no_save_is_due(tmp_path: Path) -> None:
     assert context.current.restart_member.servers_asked_for == 0, "the fake is there already"  # type: ignore[union-attr]
 
 
+def _odd_state(seed: int) -> dict[str, Any]:
+    """Dicts with keys that are no strings, in a scheduler and in plain values; and lazy views."""
+    model = _layers(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=float(seed))
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [seed, 100 * seed])
+    complex_numbers = torch.full((3,), complex(seed, seed))
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "best": {1: 0.5 * seed, "later": [{2: seed}]},
+        "means": OrderedDict(of={3: torch.ones(2) * seed, 4: {"count": seed}}),
+        "conjugate": complex_numbers.conj(),
+        "negative": complex_numbers.conj().imag,
+    }
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_dicts_with_other_keys_than_strings_and_lazy_views_come_back_as_they_were(tmp_path: Path, where: str) -> None:
+    restart = functools.partial(join_round, tmp_path, 0, 1, store=HashStore()) if where == "memory" else lambda n: None
+    restart(n=1)
+    saved = _odd_state(2)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1, every_disk=1)
+    for step in (1, 2):
+        checkpoints.save(step, saved)
+        checkpoints.wait()
+    context.current = context.WorkerContext()
+    restart(n=2)
+    loaded = _odd_state(3)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1, every_disk=1)
+    assert checkpoints.load(loaded) == 2
+    assert loaded["scheduler"].state_dict() == saved["scheduler"].state_dict()
+    assert loaded["best"] == {1: 1.0, "later": [{2: 2}]}
+    assert digest(loaded["means"]) == digest(saved["means"])
+    assert type(loaded["means"]) is OrderedDict
+    assert torch.equal(loaded["conjugate"], saved["conjugate"])
+    assert torch.equal(loaded["negative"], saved["negative"])
+    checkpoints.save(3, loaded)
+    checkpoints.wait()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_module_in_place_of_a_state_is_refused(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "disk", every_disk=1)
+    with pytest.raises(TypeError, match="the state is a Sequential: give a dict that has a name for each thing"):
+        checkpoints.save(1, _layers(1))
+
+
+@pytest.mark.usefixtures("group")
+def test_two_objects_that_save_into_memory_in_turns_are_refused_and_one_that_is_made_anew_is_not(
+    tmp_path: Path,
+) -> None:
+    join_round(tmp_path, 0, 1, 1, store=HashStore())
+    first, second = (Checkpoints(tmp_path / name, every_memory=1) for name in ("a", "b"))
+    first.save(1, {"epoch": 1})
+    second.save(1, {"epoch": 2})
+    second.save(2, {"epoch": 2})
+    with pytest.raises(edriver.CheckpointError, match="two Checkpoints of this process save in turns"):
+        first.save(2, {"epoch": 1})
+
+
 @pytest.mark.usefixtures("group")
 def test_an_optimizer_without_its_module_is_refused_by_name(tmp_path: Path) -> None:
     _alone(tmp_path)
@@ -367,7 +430,7 @@ def test_what_is_kept_once_and_ranks_have_differently_is_named(tmp_path: Path, n
     warned, *others = run_ranks(functools.partial(_with_a_value_of_each_rank, tmp_path, name=name), 3)
     assert others == [[], []]
     (line,) = warned
-    assert line.startswith(f"the state's {key} is not the same on ranks 0 and 2, and checkpoints keep that of rank 0")
+    assert line.startswith(f"the state's {key} is not the same on ranks 0 and 2, and checkpoints keep one, for all")
 
 
 @pytest.mark.parametrize("name", ["nothing", "name"])

@@ -51,12 +51,13 @@ def test_after_an_operators_request_a_signal_means_at_once() -> None:
     asyncio.run(story())
 
 
-def test_copies_of_a_signal_while_the_run_ends_by_itself_mean_no_more_than_one() -> None:
+def test_a_signal_while_the_run_ends_by_itself_does_not_cut_its_last_checkpoint_and_the_next_one_does() -> None:
     async def story() -> None:
         asked = Asked()
         asked.requests.note_end()
-        assert asked.signal(signal.SIGTERM)
-        assert asked.signal(signal.SIGTERM, after=0.1)
+        assert not asked.signal(signal.SIGTERM)
+        assert not asked.signal(signal.SIGTERM, after=0.1)  # a copy
+        assert asked.signal(signal.SIGTERM, after=1.0)
         assert asked.inbox.take(10) == []
 
     asyncio.run(story())

@@ -108,6 +108,9 @@ def write_program(path: Path, text: str) -> None:
         pytest.param("import edriver\ng(edriver)\n", Mode.ELASTIC, id="used-in-a-way-that-cannot-be-seen"),
         pytest.param("import edriver\nif edriver.checkpoint_requested(): ...\n", Mode.RESTART, id="checkpoint"),
         pytest.param("from edriver import checkpoint_requested\n", Mode.RESTART, id="checkpoint-by-name"),
+        pytest.param(
+            "import edriver\nfrom edriver.checkpoints import Checkpoints\n", Mode.RESTART, id="checkpoints-by-name"
+        ),
         pytest.param("import helper\n", Mode.ELASTIC, id="through-a-module-beside-it"),
         pytest.param("from pkg import inner\n", Mode.ELASTIC, id="through-a-package-beside-it"),
         pytest.param("from . import inner, other\nimport plain\n", Mode.RESTART, id="beside-it-and-plain"),
@@ -141,7 +144,7 @@ def test_modules_are_found_where_the_command_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("inner", "editable", "mode", "reason"),
     [
-        pytest.param("import torch\n", False, Mode.RESTART, "train does not use edriver", id="plain"),
+        pytest.param("import torch\n", False, Mode.RESTART, "train does not call edriver.run", id="plain"),
         pytest.param("import edriver\nedriver.run\n", False, Mode.ELASTIC, "inner.py uses edriver", id="run"),
         pytest.param("import edriver\nedriver.run\n", True, Mode.ELASTIC, "inner.py uses edriver", id="editable"),
         pytest.param(None, False, Mode.ELASTIC, "the source of what train imports was not found here", id="not-found"),

@@ -207,7 +207,7 @@ def mode_of(command: Sequence[str], folder: Path, search: Sequence[Path] = ()) -
     except (OSError, SyntaxError, ValueError):
         return _unknown(f"the source of {name} cannot be read")
     if used is None:
-        return ModeChoice(Mode.RESTART, f"{name} does not use edriver")
+        return ModeChoice(Mode.RESTART, f"{name} does not call edriver.run")
     return ModeChoice(Mode.ELASTIC, f"{used.name} uses edriver")
 
 
@@ -344,7 +344,7 @@ def _of_edriver(tree: ast.AST) -> set[str]:
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases
         }
-        used |= members or {"edriver"}
+        used |= members or (set() if used else {"edriver"})
     return used
 
 

@@ -52,6 +52,7 @@ class StopRequests:
         self._clock = clock
         self._requested = -math.inf
         self._ending = False
+        self._asked = False  # by a signal, while it ended of its own accord
         self.signal: signal.Signals | None = None
         self.hurry = asyncio.Event()
 
@@ -72,12 +73,19 @@ class StopRequests:
         self._ending = True
 
     def signalled(self, number: signal.Signals) -> None:
-        """The first signal ends the run gracefully, one that follows later than its copies do at once."""
+        """The first signal ends the run gracefully, one that follows later than its copies do at once.
+
+        A run that has come to its end may still write its last checkpoint: the first signal does not cut that either.
+        """
         now = self._clock()
         if now - self._requested < COPY_WINDOW:
             _log.debug("%s: a copy of %s", number.name, self.signal)
             return
         self._requested = now
+        if self._ending and self.signal is None and not self._asked:
+            self._asked = True
+            _log.info("%s: the run is ending (send it again to end it at once)", number.name)
+            return
         if self._ending or self.signal is not None:
             if not self.hurry.is_set():
                 _log.info("%s again: ending at once", number.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Callable, MutableMapping
@@ -9,12 +10,13 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 import torch.distributed as dist
+from torch import nn
 
 from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.place import current_place
 from edriver.worker.checkpoints.memory.saver import MemorySaver
-from edriver.worker.checkpoints.memory.schedule import DiskSchedule
+from edriver.worker.checkpoints.memory.schedule import DiskSchedule, require_positive
 from edriver.worker.checkpoints.memory.script_state import (
     forget_first_step,
     load_into,
@@ -23,8 +25,16 @@ from edriver.worker.checkpoints.memory.script_state import (
     without_steps,
 )
 from edriver.worker.checkpoints.script_disk import DiskSaver
+from edriver.worker.errors import CheckpointError
 
 State: TypeAlias = MutableMapping[str, Any]
+
+
+class _InUse:
+    """The object of this process that saves into memory."""
+
+    def __init__(self) -> None:
+        self.saves: Checkpoints | None = None
 
 
 class Checkpoints:
@@ -44,7 +54,7 @@ class Checkpoints:
 
     All ranks call both methods, with the same steps. A state is a dict, or a callable that returns one, of modules,
     their optimizers, schedulers and other objects with `state_dict` and `load_state_dict`, tensors, and plain values,
-    which are the same on all ranks.
+    which are the same on all ranks. A process has one object that saves.
 
     Args:
         folder: the folder on disk, which all hosts share: a path, or a URL that fsspec supports.
@@ -65,7 +75,10 @@ class Checkpoints:
         every_disk: int | timedelta = timedelta(minutes=10),
         keep: int = 3,
     ) -> None:
+        if every_memory is not None:
+            require_positive(every_memory)  # also where nothing is kept in memory
         self._place = current_place()
+        self._has_saved = False
         location = _absolute(os.fspath(folder))
         self._memory: MemorySaver | None = None
         if self._place is not None:
@@ -87,12 +100,13 @@ class Checkpoints:
         Raises:
             CheckpointError: another run that is alive uses the folder; or the checkpoint cannot be read, or does not
                 fit the state: the message names the key, and what to do.
+            TypeError: the state is no dict.
         """
         in_memory = None if self._place is None else self._place.started_from
         on_disk = None if in_memory is not None else self._disk.newest()  # what is in memory is newer
         if in_memory is None and on_disk is None:
             return None
-        values = state() if callable(state) else state
+        values = _dict_of(state)
         target = state_dict_of(values)
         if in_memory is not None and self._memory is not None:
             step = in_memory.checkpoint.step
@@ -116,18 +130,22 @@ class Checkpoints:
             state: the state, or what makes it; called only if a checkpoint is due.
 
         Raises:
-            CheckpointError: the state has something that cannot be saved: names it.
+            CheckpointError: the state has something that cannot be saved: names it; or two objects of this process save
+                in turns.
+            TypeError: the state is no dict, or the step no whole number.
         """
+        step = operator.index(step)  # NumPy's, too
         if (member := context.current.restart_member) is not None:
             member.note_step(step)
         # Also the step at which the round is to be restarted with other members: so that costs no step.
         requested = context.current.checkpoint_requested()
         if not (requested | self._due(step)):
             return
-        values = objects_of(state() if callable(state) else state)
+        values = objects_of(_dict_of(state))
         new = without_steps(values)
         try:
             if self._memory is not None:
+                self._be_the_only_one()
                 self._memory.watch(values)
                 self._memory.save(step, lambda: state_dict_of(values))
                 if requested:
@@ -139,9 +157,42 @@ class Checkpoints:
         if requested:
             context.current.checkpoint_requested()  # stops the process: one more step would be lost
 
+    def _be_the_only_one(self) -> None:
+        """A round's checkpoint in memory is one state of each rank: that of a second object would never be whole.
+
+        An object that is made anew takes the place of the one before.
+
+        Raises:
+            CheckpointError: another object of this process has saved since this one did.
+        """
+        in_use = context.current.part(_InUse)
+        if in_use.saves is self:
+            return
+        if self._has_saved:
+            raise CheckpointError(
+                "two Checkpoints of this process save in turns: under edriver one object saves all. Put what both have "
+                "into one state"
+            )
+        in_use.saves, self._has_saved = self, True
+
     def wait(self) -> None:
         """Wait until no checkpoint is being written to disk. A process that ends waits for it, too."""
         self._disk.wait()
+
+
+def _dict_of(state: State | Callable[[], State]) -> State:
+    """The state itself.
+
+    Raises:
+        TypeError: it is no dict.
+    """
+    found = state() if callable(state) and not isinstance(state, nn.Module) else state
+    if not isinstance(found, MutableMapping):
+        raise TypeError(
+            f"the state is a {type(found).__name__}: give a dict that has a name for each thing to save, such as "
+            "{'model': model, 'optimizer': optimizer}"
+        )
+    return found
 
 
 def _absolute(folder: str) -> str:

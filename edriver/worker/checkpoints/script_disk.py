@@ -27,7 +27,7 @@ from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.memory.schedule import require_positive
-from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner
+from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, StatePlanner
 from edriver.worker.checkpoints.owned_folder import OwnedFolder, text_of
 from edriver.worker.errors import CheckpointError
 
@@ -143,7 +143,9 @@ class DiskSaver:
         written = plain.fs = files.DigestedFiles(plain.fs, local=self._folder.is_local)
         group = self._own_groups()[1] if dist.is_initialized() else None
         with files.in_one_process():
-            future = async_save(dict(state), storage_writer=plain, process_group=group, no_dist=group is None)
+            future = async_save(
+                dict(state), storage_writer=plain, planner=StatePlanner(), process_group=group, no_dist=group is None
+            )
 
         def finish() -> None:
             try:

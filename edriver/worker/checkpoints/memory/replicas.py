@@ -81,7 +81,8 @@ def buffers_of(values: Iterator[Any]) -> frozenset[int]:
 
 
 def _elements(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach().flatten()
+    values = tensor.detach().resolve_conj().resolve_neg()
+    flat = values.reshape(-1) if values.is_contiguous() else values.flatten()
     step = max(1, flat.numel() // MAX_ELEMENTS)
     some = flat[::step].contiguous().cpu()
     return repr((tuple(tensor.shape), str(tensor.dtype))).encode() + some.view(torch.uint8).numpy().tobytes()

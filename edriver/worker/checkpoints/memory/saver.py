@@ -34,7 +34,7 @@ ANSWER_TIMEOUT: Final = 600.0
 _SCHEDULES: Final = f"{PREFIX}/schedules"
 
 _DIFFERENCE: Final = (
-    "the state's %s is not the same on ranks 0 and %d, and checkpoints keep that of rank 0 alone, for all ranks. If "
+    "the state's %s is not the same on ranks 0 and %d, and checkpoints keep one, for all ranks. If "
     "each rank needs what it has, give it another name in the state on each rank, such as f'loader{rank}'"
 )
 

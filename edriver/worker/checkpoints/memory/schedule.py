@@ -126,11 +126,16 @@ class DiskSchedule:
         return DueForDisk(step, now) if due else self.last
 
 
-def require_positive(every: int | timedelta) -> None:
+def require_positive(every: object) -> None:
     """Refuse what is no interval.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: it is not positive, or no whole number of steps.
     """
-    if (every.total_seconds() if isinstance(every, timedelta) else every) <= 0:
-        raise ValueError(f"an interval between checkpoints is a positive number of steps or a time, not {every!r}")
+    given = every
+    if isinstance(every, timedelta):
+        every = every.total_seconds()
+    elif not isinstance(every, int) or isinstance(every, bool):
+        every = 0
+    if every <= 0:
+        raise ValueError(f"an interval between checkpoints is a positive number of steps or a time, not {given!r}")

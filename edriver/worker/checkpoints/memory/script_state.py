@@ -6,8 +6,10 @@ look alike, with parameters by their names in the module. So an optimizer needs 
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -48,6 +50,55 @@ def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """
     objects = objects_of(state)
     return {name: _part(name, value, objects) for name, value in objects.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A part of a state that is saved and loaded as a whole.
+
+    Attributes:
+        value: the part.
+    """
+
+    value: Any
+
+
+def _in_parts(value: Any) -> Any:
+    """A value, with dicts that must not be taken apart as a Whole each.
+
+    torch.distributed.checkpoint takes dicts apart, and names the parts by strings. After a load, one with other keys
+    (the milestones of a MultiStepLR) has what it had, and what was loaded under strings: see `_merged`, for those that
+    have tensors, which are saved by themselves.
+    """
+    if isinstance(value, Mapping):
+        if any(not isinstance(key, str) for key in value) and not _has_tensors(value):
+            return Whole(value)
+        changed = {key: part for key, inner in value.items() if (part := _in_parts(inner)) is not inner}
+    elif type(value) in (list, tuple):
+        parts = [_in_parts(inner) for inner in value]
+        return type(value)(parts) if any(a is not b for a, b in zip(parts, value, strict=True)) else value
+    else:
+        return value
+    if not changed:
+        return value
+    copied: Any = copy.copy(value)
+    copied.update(changed)
+    return copied
+
+
+def _has_tensors(value: Any) -> bool:
+    return any(isinstance(inner, torch.Tensor) for inner in _inside(value))
+
+
+def _merged(value: Any) -> Any:
+    """What was loaded, with each part under the key that it had when it was saved."""
+    if isinstance(value, MutableMapping):
+        for key in [key for key in value if not isinstance(key, str)]:
+            if str(key) in value:
+                value[key] = value.pop(str(key))
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _merged(inner)
+    return value
 
 
 def objects_of(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,9 +159,9 @@ def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> Non
         if isinstance(value, Optimizer) and not _is_stateful_by_itself(value):
             set_optimizer_state_dict(_module_of(name, value, objects), value, loaded[name], options=_OPTIONS)
         elif isinstance(value, Stateful):
-            value.load_state_dict(loaded[name])
+            value.load_state_dict(_merged(loaded[name]))
         else:
-            state[name] = loaded[name]
+            state[name] = _merged(loaded[name])
 
 
 def _part(name: str, value: Any, state: Mapping[str, Any]) -> Any:
@@ -119,13 +170,13 @@ def _part(name: str, value: Any, state: Mapping[str, Any]) -> Any:
     if isinstance(value, Optimizer) and not _is_stateful_by_itself(value):
         return _optimizer_state(_module_of(name, value, state), value)
     if isinstance(value, Stateful):  # a scheduler, a sampler, a data loader
-        return value.state_dict()
+        return _in_parts(value.state_dict())
     if any(isinstance(inner, nn.Module | Optimizer) for inner in _inside(value)):
         raise CheckpointError(
             f"the state's {name!r} has modules or optimizers inside a {type(value).__name__}: give each of them a name "
             "in the state"
         )
-    return value
+    return _in_parts(value)
 
 
 def _optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -225,6 +276,10 @@ class StatePlanner(DefaultSavePlanner):
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's name
         """See DefaultSavePlanner."""
+        if isinstance(object, Whole):
+            object = object.value  # noqa: A001
+        elif isinstance(object, torch.Tensor):  # the bytes of a conjugate or negative view are not its values
+            object = object.resolve_conj().resolve_neg()  # noqa: A001
         if type(object) not in _SCALARS:
             return super().transform_object(write_item, object)
         key = type(object), repr(object)
@@ -275,11 +330,21 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
                 raise _changed(f"{key} is a tensor in one of the two, and a plain value in the other")
             if isinstance(entry, TensorStorageMetadata) and entry.size != value.size():
                 raise _changed(f"{key} has the shape {tuple(entry.size)} in it, and {tuple(value.size())} in the state")
+        self._say_what_is_converted(stored)
         unused = [key for key in stored if key not in self.state_dict]
         if unused:
             logger.warning("the checkpoint has %s, which the state has not: it is left out", _named(unused))
         self.allow_partial_load = True  # what is missing has been looked at
         return super().create_local_plan()
+
+    def _say_what_is_converted(self, stored: Mapping[str, Any]) -> None:
+        found = [
+            f"{key} ({entry.properties.dtype} in it, {value.dtype} in the state)"
+            for key, value in self.state_dict.items()
+            if isinstance(entry := stored.get(key), TensorStorageMetadata) and entry.properties.dtype != value.dtype
+        ]
+        if found:
+            logger.warning("the checkpoint is converted where the state has another dtype: %s", _named(found))
 
 
 def _is_unsaved(key: str, stored: Mapping[str, Any]) -> bool:
@@ -292,7 +357,8 @@ def _is_unsaved(key: str, stored: Mapping[str, Any]) -> bool:
 
 def _changed(how: str) -> CheckpointError:
     return CheckpointError(
-        f"the checkpoint does not fit the state: {how}. Undo that change of the script, or begin anew in another folder"
+        f"the checkpoint does not fit the state: {how}. Give load a state of the structure that was saved, or begin "
+        "in another folder"
     )
 
 
