@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -46,7 +47,7 @@ def _an_exclusion_has_no_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_failed_agent_has_no_pause(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Quarantine, "deadlines", lambda self, now: iter(()))
+    patch.setattr(Quarantine, "next_deadline", lambda self, now: math.inf)
 
 
 def _the_roster_does_not_hear_who_is_done(patch: pytest.MonkeyPatch) -> None:
