@@ -137,7 +137,7 @@ class ImportRecord:
     def update(self) -> None:
         """Write it again if more modules are there than before, or other variables."""
         changed = {name: value for name, value in os.environ.items() if self._before.get(name) != value}
-        environment = {**changed, **{name: changed.get(name, value) for name, value in self._place.items()}}
+        environment = {**self._place, **changed}
         now = len(sys.modules), environment
         if now == self._written:
             return

@@ -132,10 +132,9 @@ def require_positive(every: object) -> None:
     Raises:
         ValueError: it is not positive, or no whole number of steps.
     """
-    given = every
     if isinstance(every, timedelta):
-        every = every.total_seconds()
-    elif not isinstance(every, int) or isinstance(every, bool):
-        every = 0
-    if every <= 0:
-        raise ValueError(f"an interval between checkpoints is a positive number of steps or a time, not {given!r}")
+        positive = every > timedelta(0)
+    else:
+        positive = isinstance(every, int) and not isinstance(every, bool) and every > 0
+    if not positive:
+        raise ValueError(f"an interval between checkpoints is a positive number of steps or a time, not {every!r}")

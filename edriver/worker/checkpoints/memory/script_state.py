@@ -322,6 +322,7 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
                     f"number of ranks than {size} cannot be loaded. Start as many as have saved it"
                 )
             raise _changed(f"it has no {_named(missing)}, which the state has")
+        converted = []
         for key, value in self.state_dict.items():
             if key not in stored:
                 continue
@@ -330,21 +331,15 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
                 raise _changed(f"{key} is a tensor in one of the two, and a plain value in the other")
             if isinstance(entry, TensorStorageMetadata) and entry.size != value.size():
                 raise _changed(f"{key} has the shape {tuple(entry.size)} in it, and {tuple(value.size())} in the state")
-        self._say_what_is_converted(stored)
+            if isinstance(entry, TensorStorageMetadata) and entry.properties.dtype != value.dtype:
+                converted.append(f"{key} ({entry.properties.dtype} in it, {value.dtype} in the state)")
+        if converted:
+            logger.warning("the checkpoint is converted where the state has another dtype: %s", _named(converted))
         unused = [key for key in stored if key not in self.state_dict]
         if unused:
             logger.warning("the checkpoint has %s, which the state has not: it is left out", _named(unused))
         self.allow_partial_load = True  # what is missing has been looked at
         return super().create_local_plan()
-
-    def _say_what_is_converted(self, stored: Mapping[str, Any]) -> None:
-        found = [
-            f"{key} ({entry.properties.dtype} in it, {value.dtype} in the state)"
-            for key, value in self.state_dict.items()
-            if isinstance(entry := stored.get(key), TensorStorageMetadata) and entry.properties.dtype != value.dtype
-        ]
-        if found:
-            logger.warning("the checkpoint is converted where the state has another dtype: %s", _named(found))
 
 
 def _is_unsaved(key: str, stored: Mapping[str, Any]) -> bool:
