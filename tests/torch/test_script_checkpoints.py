@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -364,6 +365,24 @@ def test_dicts_with_other_keys_than_strings_and_lazy_views_come_back_as_they_wer
     assert torch.equal(loaded["negative"], saved["negative"])
     checkpoints.save(3, loaded)
     checkpoints.wait()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_load_that_converts_a_dtype_names_what_it_converts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = Checkpoints(tmp_path / "disk", every_disk=1)
+    checkpoints.save(np.int64(1), {"mean": torch.full((2,), 1.5), "same": torch.ones(1)})  # type: ignore[arg-type]
+    checkpoints.wait()
+    loaded = {"mean": torch.zeros(2, dtype=torch.int64), "same": torch.zeros(1)}
+    assert Checkpoints(tmp_path / "disk").load(loaded) == 1
+    (text,) = [record.getMessage() for record in caplog.records if record.name == "edriver.worker"]
+    converted = "mean (torch.float32 in it, torch.int64 in the state)"
+    assert text == f"the checkpoint is converted where the state has another dtype: {converted}"
+
+
+def test_an_interval_that_is_none_is_refused_without_edriver_too(tmp_path: Path) -> None:
+    for wrong in (0, True, 10.5):
+        with pytest.raises(ValueError, match="a positive number of steps or a time"):
+            Checkpoints(tmp_path / "disk", every_memory=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("group")
