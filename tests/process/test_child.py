@@ -78,7 +78,8 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor() -> None:
     before = set(Path("/proc/self/fd").iterdir())
     with pytest.raises(FileNotFoundError):
         Child(["/no/such/program"], tethered=True)
-    assert set(Path("/proc/self/fd").iterdir()) == before
+    # Fewer is no fault: the garbage collector closes what earlier tests left.
+    assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
 def test_waiting_for_its_end_has_a_bound() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -107,16 +109,34 @@ def test_the_second_kill_comes_at_once_or_during_the_recovery() -> None:
     assert 0.2 < max(delays) < 0.31
 
 
+TAKES = f"""
+import os
+print("before", flush=True)
+input()
+taken = bytearray(b"x" * {40 * MB})
+read, write = os.pipe()
+print("after", flush=True)
+input()
+"""
+
+
 def test_vitals_see_a_descriptor_and_the_memory_that_was_taken() -> None:
-    before = vitals_of(os.getpid())
-    taken = bytearray(b"x" * 40 * MB)
-    read, write = os.pipe()
-    after = vitals_of(os.getpid())
-    os.close(read)
-    os.close(write)
+    # In another process: this one closes at any moment what earlier tests left to the garbage collector.
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", TAKES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "before\n"
+        before = vitals_of(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "after\n"
+        after = vitals_of(process.pid)
+        process.communicate("\n")
 
     assert after.descriptors == before.descriptors + 2
-    assert after.memory - before.memory > len(taken) // 2
+    assert after.memory - before.memory > 40 * MB // 2
     assert before.least(after).descriptors == before.descriptors
 
 

@@ -202,12 +202,13 @@ def looking(thread: threading.Thread) -> Iterator[TrainingLooks]:
 
 
 def test_a_real_thread_is_looked_at_and_nothing_stays_open() -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = set(Path("/proc/self/fd").iterdir())
     threads = threading.active_count()
     with looking(threading.main_thread()) as looks:
         progress = pb.WorkerProgress()
         while not span_seconds(progress.watched_duration):
             looks.fill(progress)
         assert looks._sleeps() is False  # this thread asks
-    assert threading.active_count() == threads
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    # Fewer is no fault: the garbage collector closes what earlier tests left, and their threads end.
+    assert threading.active_count() <= threads
+    assert set(Path("/proc/self/fd").iterdir()) <= before
