@@ -149,7 +149,7 @@ class ObjectState(State):
         self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         arrived = None
-        loads = bool(assignment.checkpoint) and assignment.rank == assignment.source
+        loads = bool(assignment.checkpoint) and assignment.rank == assignment.sources[0]
         if loads:
             self.load_checkpoint()
         if assignment.receivers:
@@ -193,7 +193,7 @@ class ObjectState(State):
     def _exchange(self, assignment: Assignment) -> dict[str, Any] | None:
         from edriver.worker.sync.sync import sync_state  # imports torch, which a world of plain objects does not need
 
-        sent = (self._capture(), self.computes_in.sent()) if assignment.rank == assignment.source else ()
+        sent = (self._capture(), self.computes_in.sent()) if assignment.rank == assignment.sources[0] else ()
         arrived = sync_state(sent, assignment)
         if arrived is None:
             return None

@@ -69,7 +69,7 @@ def sync_state(tree: Any, assignment: Assignment) -> Any | None:
         TypeError: the tree holds a sparse, quantized or sharded tensor.
         RuntimeError: the connection to a peer broke, or what came is not what the source has recorded.
     """
-    chain = (assignment.source, *assignment.receivers)
+    chain = (assignment.sources[0], *assignment.receivers)
     key = _next_key(assignment)
     if len(chain) == 1 or assignment.rank not in chain:
         return None
