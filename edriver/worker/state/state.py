@@ -49,6 +49,18 @@ class BoundaryListener(Protocol):
             PeerLostError: a member of this round is lost.
         """
 
+    def seal_broken(self, error: Exception) -> None:
+        """The seal of a step that is about to be made has failed: wait for what the next round continues from.
+
+        Returns if it continues from that step: then make it, without any other worker.
+
+        Args:
+            error: what the seal has raised.
+
+        Raises:
+            PeerLostError: it continues from the last boundary, or this worker is to leave.
+        """
+
     def check(self) -> None:
         """Check whether a member is lost, without counting a boundary.
 
