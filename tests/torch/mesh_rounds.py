@@ -6,6 +6,7 @@ bit: what a position ends with does not depend on the rounds.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,12 +14,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import Optimizer
 
+from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.plan import SINGLE_WORKER, Assignment
+from edriver.worker import context
 from edriver.worker.backend import default_group, torch_groups
 from edriver.worker.group import round_mesh
 
@@ -85,7 +89,7 @@ class InterruptedStepError(Exception):
     """What interrupts a step."""
 
 
-def interrupt_backward(model: torch.nn.Sequential, step: int) -> None:
+def interrupt_backward(model: Any, step: int) -> None:
     """A step that ends in its backward pass: some gradients are reduced, some are not, modules are unsharded."""
 
     def fail(_grad: torch.Tensor) -> None:
@@ -97,14 +101,14 @@ def interrupt_backward(model: torch.nn.Sequential, step: int) -> None:
     with model[2 * (step % 2)].register_forward_hook(watch):
         loss = loss_of(model, step)
     try:
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     except InterruptedStepError:
         return
     raise AssertionError("the backward pass was not interrupted")
 
 
-def rounds_of(worker: int, workers: int, rounds: Sequence[Sequence[int]]) -> Iterator[tuple[int, list[int], DeviceMesh]]:
-    """Take a worker's part in these rounds: yields the round's number, its members, and its mesh.
+def rounds_of(worker: int, workers: int, rounds: Sequence[Sequence[int]]) -> Iterator[tuple[int, DeviceMesh]]:
+    """Take a worker's part in these rounds: yields the round's number, and its mesh. Newcomers are the receivers.
 
     Args:
         worker: a rank of the group that is there.
@@ -115,10 +119,28 @@ def rounds_of(worker: int, workers: int, rounds: Sequence[Sequence[int]]) -> Ite
     _leave()
     for number, members in enumerate(rounds):
         if worker in members:
-            _join(store, f"round {number}", list(members).index(worker), len(members))
-            yield number, list(members), round_mesh._made(dist.get_rank(), len(members), SHARDS)
+            _join(store, f"round {number}", members.index(worker), len(members))
+            context.current.place.enter(_assignment(number, members.index(worker), rounds))
+            yield number, round_mesh.mesh()
             _leave()
     _join(store, "end", worker, workers)
+
+
+def _assignment(number: int, rank: int, rounds: Sequence[Sequence[int]]) -> Assignment:
+    members = rounds[number]
+    before = {worker for earlier in rounds[:number] for worker in earlier}
+    held = [[r for r in range(p, len(members), SHARDS) if members[r] in before] or [p] for p in range(SHARDS)]
+    sources = tuple(of[0] for of in held)
+    return dataclasses.replace(
+        SINGLE_WORKER,
+        round_id=RoundId(1, number + 1),
+        rank=rank,
+        size=len(members),
+        sources=sources,
+        receivers=tuple(r for r in range(len(members)) if members[r] not in before and r not in sources),
+        replica_size=SHARDS,
+        version=Version(RoundId(1, number), 1) if number else NO_VERSION,
+    )
 
 
 def _join(store: Store, name: str, rank: int, size: int) -> None:

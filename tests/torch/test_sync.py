@@ -36,7 +36,7 @@ from tests.torch.synced_states import Custom, Net, new_state, train
 
 
 def place_of(rank: int, size: int, source: int, receivers: tuple[int, ...]) -> Assignment:
-    return replace(SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=size, source=source, receivers=receivers)
+    return replace(SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=size, sources=(source,), receivers=receivers)
 
 
 def pointers(state: TorchState) -> list[int]:

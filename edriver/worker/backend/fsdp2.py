@@ -7,22 +7,23 @@ twice.
 
 Interfaces, by the versions of torch in whose source they were found:
 
-    =====================================================================================  =======  =======
-    name                                                                                   2.11     2.13
-    =====================================================================================  =======  =======
-    FSDPModule._get_fsdp_state                                                             yes      yes
-    FSDPState._fsdp_param_groups                                                           no       yes
-    FSDPState._fsdp_param_group                                                            yes      one only
-    FSDPState._state_ctx, _comm_ctx, _training_state, _modules_to_run_forward              yes      yes
-    FSDPParamGroup.mesh_info, post_forward_mesh_info, fsdp_params, _training_state         yes      yes
-    FSDPParamGroup._to_sharded, _post_forward_indices and what holds a step's collectives  yes      yes
-    FSDPParam.mesh_info, post_forward_mesh_info, sharded_param                             yes      yes
-    FSDPParam._spmd_mesh, _sharding_spec, _unsharded_param, unsharded_accumulated_grad     yes      yes
-    FSDPParam._shard_mesh                                                                  no       yes
-    HSDPMeshInfo(mesh, shard_mesh_dim, replicate_mesh_dim)                                 yes      yes
-    DTensor._spec, DTensorSpec(mesh, placements, tensor_meta)                              yes      yes
-    torch.distributed.tensor.debug._clear_sharding_prop_cache                              yes      yes
-    =====================================================================================  =======  =======
+    =====================================================================================  =====  =====  ======
+    name                                                                                   2.11   2.13   2.14.1
+    =====================================================================================  =====  =====  ======
+    FSDPModule._get_fsdp_state                                                             yes    yes    yes
+    FSDPState._fsdp_param_groups                                                           no     yes    yes
+    FSDPState._fsdp_param_group                                                            yes
+    FSDPState._state_ctx, _comm_ctx, _training_state, _modules_to_run_forward              yes    yes    yes
+    FSDPParamGroup.mesh_info, post_forward_mesh_info, fsdp_params, _training_state         yes    yes    yes
+    FSDPParamGroup._to_sharded, _post_forward_indices, what holds a step's collectives     yes    yes    yes
+    FSDPParamGroup._all_gather_comm, _reduce_scatter_comm, _all_reduce_hook                yes    yes    yes
+    FSDPParam.mesh_info, post_forward_mesh_info, sharded_param, _module_info               yes    yes    yes
+    FSDPParam._spmd_mesh, _sharding_spec, _unsharded_param, unsharded_accumulated_grad     yes    yes    yes
+    FSDPParam._shard_mesh                                                                  no     yes    yes
+    HSDPMeshInfo(mesh, shard_mesh_dim, replicate_mesh_dim)                                 yes    yes    yes
+    DTensor._spec, DTensorSpec(mesh, placements, tensor_meta); DTensor._local_tensor       yes    yes    yes
+    torch.distributed.tensor.debug._clear_sharding_prop_cache                              yes    yes    yes
+    =====================================================================================  =====  =====  ======
 
 `trouble` finds out whether they are there. Where they are not, a state builds its module anew in each round.
 """
@@ -49,7 +50,7 @@ _OF_A_STEP: Final = {
     "_partial_reduce_output": None,
     "_all_reduce_state": None,
 }
-"""What a group keeps of a step under way. Never waited for: the collectives may be those of a round that was severed."""
+"""What a group keeps of a step under way. It is never waited for: the round of its collectives may be severed."""
 
 
 def trouble(model: torch.nn.Module) -> str:
@@ -89,8 +90,19 @@ def bind(model: torch.nn.Module, optimizer: Optimizer | None, mesh: DeviceMesh) 
     for tensor in _tensors(model, optimizer):
         if isinstance(tensor, DTensor):
             tensor._spec = _spec_on(tensor._spec, mesh)
-    # Equal meshes are one to DTensor's caches, which remember the process groups of the first.
-    debug._clear_sharding_prop_cache()
+    forget_meshes()
+
+
+def forget_meshes() -> None:
+    """Have DTensor forget what it knows of meshes.
+
+    Two meshes of the same ranks are one to its caches, which remember the process groups of the first, and this
+    process's place in it. A collective would look for groups that are gone, or hang.
+
+    Raises:
+        AttributeError: torch has no such function. The first round raises it, and the run fails.
+    """
+    debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
 def forget_step(model: torch.nn.Module) -> None:
@@ -113,25 +125,53 @@ def forget_step(model: torch.nn.Module) -> None:
         group._to_sharded()
         for parameter in group.fsdp_params:
             parameter.unsharded_accumulated_grad = None
-            unsharded = getattr(parameter, "_unsharded_param", None)
-            if unsharded is not None:
-                unsharded.grad = None
+            if (whole := _unsharded(parameter)) is not None:
+                whole.grad = None
 
 
-def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The module's sharded parameters by name, also while others stand in their places for a forward pass."""
+def parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The module's parameters, those of FSDP2 sharded, also while others stand in their places for a forward pass."""
     sharded = {
-        (id(info.module), info.param_name): parameter.sharded_param
+        (id(module), name): parameter.sharded_param
         for group in _groups(model)
         for parameter in group.fsdp_params
-        for info in (parameter._module_info,)
+        for module, name in _places_of(parameter._module_info)
     }
-    found = {}
-    for path, module in model.named_modules():
-        for name, _ in module.named_parameters(recurse=False):
-            if (kept := sharded.get((id(module), name))) is not None:
-                found[f"{path}.{name}" if path else name] = kept
-    return found
+    found: dict[torch.nn.Parameter, None] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            found[sharded.get((id(module), name), parameter)] = None
+    return list(found)
+
+
+def _places_of(info: Any) -> Iterator[tuple[int, str]]:
+    """Where a parameter stands: several places, if it is shared."""
+    yield id(info.module), info.param_name
+    yield from zip(map(id, info.shared_modules), info.shared_param_names, strict=True)
+
+
+def unsharded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and persistent buffers that each worker has in full, by name."""
+    return {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor) and not isinstance(v, DTensor)}
+
+
+def holds_unreduced(model: torch.nn.Module) -> bool:
+    """Whether gradients have been accumulated that are not, or not wholly, reduced yet."""
+    return any(
+        getattr(group, "_partial_reduce_output", None) is not None
+        or any(
+            p.unsharded_accumulated_grad is not None or getattr(_unsharded(p), "grad", None) is not None
+            for p in group.fsdp_params
+        )
+        for group in _groups(model)
+    )
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Have the sharded parameters stand in their places: after a forward pass alone, some do not."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,10 +179,48 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def parts_of_steps(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """For each group of parameters its name, and the mesh information that it trains with."""
-    for group in _groups(model):
-        yield group._module_fqn or "the model", group
+def obstacle(model: torch.nn.Module, mesh: DeviceMesh) -> str:
+    """Why a module cannot go on in another round's mesh, as a clause; empty: it can.
+
+    Args:
+        model: which may have been sharded by anyone.
+        mesh: the round's, over which it has to be sharded.
+    """
+    groups = _groups(model)
+    if not groups:
+        return "fully_shard has sharded none of its modules"
+    if type(model).__name__ == "OptimizedModule" or any(m._compiled_call_impl for m in model.modules()):
+        return "it is compiled, and compiled code may keep a round's process groups"
+    for group in groups:
+        if reason := _obstacle_in(group, mesh):
+            return reason
+    sharded = {p.sharded_param for group in groups for p in group.fsdp_params}
+    others = [name for name, p in model.named_parameters() if isinstance(p, DTensor) and p not in sharded]
+    others += [name for name, b in model.named_buffers() if isinstance(b, DTensor)]
+    return f"{others[0]!r} is a DTensor that fully_shard has not made" if others else ""
+
+
+def _obstacle_in(group: Any, mesh: DeviceMesh) -> str:
+    if group.mesh_info.mesh is not mesh or type(group.mesh_info).__name__ != "HSDPMeshInfo":
+        return "it is sharded over another mesh than the one that `build` is given: pass that to fully_shard as it is"
+    if group.post_forward_mesh_info not in (None, group.mesh_info):
+        return "reshard_after_forward is a number of workers, for which torch makes another mesh: give True or False"
+    comms = (type(group._all_gather_comm).__name__, type(group._reduce_scatter_comm).__name__)
+    separate = getattr(group.mesh_info, "reduce_scatter_process_group", None)
+    if comms != ("DefaultAllGather", "DefaultReduceScatter") or group._all_reduce_hook or separate:
+        return "it has collectives or process groups that are not FSDP2's own, which edriver cannot renew"
+    for parameter in group.fsdp_params:
+        if parameter.is_dtensor:
+            return "a parameter was a DTensor before fully_shard sharded it: there is one dimension within a replica"
+        if parameter.fsdp_placement.dim != 0:
+            return f"a parameter is sharded along dimension {parameter.fsdp_placement.dim}: shard along 0"
+    return ""
+
+
+def _unsharded(parameter: Any) -> torch.Tensor | None:
+    """What stands in a parameter's place in a forward pass; None: there has been none."""
+    found: torch.Tensor | None = getattr(parameter, "_unsharded_param", None)
+    return found
 
 
 def _missing(model: torch.nn.Module) -> Iterator[str]:
@@ -157,8 +235,6 @@ def _missing(model: torch.nn.Module) -> Iterator[str]:
             yield from (name for name in _OF_PARAMETER if not hasattr(parameter, name))
             if not hasattr(getattr(parameter, "sharded_param", None), "_spec"):
                 yield "_spec"
-    if not hasattr(debug, "_clear_sharding_prop_cache"):
-        yield "_clear_sharding_prop_cache"
 
 
 def _states(model: torch.nn.Module) -> list[Any]:

@@ -36,18 +36,13 @@ class RoundMesh:
         """
         if self._mesh is None or self._round_id != assignment.round_id:
             self._mesh = None
-            self._mesh = _made(assignment.rank, assignment.size, replica_size(assignment))
+            self._mesh = _made(assignment.rank, assignment.size, assignment.replica_size)
             self._round_id = assignment.round_id
         return self._mesh
 
 
-def replica_size(assignment: Assignment) -> int:
-    """The number of workers in a replica."""
-    return assignment.replica_size
-
-
 def mesh() -> DeviceMesh:
-    """The mesh of this round, of (number of replicas, replica size) workers, with the dimensions "replicate" and "shard".
+    """The mesh of this round: of (number of replicas, replica size) workers, its dimensions "replicate" and "shard".
 
         edriver.mesh()["shard"].get_local_rank()     # this worker's position in its replica
 

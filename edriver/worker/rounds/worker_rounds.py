@@ -136,6 +136,10 @@ class WorkerRounds:
         if self._participant.abort_cause is not None:
             raise PeerLostError(self._participant.abort_cause)
 
+    def seal_broken(self, error: Exception) -> None:
+        """Wait for the next round's version: see `state.BoundaryListener`."""
+        raise PeerLostError(str(error)) from error
+
     def _report_sources(self, files: Sequence[pb.SourceFile]) -> None:
         if files:
             self._server.report(pb.Report(sources_loaded=pb.SourcesLoaded(files=files)))
