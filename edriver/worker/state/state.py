@@ -188,7 +188,7 @@ class State(abc.ABC):
         elif self._rounds is not None:
             due = self._checkpoint_due()
             self.keep_small()
-            committed = due or (self._exposed and self._schedule.due())
+            committed = due or self._commit_by_itself()
             if committed:
                 self._commit(due)
             self._rounds.boundary(committed)
@@ -280,6 +280,10 @@ class State(abc.ABC):
         if self._disk is not None:
             self.save()
             self._disk.write_last()
+
+    def _commit_by_itself(self) -> bool:
+        """Whether this boundary is to be a commit though the script has not asked for one."""
+        return self._exposed and self._schedule.due()
 
     def _checkpoint_due(self) -> bool:
         return self._disk is not None and not self._rehearses and self._disk.count_step()
