@@ -500,9 +500,8 @@ def sealed(clean: bool = True) -> Worker:
 
 def test_a_sealed_worker_offers_its_last_boundary_and_the_step_that_it_can_make() -> None:
     worker = sealed()
-    assert worker.log == ["IsClean", "Stopped", "Describe", "say collective_raised", "Digest", "NewestCheckpoint"] + [
-        "say worker_waiting"
-    ]
+    assert worker.log[:3] == ["IsClean", "Stopped", "Describe"]
+    assert worker.log[3:] == ["say collective_raised", "Digest", "NewestCheckpoint", "say worker_waiting"]
     assert worker.offered == (LAST, "of the boundary")
     assert version_of(worker.message[-1].worker_waiting.sealed) == NEXT
 
