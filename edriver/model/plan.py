@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.ids import RoundId, Version
 from edriver.model.memory_checkpoint import MemoryCheckpoint
 from edriver.model.store_address import StoreAddress
 
@@ -125,9 +125,6 @@ class Assignment:
             workers; 0: there is no such number, or the run has trained with `size` workers before.
         guarded: whether the members name their connections to one another before any byte of them is read.
         memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
-        sources: for each position, the rank that sends its state.
-        replica_size: the number of workers in a replica: this worker's position in its replica is rank % replica_size.
-        version: the version that the round continues from; NO_VERSION: no member holds state.
     """
 
     round_id: RoundId
@@ -148,9 +145,6 @@ class Assignment:
     fallback_size: int = 0
     guarded: bool = False
     memory_checkpoint: MemoryCheckpoint | None = None
-    sources: tuple[int, ...] = (0,)
-    replica_size: int = 1
-    version: Version = NO_VERSION
 
 
 SINGLE_WORKER = Assignment(

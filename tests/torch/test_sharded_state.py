@@ -240,6 +240,38 @@ def test_members_commit_by_themselves_at_the_same_boundaries() -> None:
     assert len(set(commits)) == 1
 
 
+class Communicating(torch.optim.SGD):
+    """Sends what it has, as optimizers do that work on whole matrices."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.full_tensor()
+        super().step(closure)
+
+
+def first_boundary(worker: int) -> list[str]:
+    """What a world of two says of an optimizer that communicates in its step, and of one that does not."""
+    found = []
+    for number, _ in rounds_of(worker, 2, [[0, 1], [0, 1]]):
+        kind = Communicating if number == 0 else torch.optim.SGD
+        state = new_state(Kind(lambda params, kind=kind: kind(params, lr=0.1)))  # type: ignore[misc]
+        state.sync()
+        make_step(state.model, state.optimizer, 0, clips=True)
+        try:
+            state.first_boundary()
+        except TypeError as error:
+            found.append(f"{number}: {error}")
+    return found
+
+
+def test_an_optimizer_that_communicates_in_its_step_is_refused_at_the_first_boundary() -> None:
+    for found in run_ranks(first_boundary, 2):
+        (one,) = found
+        assert one.startswith("0: Communicating communicates in its step, so a loss there would leave")
+        assert "restart mode, with edriver.checkpoints in memory" in one
+
+
 # ---- in a world of one
 
 
