@@ -71,7 +71,7 @@ def _worker(rank: int, pipe: Connection, barrier: Barrier) -> None:
             cross_rank=0,
             cross_size=1,
             store=StoreAddress("127.0.0.1", port),
-            source=0,
+            sources=(0,),
             receivers=(),
             secret=bytes(SECRET_BYTES),
         )

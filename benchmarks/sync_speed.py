@@ -91,7 +91,7 @@ def _state_of_many(rank: int) -> TorchState:
 
 
 def _place(rank: int, receivers: tuple[int, ...]) -> Assignment:
-    return replace(SINGLE_WORKER, rank=rank, size=RANKS, source=0, receivers=receivers)
+    return replace(SINGLE_WORKER, rank=rank, size=RANKS, sources=(0,), receivers=receivers)
 
 
 def _timed(action: Callable[[], object]) -> float:

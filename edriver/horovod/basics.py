@@ -45,7 +45,7 @@ _LATE: Final = Assignment(
     cross_rank=1,
     cross_size=2,
     store=StoreAddress("", 0),
-    source=0,
+    sources=(0,),
     receivers=(),
 )
 """What a worker that was started later answers until its first round."""
@@ -319,6 +319,6 @@ def fixed_place(environ: Mapping[str, str], rank: int, size: int, generation: in
         cross_rank=number("GROUP_RANK", rank // local_size),
         cross_size=number("GROUP_WORLD_SIZE", -(-size // local_size)),
         store=StoreAddress("", 0),
-        source=0,
+        sources=(0,),
         receivers=tuple(range(1, size)),
     )

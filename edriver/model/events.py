@@ -107,6 +107,7 @@ class WorkerWaiting:
         checkpoint: the steps of the newest whole checkpoint that it can load; 0: none is ahead of its state, or it
             holds state of this call; None: its state has no checkpoints.
         left_at: where its script was when it left its round for the loss of a peer; None: it did not, or not known.
+        sealed: the version that it reaches with gradients that it has kept; None: it has kept none.
     """
 
     worker_id: int
@@ -118,6 +119,7 @@ class WorkerWaiting:
     torn: str = ""
     checkpoint: int | None = None
     left_at: ScriptError | None = None
+    sealed: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edriver.model.ids import RoundId, Version
+from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.memory_checkpoint import MemoryCheckpoint
 from edriver.model.store_address import StoreAddress
 
@@ -24,6 +24,7 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
             in the order of discovery, and its slot: rank 0 is on the first host however slowly that starts, and stays
             where its checkpoint is. Elsewhere 0 and its last rank, or (1, 0) if it has had none: survivors keep the
             order of their ranks.
+        sealed: see WorkerWaiting.
     """
 
     worker_id: int
@@ -33,6 +34,11 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
     store: StoreAddress
     checkpoint: int = 0
     place: tuple[int, int] = (0, 0)
+    sealed: Version | None = None
+
+    def reaches(self, version: Version) -> bool:
+        """Whether it holds a version, or has kept the gradients of the step that leads to it."""
+        return version in (self.version, self.sealed)
 
     @property
     def age(self) -> tuple[tuple[int, int], int]:
@@ -65,11 +71,13 @@ class RoundPlan:
     Attributes:
         round_id: the round.
         ordinal: the number of the script's `run` call that it belongs to.
-        version: the highest version offered, which rank 0 holds.
+        version: the version that it continues from.
         seats: the members in order of rank.
         store: the address of rank 0's store.
-        receivers: the ranks that receive rank 0's state, ascending.
-        checkpoint: the number of steps of the checkpoint that rank 0 loads first; 0: it does not load.
+        receivers: the ranks that receive state, ascending: rank r from sources[r % replica_size].
+        sources: for each position, the lowest rank of it that holds the version, or loads the checkpoint.
+        replica_size: the number of workers in a replica.
+        checkpoint: the number of steps of the checkpoint that the sources load first; 0: they do not load.
         failures: the number of earlier rounds that ended by a failure.
         steps_lost: the number of steps beyond that version that its holders had made and cannot return to.
         torn: why they cannot; empty if that has been reported already.
@@ -86,6 +94,8 @@ class RoundPlan:
     seats: tuple[Seat, ...]
     store: StoreAddress
     receivers: tuple[int, ...]
+    sources: tuple[int, ...] = (0,)
+    replica_size: int = 1
     checkpoint: int = 0
     failures: int = 0
     steps_lost: int = 0
@@ -113,18 +123,21 @@ class Assignment:
         cross_rank: the index of its host among the hosts that have a member with this local_rank.
         cross_size: the number of hosts that have a member with this local_rank.
         store: the address of rank 0's store.
-        source: the rank that sends its state (always a holder of the highest version).
-        receivers: the ranks, ascending, that receive state from the source. All others send and receive nothing.
+        sources: for each position, the rank that sends its state.
+        receivers: the ranks, ascending, that receive state: rank r from sources[r % replica_size]. All others send and
+            receive nothing.
         secret: the secret by which members of this round prove their membership, membership_proof.SECRET_BYTES long;
             empty for a round of one worker. Never shown.
         host_rank: the index of its host among the hosts of the round.
         host_count: the number of hosts with members.
         failures: the number of earlier rounds that ended by a failure.
-        checkpoint: the number of steps of the checkpoint that the source loads before it sends; 0: it does not load.
+        checkpoint: the number of steps of the checkpoint that the sources load before they send; 0: they do not load.
         fallback_size: the smaller number of workers with which the run continues if the script fails with `size`
             workers; 0: there is no such number, or the run has trained with `size` workers before.
         guarded: whether the members name their connections to one another before any byte of them is read.
         memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
+        replica_size: the number of workers in a replica: this worker's position in its replica is rank % replica_size.
+        version: the version that the round continues from; NO_VERSION: no member holds state.
     """
 
     round_id: RoundId
@@ -135,7 +148,7 @@ class Assignment:
     cross_rank: int
     cross_size: int
     store: StoreAddress
-    source: int
+    sources: tuple[int, ...]
     receivers: tuple[int, ...]
     secret: bytes = field(default=b"", repr=False)
     host_rank: int = 0
@@ -145,6 +158,8 @@ class Assignment:
     fallback_size: int = 0
     guarded: bool = False
     memory_checkpoint: MemoryCheckpoint | None = None
+    replica_size: int = 1
+    version: Version = NO_VERSION
 
 
 SINGLE_WORKER = Assignment(
@@ -156,7 +171,7 @@ SINGLE_WORKER = Assignment(
     cross_rank=0,
     cross_size=1,
     store=StoreAddress("", 0),
-    source=0,
+    sources=(0,),
     receivers=(),
 )
 """The place of a process that no driver has started."""
@@ -170,7 +185,7 @@ NO_ASSIGNMENT = Assignment(
     cross_rank=-1,
     cross_size=-1,
     store=StoreAddress("", 0),
-    source=-1,
+    sources=(-1,),
     receivers=(),
     host_rank=-1,
     host_count=-1,

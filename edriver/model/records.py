@@ -76,6 +76,7 @@ class Offer:
     steps_lost: int = 0
     torn: str = ""
     checkpoint: int | None = None
+    sealed: Version | None = None
     latest: bool = False
     """Whether no worker could hold state, and write a newer checkpoint, when it looked for this one."""
 
@@ -88,12 +89,18 @@ class OfferKind(NamedTuple):
         checkpoint: 0 for None.
         placed: whether the worker has a slot.
         leaving: whether its slot is drained, and it stays until others have taken over.
+        sealed: see WorkerWaiting.
     """
 
     version: Version
     checkpoint: int
     placed: bool
     leaving: bool = False
+    sealed: Version | None = None
+
+    def reaches(self, version: Version) -> bool:
+        """See Candidate."""
+        return version in (self.version, self.sealed)
 
 
 @dataclass(slots=True)
@@ -174,6 +181,7 @@ class Worker:
             store=self.offer.store,
             checkpoint=self.offer.checkpoint or 0,
             place=place,
+            sealed=self.offer.sealed,
         )
 
     @property

@@ -1051,6 +1051,7 @@ class WorkerWaiting(_message.Message):
     TORN_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     LEFT_AT_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """The number of the `run` call that the script is in, from 1."""
     digest: _builtins.str
@@ -1077,6 +1078,12 @@ class WorkerWaiting(_message.Message):
     def store(self) -> _rounds_pb2.StoreAddress:
         """Where the worker's store listens, in case it becomes rank 0."""
 
+    @_builtins.property
+    def sealed(self) -> _rounds_pb2.Version:
+        """The version that the worker reaches with gradients that it has kept: it was about to make the optimizer's step, which
+        needs no other worker. Absent if it has kept none.
+        """
+
     def __init__(
         self,
         *,
@@ -1088,10 +1095,11 @@ class WorkerWaiting(_message.Message):
         torn: _builtins.str = ...,
         checkpoint_steps: _builtins.int | None = ...,
         left_at: _builtins.str = ...,
+        sealed: _rounds_pb2.Version | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "store", b"store", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "sealed", b"sealed", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "left_at", b"left_at", "ordinal", b"ordinal", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "left_at", b"left_at", "ordinal", b"ordinal", "sealed", b"sealed", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_steps: _TypeAlias = _typing.Literal["checkpoint_steps"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_steps: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps"]  # noqa: Y015

@@ -194,10 +194,13 @@ class RoundAssignment(_message.Message):
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     FALLBACK_SIZE_FIELD_NUMBER: _builtins.int
     MEMORY_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    REPLICA_SIZE_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Number of members."""
     source: _builtins.int
-    """The rank that sends its state."""
+    """The first of `sources`, for workers of releases that do not know replicas."""
     secret: _builtins.bytes
     """The secret with which members prove to one another that they are members. It is random, made for this round, and never
     written to a file or log.
@@ -214,6 +217,8 @@ class RoundAssignment(_message.Message):
     """Number of members, below `size`, with which the script has trained and the run can go on; 0 if there is none, or if it has
     trained with `size`. A member whose script fails before its first boundary then stays, and waits for its next round.
     """
+    replica_size: _builtins.int
+    """Number of workers in a replica. The rank of a worker is that of its replica times this, plus its position."""
     @_builtins.property
     def round_id(self) -> Global___RoundId:
         """The round's ID."""
@@ -224,11 +229,21 @@ class RoundAssignment(_message.Message):
 
     @_builtins.property
     def receivers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ranks that receive the state, in ascending order. All other ranks but `source` take no part in the sync."""
+        """The ranks that receive state, in ascending order. Rank r receives it from `sources[r % replica_size]`. Ranks that are in
+        neither list take no part in the sync.
+        """
 
     @_builtins.property
     def memory_checkpoint(self) -> Global___MemoryCheckpoint:
         """In restart mode: the checkpoint in memory that the members load; absent if there is none."""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For each position, the rank that sends its state. Empty in an assignment of a driver that does not know replicas."""
+
+    @_builtins.property
+    def version(self) -> Global___Version:
+        """The version that the round continues from; (0.0, 0) if no member holds state."""
 
     def __init__(
         self,
@@ -244,10 +259,13 @@ class RoundAssignment(_message.Message):
         checkpoint_steps: _builtins.int = ...,
         fallback_size: _builtins.int = ...,
         memory_checkpoint: Global___MemoryCheckpoint | None = ...,
+        replica_size: _builtins.int = ...,
+        sources: _abc.Iterable[_builtins.int] | None = ...,
+        version: Global___Version | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

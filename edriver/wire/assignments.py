@@ -8,7 +8,14 @@ from typing import Final
 from edriver.model.plan import Assignment, RoundPlan
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 from edriver.wire.checkpoints import memory_checkpoint_message, memory_checkpoint_of
-from edriver.wire.conversion import round_id_message, round_id_of, store_address_message, store_address_of
+from edriver.wire.conversion import (
+    round_id_message,
+    round_id_of,
+    store_address_message,
+    store_address_of,
+    version_message,
+    version_of,
+)
 
 RANK_FIELDS: Final = tuple(field.name for field in rounds_pb2.Seat.DESCRIPTOR.fields if field.name != "worker_id")
 """A member's ranks and sizes, by the names that they have in Seat and Assignment as well."""
@@ -30,8 +37,11 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         round_id=round_id_message(plan.round_id),
         size=len(plan.seats),
         store=store_address_message(plan.store),
-        source=0,
+        source=plan.sources[0],
+        sources=plan.sources,
         receivers=plan.receivers,
+        replica_size=plan.replica_size,
+        version=version_message(plan.version),
         secret=secret,
         failures=plan.failures,
         guarded=plan.guarded,
@@ -59,8 +69,10 @@ def assignment_of(message: notification_pb2.Assignment) -> Assignment:
         round_id=round_id_of(shared.round_id),
         size=shared.size,
         store=store_address_of(shared.store),
-        source=shared.source,
+        sources=tuple(shared.sources) or (shared.source,),
         receivers=tuple(shared.receivers),
+        replica_size=shared.replica_size or 1,
+        version=version_of(shared.version),
         secret=shared.secret,
         failures=shared.failures,
         guarded=shared.guarded,

@@ -45,6 +45,7 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
                 waiting.torn,
                 waiting.checkpoint_steps if waiting.HasField("checkpoint_steps") else None,
                 script_place(waiting.left_at),
+                version_of(waiting.sealed) if waiting.HasField("sealed") else None,
             )
         case "boundary_reached":
             reached = report.boundary_reached

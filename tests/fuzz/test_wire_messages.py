@@ -206,6 +206,6 @@ def test_each_member_learns_its_place(
                 name: getattr(seat, name) for name in RANK_FIELDS
             }
             assert (place.round_id, place.size, place.store) == (plan.round_id, len(plan.seats), plan.store)
-            assert (place.source, place.receivers, place.secret) == (0, plan.receivers, secret)
+            assert (place.sources, place.receivers, place.secret) == (plan.sources, plan.receivers, secret)
             told.add(member.worker_id)
     assert told == seats.keys()

@@ -124,6 +124,7 @@ class RandomEvents:
             draw.choice(("", "", "digest")),
             draw.choice((0, 0, 2)),
             checkpoint=draw.choice((None, 0, 5, 5, 9)) if self._checkpoints else None,
+            sealed=draw.choice((None, None, Version(self._round_id, 2))) if was_member else None,
         )
 
     def _of_agent(self) -> events.Event:

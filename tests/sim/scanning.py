@@ -189,7 +189,7 @@ def _check_offers(core: Membership, ordinal: int) -> None:
 def _kind(roster: Roster, worker: Worker) -> OfferKind:
     assert worker.offer is not None
     placed, leaving = worker.worker_id in roster.placed, worker.worker_id in roster.leaving
-    return OfferKind(worker.offer.version, worker.offer.checkpoint or 0, placed, leaving)
+    return OfferKind(worker.offer.version, worker.offer.checkpoint or 0, placed, leaving, worker.offer.sealed)
 
 
 def _untroubled(core: Membership) -> Iterator[HostRecord]:

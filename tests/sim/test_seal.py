@@ -1,5 +1,5 @@
 """The seal of sharded training, searched exhaustively: every order in which the collectives and losses of two and three
-replicas can happen, every moment for the decision of seal.py, and the rounds that follow from it.
+replicas can happen, every moment for the decision of continuation.py, and the rounds that follow from it.
 
 A member's place in a step is the last operation that it has begun. Between two collectives it is still at the first
 one: nobody can tell the difference before it enters the second. A collective completes for a member once all of its
@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import pytest
 
+from edriver.driver.core.continuation import Continuation, ShardOffer, Way, continue_from, way_to
 from edriver.model.ids import NO_VERSION, RoundId, Version
-from tests.sim.seal import Continuation, ShardOffer, Way, continue_from, way_to
 
 BEGINNING = Version(RoundId(1, 1), 0)
 

@@ -192,18 +192,18 @@ class Trainee:
     def sync(self, assignment: Assignment, members: dict[int, int]) -> Steps[bool]:
         """Bring receivers to the source's state; returns whether that counts as committed."""
         receives = assignment.rank in assignment.receivers
-        loads = bool(assignment.checkpoint) and assignment.rank == assignment.source
+        loads = bool(assignment.checkpoint) and assignment.rank == assignment.sources[0]
         if loads:
             yield Sleep(self._tracker())
             newest = self._disk.newest()
             assert newest is not None
             assert newest.steps >= assignment.checkpoint, "a checkpoint has gone"
             self.model = self.loaded = newest
-        if receives or (assignment.receivers and assignment.rank == assignment.source):
-            parties = frozenset(members[r] for r in (assignment.source, *assignment.receivers))
+        if receives or (assignment.receivers and assignment.rank == assignment.sources[0]):
+            parties = frozenset(members[r] for r in (assignment.sources[0], *assignment.receivers))
             brought = yield Meet("sync", parties, (assignment.rank, self.model))
             if receives:
-                self.model = next(model for rank, model in brought.values() if rank == assignment.source)
+                self.model = next(model for rank, model in brought.values() if rank == assignment.sources[0])
         self.cursor.load(self.model.cursor)
         self.cursor.enter(assignment.rank, assignment.size)
         commits = receives or loads or self.saved is None  # a holder keeps the commit that it has

@@ -141,7 +141,7 @@ def join_round(folder: Path, rank: int, size: int, n: int = 1, *, host: str = "o
         cross_rank=0,
         cross_size=1,
         store=StoreAddress("", 0),
-        source=0,
+        sources=(0,),
         receivers=(),
         secret=SECRET,
         memory_checkpoint=newest_whole(folder),

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import fully_shard as torchs_fully_shard
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -36,20 +38,30 @@ def net() -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
 
 
+def fully_shard(model: torch.nn.Module, **options: Any) -> Any:
+    return torchs_fully_shard(model, **options)
+
+
+def plain(model: Any) -> torch.nn.Module:
+    assert isinstance(model, torch.nn.Module)
+    return model
+
+
 def other_mesh() -> DeviceMesh:
     return init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
 
 
 def with_int_reshard(mesh: DeviceMesh) -> torch.nn.Module:
-    model = fully_shard(net(), mesh=mesh)
+    model: torch.nn.Module = fully_shard(net(), mesh=mesh)
     for group in fsdp2._groups(model):
         group.post_forward_mesh_info = fsdp2._info({}, group.mesh_info, mesh)  # what torch makes of a number
     return model
 
 
 def tensor_parallel(mesh: DeviceMesh) -> torch.nn.Module:
-    model = parallelize_module(net(), mesh["shard"], {"0": ColwiseParallel()})
-    return fully_shard(model[1], mesh=mesh) and model
+    model: Any = parallelize_module(net(), mesh["shard"], {"0": ColwiseParallel()})
+    fully_shard(model[1], mesh=mesh)
+    return plain(model)
 
 
 def partly_replicated(mesh: DeviceMesh) -> torch.nn.Module:
@@ -57,13 +69,13 @@ def partly_replicated(mesh: DeviceMesh) -> torch.nn.Module:
 
 
 def compiled(mesh: DeviceMesh) -> torch.nn.Module:
-    model = fully_shard(net(), mesh=mesh)
+    model: torch.nn.Module = fully_shard(net(), mesh=mesh)
     model.compile()
     return model
 
 
 def with_hook(mesh: DeviceMesh) -> torch.nn.Module:
-    model = fully_shard(net(), mesh=mesh)
+    model: torch.nn.Module = fully_shard(net(), mesh=mesh)
     for group in fsdp2._groups(model):
         group._all_reduce_hook = lambda _: None
     return model
@@ -129,7 +141,7 @@ def test_an_optimizer_that_cannot_be_kept_is_refused_before_the_first_step(kind:
 def test_what_the_function_does_to_the_model_is_refused_at_the_first_boundary() -> None:
     state = ShardedState(build=new_model, optimizer=adam)
     state.sync()
-    state.model[0].compile()
+    state.model.get_submodule("0").compile()
     with pytest.raises(TypeError, match="it is compiled"):
         state.first_boundary()
 
@@ -158,7 +170,7 @@ def test_there_is_no_mesh_outside_of_a_round() -> None:
     dist.destroy_process_group()
     with pytest.raises(RuntimeError, match=r"inside the function that edriver\.run wraps"):
         edriver.mesh()
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
 
 def test_names_that_torch_lacks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,17 @@ def version(text: str) -> Version:
 
 
 def candidates(text: str) -> list[Candidate]:
-    """`"1@a=3:7 2@b=-"`: worker 1 on host a offers 3:7, worker 2 on host b nothing. Slots count up on each host."""
+    """`"1@a=3:7 2@b=3:6>3:7 3@b=-"`: worker 1 on host a offers 3:7, worker 2 on host b 3:6, and is sealed to reach 3:7,
+    worker 3 nothing. Slots count up on each host.
+    """
     slots: dict[str, int] = {}
     found = []
     for item in text.split():
-        who, offer = item.split("=")
+        who, offered = item.split("=")
+        offer, _, sealed = offered.partition(">")
         worker_id, host = who.split("@")
         slots[host] = slots.get(host, -1) + 1
-        found.append(
-            Candidate(int(worker_id), host, slots[host], version(offer), StoreAddress(host, 7000 + int(worker_id)))
-        )
+        store = StoreAddress(host, 7000 + int(worker_id))
+        reached = version(sealed) if sealed else None
+        found.append(Candidate(int(worker_id), host, slots[host], version(offer), store, sealed=reached))
     return found

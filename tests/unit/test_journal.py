@@ -36,7 +36,17 @@ HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 3
 SEEN: list[events.Event] = [
     events.HostsObserved(HostSet((Host("a", 2),))),
     events.AgentLost("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0)),
-    events.WorkerWaiting(1, 1, Version(RoundId(1, 2), 3), StoreAddress("a", 4000), "digest", 2, "torn", 40),
+    events.WorkerWaiting(
+        1,
+        1,
+        Version(RoundId(1, 2), 3),
+        StoreAddress("a", 4000),
+        "digest",
+        2,
+        "torn",
+        40,
+        sealed=Version(RoundId(1, 2), 4),
+    ),
     events.FirstBoundaryPassed(1, RoundId(1, 2), {"synced": 1.5}),
     events.Ticked(),
     events.DriverResumed(2),

@@ -369,7 +369,7 @@ def test_a_place_is_handed_on_as_it_came() -> None:
     assert assigned is not None
     assert (assigned.round_id, assigned.rank, assigned.size, assigned.receivers) == (FIRST, 1, 2, (1,))
     assert (assigned.local_rank, assigned.local_size, assigned.cross_rank, assigned.cross_size) == (0, 1, 1, 2)
-    assert (assigned.store, assigned.source) == (("a", 7001), 0)
+    assert (assigned.store, assigned.sources) == (("a", 7001), (0,))
 
 
 def test_waiting_says_all_that_the_driver_needs() -> None:

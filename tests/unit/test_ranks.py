@@ -33,6 +33,7 @@ def plan(text: str, first: bool = False) -> RoundPlan:
         pytest.param("4@a=2:5 1@a=- 6@a=2:5", [4, 6, 1], id="survivors-before-newcomers-within-a-host"),
         pytest.param("1@a=2:5 2@b=- 9@b=2:5 3@c=2:5", [1, 3, 9, 2], id="a-newcomer-does-not-make-its-host-older"),
         pytest.param("1@a=2:5 2@b=2:5 3@a=2:5 4@b=-", [1, 3, 2, 4], id="ranks-of-a-host-are-contiguous"),
+        pytest.param("1@a=2:5>2:6 2@b=2:6", [1, 2], id="one-that-has-kept-the-gradients-may-be-rank-0"),
     ],
 )
 def test_order(waiting: str, order: list[int]) -> None:
@@ -59,6 +60,7 @@ def test_a_seat_has_all_six_of_horovods_numbers() -> None:
         pytest.param("1@a=2:5 2@a=2:5", (), id="none-if-all-are-equal"),
         pytest.param("1@a=2:5 2@a=2:4 3@b=- 4@b=2:5", (1, 3), id="those-that-are-behind"),
         pytest.param("1@a=2:5", (), id="not-the-only-one"),
+        pytest.param("1@a=2:5>2:6 2@a=2:6 3@b=2:5", (2,), id="not-one-that-has-kept-the-gradients"),
     ],
 )
 def test_who_receives(waiting: str, receivers: tuple[int, ...]) -> None:

@@ -35,7 +35,7 @@ class FakeStore:
 
 
 def place(rank: int, size: int) -> Assignment:
-    return Assignment(RoundId(1, 1), rank, size, rank, size, 0, 1, StoreAddress("127.0.0.1", 1), 0, ())
+    return Assignment(RoundId(1, 1), rank, size, rank, size, 0, 1, StoreAddress("127.0.0.1", 1), (0,), ())
 
 
 @pytest.fixture

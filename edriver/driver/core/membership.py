@@ -398,7 +398,14 @@ class Membership:
         if not worker.live:  # in restart mode its round has been aborted by that, and its members are stopped
             return actions
         offer = Offer(
-            event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn, event.checkpoint
+            event.ordinal,
+            event.version,
+            event.store,
+            event.digest,
+            event.steps_lost,
+            event.torn,
+            event.checkpoint,
+            event.sealed,
         )
         if worker.offer is None and worker.rank is None:
             self.placement.note_boot(worker, now)

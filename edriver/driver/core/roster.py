@@ -454,7 +454,7 @@ class Roster:
         kind = None
         if worker is not None and worker.state is WorkerState.WAITING and (offer := worker.offer) is not None:
             placed, leaving = worker_id in self.placed, worker_id in self.leaving
-            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, placed, leaving)
+            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, placed, leaving, offer.sealed)
         before = self._offered.pop(worker_id, None)
         if kind is not None:
             self._offered[worker_id] = kind

@@ -754,7 +754,10 @@ class RoundControl:
     def _with_what_is_lost(self, plan: RoundPlan) -> RoundPlan:
         """The plan, with the steps that its holders have lost; each reason is reported once."""
         offers = [offer for w in plan.workers if (offer := self.roster.workers[w].offer) is not None]
-        lost = max((offer for offer in offers if offer.version == plan.version), key=lambda offer: offer.steps_lost)
+        lost = max(
+            (offer for offer in offers if plan.version in (offer.version, offer.sealed)),
+            key=lambda offer: offer.steps_lost,
+        )
         if not lost.steps_lost:
             return plan
         torn = "" if lost.torn in self._explained_losses else lost.torn

@@ -31,7 +31,7 @@ def newest_checkpoint(candidates: Iterable[Candidate]) -> int:
     """
     candidates = tuple(candidates)
     best = highest_version(candidates)
-    if best != NO_VERSION and not any(c.checkpoint for c in candidates if c.version == best):
+    if best != NO_VERSION and not any(c.checkpoint for c in candidates if c.reaches(best)):
         return 0
     return max((c.checkpoint for c in candidates), default=0)
 
@@ -85,11 +85,11 @@ def select(
         before: that size.
     """
     best = highest_version(candidates)
-    ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, -c.checkpoint, c.age))
+    ordered = sorted(candidates, key=lambda c: (not c.reaches(best), c.version == NO_VERSION, -c.checkpoint, c.age))
     staying = [c for c in ordered if c.worker_id in placed][:max_np]
     room = still_needed(len(staying), before, max_np)
     members = (*staying, *[c for c in ordered if c.worker_id in leaving][:room])
-    if best == NO_VERSION or highest_version(members) == best:
+    if best == NO_VERSION or any(c.reaches(best) for c in members):
         return Selection(best, members, state_keeper=None)
     return Selection(best, members, state_keeper=ordered[0])
 
@@ -134,13 +134,13 @@ def still_needed(ready: int, before: int, max_np: int) -> int:
 def prospect(offers: Mapping[OfferKind, int], max_np: int, before: int = 0) -> Prospect:
     """What `select` would choose among workers that make these offers; the arguments as there."""
     best = max((kind.version for kind in offers), default=NO_VERSION)
-    ordered = sorted(offers, key=lambda kind: (kind.version != best, kind.version == NO_VERSION, -kind.checkpoint))
+    ordered = sorted(offers, key=lambda kind: (not kind.reaches(best), kind.version == NO_VERSION, -kind.checkpoint))
     chosen = _fill([kind for kind in ordered if kind.placed], offers, max_np)
     room = still_needed(sum(count for _, count in chosen), before, max_np)
     chosen += _fill([kind for kind in ordered if kind.leaving], offers, room)
-    keeper = best != NO_VERSION and all(kind.version != best for kind, _ in chosen)
+    keeper = best != NO_VERSION and not any(kind.reaches(best) for kind, _ in chosen)
     kinds = [kind for kind, _ in chosen] + ordered[:1] * keeper
-    holds = best == NO_VERSION or any(kind.checkpoint for kind in kinds if kind.version == best)
+    holds = best == NO_VERSION or any(kind.checkpoint for kind in kinds if kind.reaches(best))
     return Prospect(
         version=best,
         members=sum(count for _, count in chosen),
@@ -194,7 +194,7 @@ def in_order_of_rank(candidates: Sequence[Candidate], checkpoint: int = 0) -> li
         checkpoint: the steps of the checkpoint that rank 0 is to load; 0: none.
     """
     best = highest_version(candidates)
-    able = [c for c in candidates if (c.checkpoint == checkpoint if checkpoint else c.version == best)]
+    able = [c for c in candidates if (c.checkpoint == checkpoint if checkpoint else c.reaches(best))]
     first = min(able, key=lambda c: c.age)
 
     def newcomer(c: Candidate) -> bool:
@@ -220,12 +220,12 @@ def plan_round(
         candidates: its members.
         first: whether the members' states have not been made equal yet, as before the call's first sync: then all
             but rank 0 receive state, and rank 0 loads the newest checkpoint if any member can. Otherwise those that do
-            not hold the highest version receive.
+            not reach the highest version receive.
         failures: the number of earlier rounds that ended by a failure.
     """
     checkpoint = newest_checkpoint(candidates) if first else 0
     ordered = in_order_of_rank(candidates, checkpoint)
-    best = ordered[0].version
+    best = highest_version(candidates)
     local_sizes: dict[str, int] = {}
     for candidate in ordered:
         local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1
@@ -254,7 +254,7 @@ def plan_round(
         )
         for rank, (candidate, local_rank, cross_rank) in enumerate(places)
     )
-    receivers = tuple(rank for rank, c in enumerate(ordered) if rank > 0 and (first or c.version != best))
+    receivers = tuple(rank for rank, c in enumerate(ordered) if rank > 0 and (first or not c.reaches(best)))
     return RoundPlan(
         round_id=round_id,
         ordinal=ordinal,

@@ -127,6 +127,8 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
             seats = [(seat.worker_id, seat.host, seat.slot, seat.rank) for seat in plan.seats]
             members = plan.round_id, plan.ordinal, plan.version, seats, plan.store, plan.receivers
             further = () if plan.memory_checkpoint is None else (_memory_parts(plan.memory_checkpoint),)
+            if plan.replica_size != 1:
+                further = *further, plan.replica_size, plan.sources
             return *members, plan.checkpoint, plan.guarded, plan.fallback_size, draws, *further
 
 

@@ -65,7 +65,9 @@ def trouble(model: torch.nn.Module) -> str:
 def trouble_here() -> str:
     """The same of a module that is made here. Needs a default process group of one."""
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
-    return trouble(fully_shard(torch.nn.Linear(1, 1), mesh=mesh))
+    model = torch.nn.Linear(1, 1)
+    fully_shard(model, mesh=mesh)
+    return trouble(model)
 
 
 def bind(model: torch.nn.Module, optimizer: Optimizer | None, mesh: DeviceMesh) -> None:

@@ -150,7 +150,7 @@ class ObjectState(State):
         self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         arrived = None
-        loads = bool(assignment.checkpoint) and assignment.rank == assignment.sources[0]
+        loads = bool(assignment.checkpoint) and assignment.rank in assignment.sources
         if loads:
             self.load_checkpoint()
         if assignment.receivers or (assignment.version == NO_VERSION and assignment.replica_size > 1):

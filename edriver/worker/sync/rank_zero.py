@@ -25,7 +25,7 @@ def values_of_rank_0(values: dict[str, Any], assignment: Assignment) -> dict[str
     if assignment.size == 1:
         return values
     store = torch_groups.default_store()
-    if assignment.rank == assignment.source:
+    if assignment.rank == assignment.sources[0]:
         store.set(_KEY, json.dumps(values))
         return values
     found: dict[str, Any] = json.loads(bytes(store.get(_KEY)))

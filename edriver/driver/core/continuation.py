@@ -1,5 +1,4 @@
-"""Which version the next round of a sharded run continues from. Pure: the rule that the core will take over with rounds
-of replicas. So far test_seal.py alone uses it, which searches it.
+"""Which version the next round continues from. Pure. Part of the core. tests/sim/test_seal.py searches the rule.
 
 A replica is a group of workers that hold the state once between them, and the place of a worker in its replica is its
 position. Workers of one position hold the same shard. Positions finish a step apart from each other, so a loss can
