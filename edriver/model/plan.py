@@ -77,6 +77,7 @@ class RoundPlan:
         receivers: the ranks that receive state, ascending: rank r from sources[r % replica_size].
         sources: for each position, the lowest rank of it that holds the version, or loads the checkpoint.
         replica_size: the number of workers in a replica.
+        first_sync: whether states of that version may differ: the script's `run` call has not made them equal yet.
         checkpoint: the number of steps of the checkpoint that the sources load first; 0: they do not load.
         failures: the number of earlier rounds that ended by a failure.
         steps_lost: the number of steps beyond that version that its holders had made and cannot return to.
@@ -96,6 +97,7 @@ class RoundPlan:
     receivers: tuple[int, ...]
     sources: tuple[int, ...] = (0,)
     replica_size: int = 1
+    first_sync: bool = False
     checkpoint: int = 0
     failures: int = 0
     steps_lost: int = 0
@@ -138,6 +140,7 @@ class Assignment:
         memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
         replica_size: the number of workers in a replica: this worker's position in its replica is rank % replica_size.
         version: the version that the round continues from; NO_VERSION: no member holds state.
+        first_sync: see RoundPlan.
     """
 
     round_id: RoundId
@@ -160,6 +163,7 @@ class Assignment:
     memory_checkpoint: MemoryCheckpoint | None = None
     replica_size: int = 1
     version: Version = NO_VERSION
+    first_sync: bool = False
 
 
 SINGLE_WORKER = Assignment(

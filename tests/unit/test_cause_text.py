@@ -12,7 +12,7 @@ from edriver.common.release import VERSION as VERSION_HERE
 from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text, doing_text, obstacle_messages
 from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Detail, Halt, RoundEnd, WorkerName
-from edriver.model.ids import RoundId, Version
+from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.wire.causes import cause_message
 
@@ -368,8 +368,16 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.COLLECTIVES_BROKEN,
         why.Tracebacks(VERSION, ((FIRST, "RuntimeError: shapes"),)),
         (
-            "collectives failed in two rounds in a row at version 1.2:30 with no worker lost (unequal shapes or a bad "
+            "collectives failed in two rounds in a row at version 1.2:30, with no worker lost (unequal shapes or a bad "
             f"link?):\n{ONE}:\nRuntimeError: shapes"
+        ),
+    ),
+    (
+        CauseKind.COLLECTIVES_BROKEN,
+        why.Tracebacks(NO_VERSION, ((FIRST, "RuntimeError: shapes"),)),
+        (
+            "collectives failed in two rounds in a row without progress between them, with no worker lost (unequal "
+            f"shapes or a bad link?):\n{ONE}:\nRuntimeError: shapes"
         ),
     ),
     (

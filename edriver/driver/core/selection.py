@@ -262,6 +262,7 @@ def plan_round(
         seats=seats,
         store=ordered[0].store,
         receivers=receivers,
+        first_sync=first,
         checkpoint=checkpoint,
         failures=failures,
     )

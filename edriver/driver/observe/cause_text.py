@@ -14,7 +14,7 @@ from typing import Final
 from edriver.common.release import VERSION
 from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Halt, RoundEnd, WorkerName
-from edriver.model.ids import RoundId, Version
+from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.text.pace_text import SAME_COLLECTIVES
 from edriver.text.phrases import count_text, exit_text
@@ -355,9 +355,10 @@ def _end_of_run(cause: Cause) -> str:
             return f"{_disagreement_text(digests)}. {_EQUAL_ADVICE}"
         case CauseKind.COLLECTIVES_BROKEN, why.Tracebacks(version, raised):
             tracebacks = "\n".join(f"{worker_text(worker)}:\n{text}" for worker, text in raised)
+            where = "without progress between them" if version == NO_VERSION else f"at version {version}"
             return (
-                f"collectives failed in two rounds in a row at version {version} with no worker lost (unequal shapes "
-                f"or a bad link?):\n{tracebacks}"
+                f"collectives failed in two rounds in a row {where}, with no worker lost (unequal shapes or a bad "
+                f"link?):\n{tracebacks}"
             )
         case CauseKind.SAME_ERROR, why.RepeatedError(error, rounds, places):
             where = ", ".join(f"{host}:{slot}" for host, slot in places)

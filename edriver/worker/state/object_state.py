@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edriver.model.ids import NO_VERSION
 from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.backend.interpreter import without_collections
@@ -153,7 +152,7 @@ class ObjectState(State):
         loads = bool(assignment.checkpoint) and assignment.rank in assignment.sources
         if loads:
             self.load_checkpoint()
-        if assignment.receivers or (assignment.version == NO_VERSION and assignment.replica_size > 1):
+        if assignment.receivers or (assignment.first_sync and assignment.replica_size > 1):
             with without_collections():
                 arrived = self._exchange(assignment)
         if self._from_rank_0:
@@ -196,8 +195,8 @@ class ObjectState(State):
         from edriver.worker.sync.sync import send_along, sync_state
 
         sources = assignment.sources
-        if assignment.version == NO_VERSION and len(sources) > 1:
-            # Nobody has been synced yet: what all workers hold alike comes from the first source alone.
+        if assignment.first_sync and len(sources) > 1:
+            # States may differ: what all workers hold alike comes from the first source alone.
             sent = (self._common(), self.computes_in.sent()) if assignment.rank == sources[0] else ()
             if (common := send_along(sources, sent, assignment)) is not None:
                 self._take_common(common[0])
