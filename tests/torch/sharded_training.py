@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import edriver
+from edriver.model.ids import RoundId
+from edriver.worker import context
 from edriver.worker.state import sharded_state
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
@@ -71,16 +72,12 @@ def half_sealed(fate: Fate) -> str:
     def seal(wish: bool, real: Callable[[bool], bool] = sharded_state.sealed) -> bool:
         answer = real(wish)
         steps[0] += 1
-        if steps[0] == SLOW_AT + 1 and edriver.size() == 4:
+        if steps[0] == SLOW_AT + 1 and context.assignment().round_id == RoundId(1, 1):
             if edriver.rank() in SLOW:
                 dist.recv(torch.empty(1), VICTIM)
             elif edriver.rank() == VICTIM:
-                steps_begin(fate)
+                fate.meets(SLOW_AT, "in the seal")
         return answer
 
     sharded_state.sealed = seal
     return hsdp(fate)
-
-
-def steps_begin(fate: Fate) -> Any:
-    fate.meets(SLOW_AT, "in the seal")

@@ -61,24 +61,23 @@ class Rounds:
             raise PeerLostError(str(error))
 
 
-def new_state(kind: Kind = PLAIN, seed: int = 3, **objects: Any) -> ShardedState:
+def new_state(kind: Kind = PLAIN, seed: int = 3, worker: int = 0) -> ShardedState:
     state = ShardedState(
-        build=lambda mesh: with_norm(mesh, kind.dtype, seed),
+        build=lambda mesh: with_noise(mesh, kind.dtype, seed, worker),
         optimizer=lambda model: kind.optimizer(model.parameters()),
         scheduler=lambda optimizer: StepLR(optimizer, 3, 0.5),
         sampler=ElasticSampler(range(64)),
         step=0,
-        drawn=float(seed),
-        **objects,
+        drawn=[worker],
     )
     state.bind(Rounds())
     return state
 
 
-def with_norm(mesh: DeviceMesh, dtype: torch.dtype, seed: int) -> torch.nn.Sequential:
-    """A model with buffers that nothing shards."""
+def with_noise(mesh: DeviceMesh, dtype: torch.dtype, seed: int, worker: int) -> torch.nn.Sequential:
+    """A model with a buffer that nothing shards, and that each worker draws in its own way."""
     model = new_model(mesh, dtype, seed)
-    model.register_buffer("noise", torch.rand(3))
+    model.register_buffer("noise", torch.full((3,), float(worker)))
     return model
 
 
@@ -92,7 +91,7 @@ def train(state: ShardedState, steps: int, clips: bool = False) -> None:
 
 def quiet(name: str, worker: int) -> str:
     kind = KINDS[name]
-    state = new_state(kind)
+    state = new_state(kind, worker=0)
     for _ in rounds_of(worker, 2, [[0, 1]]):
         state.sync()
         train(state, len(ROUNDS) * STEPS, kind.clips)
@@ -107,7 +106,7 @@ def disturbed(name: str, binds: bool, worker: int) -> str:
     kind = KINDS[name]
     if not binds:
         fsdp2.trouble = lacks_something
-    state = new_state(kind, seed=3 if worker in (0, 1) else worker)
+    state = new_state(kind, 3 if worker in (0, 1) else worker, worker)
     objects: set[tuple[int, ...]] = set()
     kept: list[Any] = []
     for number, _ in rounds_of(worker, WORKERS, ROUNDS):
