@@ -140,7 +140,6 @@ def _assignment(number: int, rank: int, rounds: Sequence[Sequence[int]]) -> Assi
         receivers=tuple(r for r in range(len(members)) if members[r] not in before and r not in sources),
         replica_size=SHARDS,
         version=Version(RoundId(1, number), 1) if number else NO_VERSION,
-        first_sync=number == 0,
         first_sync=not number,
     )
 
