@@ -488,3 +488,40 @@ def test_a_plan_is_made_once_for_each_structure() -> None:
         {"nested": {}, "nested.step": torch.ones(1)},
     ):
         assert planned(changed, first).plan is not first.plan
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.name == "edriver.worker"]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.usefixtures("group")
+def test_a_restart_that_finds_no_checkpoint_says_that_it_starts_from_the_beginning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in (1, 2):
+        _alone(tmp_path, n)
+        assert Checkpoints(tmp_path / "disk", every_memory=1).load({"epoch": 1}) is None
+        said = f"neither in memory nor in {tmp_path / 'disk'}: training starts again from the beginning"
+        assert _said(caplog) == ([f"there is no checkpoint, {said}"] if n > 1 else [])
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("loads", ["nothing", "load", "reader"])
+def test_a_script_that_saves_and_never_loads_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loads: str
+) -> None:
+    _alone(tmp_path)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(7, {"epoch": 1})
+    assert _said(caplog) == [], "there was nothing to load"
+    _alone(tmp_path, 2)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1)
+    if loads == "load":
+        checkpoints.load({"epoch": 1})
+    elif loads == "reader":
+        edriver.checkpoints.MemoryReader()
+    for step in (1, 2):
+        checkpoints.save(step, {"epoch": 1})
+    text = "the script saves checkpoints and does not load them: the one of step 7 in memory was not used. Call load"
+    assert _said(caplog) == ([f"{text} before the first step"] if loads == "nothing" else [])

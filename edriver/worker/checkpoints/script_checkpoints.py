@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 import sys
 from collections.abc import Callable, MutableMapping
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch.distributed as dist
 from torch import nn
 
+from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker import context
-from edriver.worker.checkpoints.memory.place import current_place
+from edriver.worker.checkpoints.memory.place import CurrentMemory, current_place
 from edriver.worker.checkpoints.memory.saver import MemorySaver
 from edriver.worker.checkpoints.memory.schedule import DiskSchedule, require_positive
 from edriver.worker.checkpoints.memory.script_state import (
@@ -26,6 +28,10 @@ from edriver.worker.checkpoints.memory.script_state import (
 )
 from edriver.worker.checkpoints.script_disk import DiskSaver
 from edriver.worker.errors import CheckpointError
+
+logger = logging.getLogger("edriver.worker")
+
+_FIRST_ROUND: Final = RoundId(1, 1)
 
 State: TypeAlias = MutableMapping[str, Any]
 
@@ -79,7 +85,7 @@ class Checkpoints:
             require_positive(every_memory)  # also where nothing is kept in memory
         self._place = current_place()
         self._has_saved = False
-        location = _absolute(os.fspath(folder))
+        self._location = location = _absolute(os.fspath(folder))
         self._memory: MemorySaver | None = None
         if self._place is not None:
             target = DiskTarget(location, keep, sys.executable)
@@ -102,15 +108,17 @@ class Checkpoints:
                 fit the state: the message names the key, and what to do.
             TypeError: the state is no dict.
         """
+        context.current.part(CurrentMemory).loads()
         in_memory = None if self._place is None else self._place.started_from
         on_disk = None if in_memory is not None else self._disk.newest()  # what is in memory is newer
         if in_memory is None and on_disk is None:
+            self._say_from_the_beginning()
             return None
         values = _dict_of(state)
         target = state_dict_of(values)
         if in_memory is not None and self._memory is not None:
             step = in_memory.checkpoint.step
-            if self._place is not None and self._place.assignment.rank == 0:
+            if self._is_first:
                 self._disk.own()
             self._memory.load(target)
         else:
@@ -141,6 +149,7 @@ class Checkpoints:
         requested = context.current.checkpoint_requested()
         if not (requested | self._due(step)):
             return
+        self._say_unloaded()
         values = objects_of(_dict_of(state))
         new = without_steps(values)
         try:
@@ -156,6 +165,27 @@ class Checkpoints:
             forget_first_step(new)
         if requested:
             context.current.checkpoint_requested()  # stops the process: one more step would be lost
+
+    def _say_from_the_beginning(self) -> None:
+        if self._place is not None and self._is_first and self._place.assignment.round_id > _FIRST_ROUND:
+            logger.warning(
+                "there is no checkpoint, neither in memory nor in %s: training starts again from the beginning",
+                self._location,
+            )
+
+    def _say_unloaded(self) -> None:
+        memory = context.current.part(CurrentMemory)
+        if (source := memory.unloaded) is not None and self._is_first:
+            logger.warning(
+                "the script saves checkpoints and does not load them: the one of step %d in memory was not used. Call "
+                "load before the first step",
+                source.checkpoint.step,
+            )
+        memory.loads()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._place is not None and self._place.assignment.rank == 0
 
     def _be_the_only_one(self) -> None:
         """A round's checkpoint in memory is one state of each rank: that of a second object would never be whole.

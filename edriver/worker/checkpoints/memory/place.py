@@ -43,6 +43,7 @@ class CurrentMemory:
 
     def __init__(self) -> None:
         self._place: MemoryPlace | None = None
+        self._is_loaded = False
 
     def place(self) -> MemoryPlace | None:
         """The place; None: this process is not a worker in restart mode, or its agent keeps no checkpoints."""
@@ -55,6 +56,15 @@ class CurrentMemory:
             assignment = member.assignment
             self._place = MemoryPlace(assignment, link, Mappings(), assignment.memory_checkpoint)
         return self._place
+
+    def loads(self) -> None:
+        """The script loads, or has found that there is nothing to load."""
+        self._is_loaded = True
+
+    @property
+    def unloaded(self) -> MemoryCheckpoint | None:
+        """The checkpoint from which the round starts, if the script has not asked for it."""
+        return None if self._place is None or self._is_loaded else self._place.started_from
 
 
 def current_place() -> MemoryPlace | None:
