@@ -230,11 +230,11 @@ def test_the_newest_checkpoints_in_memory() -> None:
     later = [Shard(CheckpointId(RoundId(1, 1), 1300, 2), rank, b"", 2**20) for rank in (0, 1)]
     hold("a", 1, shards[0], dataclasses.replace(later[0], disk=target))
     hold("b", 2, shards[1], later[1])
-    written = "; that of step 1,300 is being written to disk, for 20 s so far"
-    assert [line for line in story.reported(20.0) if line.endswith(written)]
+    written = "; that of step 1,300 is being written to disk, for 25 s so far"
+    assert [line for line in story.reported(25.0) if line.endswith(written)]
     page = History()
-    page.look(story.run(20.0), 1000)
-    assert dict(page.since(0)["head"]["about"])["checkpoint in memory"].startswith("step 1,300, 20 s old")
+    page.look(story.run(25.0), 1000)
+    assert dict(page.since(0)["head"]["about"])["checkpoint in memory"].startswith("step 1,300, 25 s old")
 
 
 def test_why_a_host_is_not_used() -> None:
