@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import multiprocessing
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from edriver.worker.checkpoints.memory.script_state import MadePlan, StatePlanne
 from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
 from tests.torch.optimizer_container import OptimizerContainer
 from tests.torch.ranks import run_ranks
+from tests.waiting import BOUND
 
 EVERY = 2
 Build = Callable[[int], nn.Module]
@@ -525,3 +527,31 @@ def test_a_script_that_saves_and_never_loads_is_told(
         checkpoints.save(step, {"epoch": 1})
     text = "the script saves checkpoints and does not load them: the one of step 7 in memory was not used. Call load"
     assert _said(caplog) == ([f"{text} before the first step"] if loads == "nothing" else [])
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("act", ["save", "load", "make"])
+def test_a_forked_process_that_saves_or_loads_gets_a_sentence(tmp_path: Path, act: str) -> None:
+    _alone(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1)
+    acts: dict[str, Callable[[], object]] = {
+        "save": lambda: checkpoints.save(1, {"epoch": 1}),
+        "load": lambda: checkpoints.load({"epoch": 1}),
+        "make": lambda: Checkpoints(tmp_path / "disk"),
+    }
+    processes = multiprocessing.get_context("fork")
+    said, says = processes.Pipe(duplex=False)
+
+    def child() -> None:
+        try:
+            acts[act]()
+            says.send("nothing was said")
+        except edriver.CheckpointError as error:
+            says.send(str(error))
+
+    process = processes.Process(target=child)
+    process.start()
+    says.close()
+    assert said.poll(BOUND)
+    assert "was forked from the one that trains" in said.recv()
+    process.join()

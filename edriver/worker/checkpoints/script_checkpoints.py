@@ -16,7 +16,7 @@ from torch import nn
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker import context
-from edriver.worker.checkpoints.memory.place import CurrentMemory, current_place
+from edriver.worker.checkpoints.memory.place import FORKED, CurrentMemory, current_place
 from edriver.worker.checkpoints.memory.saver import MemorySaver
 from edriver.worker.checkpoints.memory.schedule import DiskSchedule, require_positive
 from edriver.worker.checkpoints.memory.script_state import (
@@ -28,6 +28,7 @@ from edriver.worker.checkpoints.memory.script_state import (
 )
 from edriver.worker.checkpoints.script_disk import DiskSaver
 from edriver.worker.errors import CheckpointError
+from edriver.worker.watch.forked import CreatorProcess
 
 logger = logging.getLogger("edriver.worker")
 
@@ -72,6 +73,7 @@ class Checkpoints:
     Raises:
         ValueError: keep or an interval is not positive, or fsspec does not support the URL.
         ImportError: a package that fsspec needs for the URL is not installed.
+        CheckpointError: this process was forked from a worker.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Checkpoints:
     ) -> None:
         if every_memory is not None:
             require_positive(every_memory)  # also where nothing is kept in memory
+        self._process = CreatorProcess()
         self._place = current_place()
         self._has_saved = False
         self._location = location = _absolute(os.fspath(folder))
@@ -104,10 +107,12 @@ class Checkpoints:
             The step that it was saved with; None: there is no checkpoint yet, and nothing has changed.
 
         Raises:
-            CheckpointError: another run that is alive uses the folder; or the checkpoint cannot be read, or does not
+            CheckpointError: another run that is alive uses the folder; this process was forked from the one that has
+                made the object; or the checkpoint cannot be read, or does not
                 fit the state: the message names the key, and what to do.
             TypeError: the state is no dict.
         """
+        self._require_own_process()
         context.current.part(CurrentMemory).loads()
         in_memory = None if self._place is None else self._place.started_from
         on_disk = None if in_memory is not None else self._disk.newest()  # what is in memory is newer
@@ -138,10 +143,11 @@ class Checkpoints:
             state: the state, or what makes it; called only if a checkpoint is due.
 
         Raises:
-            CheckpointError: the state has something that cannot be saved: names it; or two objects of this process save
-                in turns.
+            CheckpointError: the state has something that cannot be saved: names it; two objects of this process save in
+                turns; or it was forked from the one that has made the object.
             TypeError: the state is no dict, or the step no whole number.
         """
+        self._require_own_process()
         step = operator.index(step)  # NumPy's, too
         if (member := context.current.restart_member) is not None:
             member.note_step(step)
@@ -165,6 +171,10 @@ class Checkpoints:
             forget_first_step(new)
         if requested:
             context.current.checkpoint_requested()  # stops the process: one more step would be lost
+
+    def _require_own_process(self) -> None:
+        if not self._process.is_here:
+            raise CheckpointError(FORKED)
 
     def _say_from_the_beginning(self) -> None:
         if self._place is not None and self._is_first and self._place.assignment.round_id > _FIRST_ROUND:
