@@ -451,7 +451,9 @@ def test_what_is_kept_once_and_ranks_have_differently_is_named(tmp_path: Path, n
     warned, *others = run_ranks(functools.partial(_with_a_value_of_each_rank, tmp_path, name=name), 3)
     assert others == [[], []]
     (line,) = warned
-    assert line.startswith(f"the state's {key} is not the same on ranks 0 and 2, and checkpoints keep one, for all")
+    assert line.startswith(
+        f"the state's {key} is not the same on ranks 0 and 2, and checkpoints keep rank 0's, for all"
+    )
 
 
 @pytest.mark.parametrize("name", ["nothing", "name"])
@@ -555,3 +557,41 @@ def test_a_forked_process_that_saves_or_loads_gets_a_sentence(tmp_path: Path, ac
     assert said.poll(BOUND)
     assert "was forked from the one that trains" in said.recv()
     process.join()
+
+
+OWN = {f"own{number}": 5 for number in range(15)} | {"large": 300_000}
+
+
+def _own_values(folder: Path, rank: int, *, n: int, where: str) -> tuple[list[int], list[str]]:
+    """What a rank has after a load, of tensors of which each had its own at the save before; and what was said."""
+    if where == "memory":
+        join_round(folder, rank, 3, n, store=dist.distributed_c10d._get_default_store())
+    warned: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("edriver.worker").addHandler(handler)
+    state: dict[str, Any] = {name: torch.full((size,), 10 * n + rank) for name, size in OWN.items()}
+    state["same"] = torch.ones(5)
+    checkpoints = Checkpoints(folder / "disk", every_memory=1, every_disk=1)
+    if n == 2:
+        assert checkpoints.load(state) == 1
+    else:
+        checkpoints.save(1, state)
+        checkpoints.wait()
+    dist.barrier()
+    return [int(state[name][0]) for name in OWN], warned
+
+
+def test_what_ranks_have_differently_comes_back_as_rank_0_had_it_and_a_few_are_named(tmp_path: Path) -> None:
+    (_, (line,)), *_ = run_ranks(functools.partial(_own_values, tmp_path, n=1, where="memory"), 3)
+    assert line.startswith(
+        "the state's own0, own1, own2, own3, own4 and 11 more are not the same on ranks 0 and 1, and"
+    )
+    after = run_ranks(functools.partial(_own_values, tmp_path, n=2, where="memory"), 3)
+    assert [values for values, _ in after] == [[10] * len(OWN)] * 3
+
+
+def test_small_tensors_that_ranks_have_differently_come_from_rank_0_without_edriver_too(tmp_path: Path) -> None:
+    run_ranks(functools.partial(_own_values, tmp_path, n=1, where="disk"), 3)
+    after = run_ranks(functools.partial(_own_values, tmp_path, n=2, where="disk"), 3)
+    assert [values[:-1] for values, _ in after] == [[10] * (len(OWN) - 1)] * 3

@@ -15,8 +15,8 @@ from edriver.worker.checkpoints.memory.server_link import CheckpointMemory, Serv
 from edriver.worker.errors import CheckpointError
 
 FORKED: Final = (
-    "this process was forked from the one that trains, whose connections it cannot use: save and load in the process that "
-    "trains, and send it what is to be saved"
+    "this process was forked from the one that trains, whose connections it cannot use: save and load in the process "
+    "that trains, and send it what is to be saved"
 )
 
 

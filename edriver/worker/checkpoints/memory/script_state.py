@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, WriteItem
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -29,6 +29,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from edriver.worker.checkpoints.memory import deepspeed_engine
+from edriver.worker.checkpoints.memory.replicas import written_once
 from edriver.worker.errors import CheckpointError
 
 logger = logging.getLogger("edriver.worker")
@@ -39,7 +40,6 @@ collide."""
 
 _PLAIN_TENSORS: Final = (torch.Tensor, nn.Parameter)
 _SCALARS: Final = (int, float, bool, str, type(None))
-_MAX_NAMED: Final = 3
 
 
 def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,6 +274,10 @@ class StatePlanner(DefaultSavePlanner):
         self.plan = self.made.plan
         return self.plan
 
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """See DefaultSavePlanner."""
+        return super().create_global_plan(written_once(all_plans))
+
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's name
         """See DefaultSavePlanner."""
         if isinstance(object, Whole):
@@ -321,7 +325,7 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
                     f"the checkpoint has no part of {missing[0]}: in ZeRO each rank has its own, and those of another "
                     f"number of ranks than {size} cannot be loaded. Start as many as have saved it"
                 )
-            raise _changed(f"it has no {_named(missing)}, which the state has")
+            raise _changed(f"it has no {named(missing)}, which the state has")
         converted = []
         for key, value in self.state_dict.items():
             if key not in stored:
@@ -334,10 +338,10 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
             if isinstance(entry, TensorStorageMetadata) and entry.properties.dtype != value.dtype:
                 converted.append(f"{key} ({entry.properties.dtype} in it, {value.dtype} in the state)")
         if converted:
-            logger.warning("the checkpoint is converted where the state has another dtype: %s", _named(converted))
+            logger.warning("the checkpoint is converted where the state has another dtype: %s", named(converted))
         unused = [key for key in stored if key not in self.state_dict]
         if unused:
-            logger.warning("the checkpoint has %s, which the state has not: it is left out", _named(unused))
+            logger.warning("the checkpoint has %s, which the state has not: it is left out", named(unused))
         self.allow_partial_load = True  # what is missing has been looked at
         return super().create_local_plan()
 
@@ -357,6 +361,7 @@ def _changed(how: str) -> CheckpointError:
     )
 
 
-def _named(keys: list[str]) -> str:
-    more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
-    return ", ".join(keys[:_MAX_NAMED]) + more
+def named(keys: Sequence[str], most: int = 3) -> str:
+    """The first of many names, and how many more there are."""
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + more
