@@ -595,3 +595,85 @@ def test_small_tensors_that_ranks_have_differently_come_from_rank_0_without_edri
     run_ranks(functools.partial(_own_values, tmp_path, n=1, where="disk"), 3)
     after = run_ranks(functools.partial(_own_values, tmp_path, n=2, where="disk"), 3)
     assert [values[:-1] for values, _ in after] == [[10] * (len(OWN) - 1)] * 3
+
+
+class _Unpicklable:
+    def __reduce__(self) -> str:
+        raise TypeError("a handle")
+
+
+def _with_sparse_buffer() -> nn.Module:
+    module = nn.Linear(2, 2)
+    module.register_buffer("mask", torch.eye(2).to_sparse())
+    return module
+
+
+def _with_lbfgs() -> dict[str, Any]:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        found: torch.Tensor = model(torch.ones(2)).square().sum()
+        found.backward()  # type: ignore[no-untyped-call]
+        return found
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return {"model": model, "optimizer": optimizer}
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        pytest.param(
+            lambda: {"a": {"b": [_Unpicklable()]}}, r"state's a\.b.* cannot be pickled \(a handle\)", id="pickle"
+        ),
+        pytest.param(lambda: {"f": lambda: 1}, "the state's f cannot be pickled", id="function"),
+        pytest.param(lambda: {"s": [torch.eye(2).to_sparse()]}, r"s\.0 is a sparse tensor.*to_dense", id="sparse"),
+        pytest.param(lambda: {"m": _with_sparse_buffer()}, r"m\.mask is a sparse tensor.*to_dense", id="buffer"),
+        pytest.param(
+            lambda: {"m": nn.Linear(2, 2, device="meta")}, r"m\.weight is on the meta device.*to_empty", id="meta"
+        ),
+        pytest.param(_with_lbfgs, "'optimizer' is a LBFGS.*leave it out of the state", id="lbfgs"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_by_name_wherever_checkpoints_go(
+    tmp_path: Path, where: str, make: Callable[[], dict[str, Any]], text: str
+) -> None:
+    if where == "memory":
+        _alone(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1, every_disk=1)
+    with pytest.raises(edriver.CheckpointError, match=text):
+        checkpoints.save(1, make())
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("restarted", [[], [torch.ones(1), torch.ones(1)]], ids=["empty", "longer"])
+def test_a_list_of_tensors_that_has_another_length_is_named_with_the_way_out(
+    tmp_path: Path, restarted: list[torch.Tensor]
+) -> None:
+    _alone(tmp_path)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, {"losses": [torch.ones(1)]})
+    _alone(tmp_path, 2)
+    with pytest.raises(edriver.CheckpointError, match=r"it has no losses(\.1)?, which .* make it as long before load"):
+        Checkpoints(tmp_path / "disk", every_memory=1).load({"losses": restarted})
+
+
+@pytest.mark.usefixtures("group")
+def test_plain_values_of_a_function_that_makes_a_new_dict_are_named_when_they_are_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _alone(tmp_path)
+    tensor = torch.ones(1)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, {"epoch": 3, "tensor": tensor})
+    _said(caplog)
+    _alone(tmp_path, 2)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1)
+    kept: dict[str, Any] = {"epoch": 0, "tensor": tensor}
+    assert checkpoints.load(lambda: kept) == 1
+    assert (kept["epoch"], _said(caplog)) == (3, [])
+    checkpoints.load(lambda: {"epoch": 0, "tensor": tensor})
+    (said,) = _said(caplog)
+    assert said.startswith("load cannot give back the state's epoch: the function makes a new dict")

@@ -22,7 +22,9 @@ from edriver.worker.checkpoints.memory.schedule import DiskSchedule, require_pos
 from edriver.worker.checkpoints.memory.script_state import (
     forget_first_step,
     load_into,
+    named,
     objects_of,
+    require_picklable,
     state_dict_of,
     without_steps,
 )
@@ -32,6 +34,10 @@ from edriver.worker.watch.forked import CreatorProcess
 
 logger = logging.getLogger("edriver.worker")
 
+_LOST_VALUES: Final = (
+    "load cannot give back the state's %s: the function makes a new dict with its own values at each call. Give load a "
+    "dict, and read them from it, or keep them in an object with state_dict and load_state_dict"
+)
 _FIRST_ROUND: Final = RoundId(1, 1)
 
 State: TypeAlias = MutableMapping[str, Any]
@@ -101,7 +107,8 @@ class Checkpoints:
     def load(self, state: State | Callable[[], State]) -> int | None:
         """Load the newest checkpoint, from memory or from disk, into the state's objects; all ranks load the same one.
 
-        Plain values are replaced in the dict.
+        Plain values are replaced in the dict. If a callable makes another dict at each call, they are lost with the one
+        that was loaded into: a warning names them.
 
         Returns:
             The step that it was saved with; None: there is no checkpoint yet, and nothing has changed.
@@ -129,7 +136,11 @@ class Checkpoints:
         else:
             name, step = on_disk  # type: ignore[misc]  # one of the two is there
             self._disk.load(name, target)
-        load_into(values, target)
+        replaced = load_into(values, target)
+        if (again := _dict_of(state)) is not values:
+            lost = [name for name in replaced if again.get(name) is not values[name]]
+            if lost and (self._is_first or self._place is None):
+                logger.warning(_LOST_VALUES, named(lost))
         return step
 
     def save(self, step: int, state: State | Callable[[], State]) -> None:
@@ -166,7 +177,9 @@ class Checkpoints:
                 if requested:
                     self._memory.wait()  # the process ends at the next call
             else:
-                self._disk.save(step, state_dict_of(values))
+                taken = state_dict_of(values)
+                require_picklable(taken)
+                self._disk.save(step, taken)
         finally:
             forget_first_step(new)
         if requested:
