@@ -93,14 +93,14 @@ def written_once(plans: Sequence[SavePlan], differing: Collection[str] = ()) -> 
         plans: by rank.
         differing: names of what is larger, and differs.
     """
-    first: dict[str, int] = {}
+    first: dict[tuple[str, WriteItemType], int] = {}  # of a tensor and a value by one name, torch refuses the plans
     found = []
     for rank, plan in enumerate(plans):
         items = []
         for item in plan.items:
             name = item.index.fqn
             alone = item.type is not WriteItemType.SHARD and (name in differing or _is_small(item))
-            if not alone or first.setdefault(name, rank) == rank:
+            if not alone or first.setdefault((name, item.type), rank) == rank:
                 items.append(item)
         found.append(plan if len(items) == len(plan.items) else replace(plan, items=items))
     return found
