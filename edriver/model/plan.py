@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from edriver.model.frozen import frozen
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.memory_checkpoint import MemoryCheckpoint
 from edriver.model.store_address import StoreAddress
@@ -46,7 +47,7 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
         return self.place, self.worker_id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seat:
     """One member's place in a round; ranks with Horovod's meanings, and its host's place among the round's hosts."""
 
@@ -62,7 +63,7 @@ class Seat:
     host_count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundPlan:
     """A round as the driver assigns it. As an action: begin it; every member learns its place.
 
@@ -112,7 +113,7 @@ class RoundPlan:
         object.__setattr__(self, "workers", tuple(seat.worker_id for seat in self.seats))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """One worker's place in one round, as the driver assigned it.
 

@@ -61,24 +61,23 @@ class Rounds:
             raise PeerLostError(str(error))
 
 
-def new_state(kind: Kind = PLAIN, seed: int = 3, **objects: Any) -> ShardedState:
+def new_state(kind: Kind = PLAIN, seed: int = 3, worker: int = 0) -> ShardedState:
     state = ShardedState(
-        build=lambda mesh: with_norm(mesh, kind.dtype, seed),
+        build=lambda mesh: with_noise(mesh, kind.dtype, seed, worker),
         optimizer=lambda model: kind.optimizer(model.parameters()),
         scheduler=lambda optimizer: StepLR(optimizer, 3, 0.5),
         sampler=ElasticSampler(range(64)),
         step=0,
-        drawn=float(seed),
-        **objects,
+        drawn=[worker],
     )
     state.bind(Rounds())
     return state
 
 
-def with_norm(mesh: DeviceMesh, dtype: torch.dtype, seed: int) -> torch.nn.Sequential:
-    """A model with buffers that nothing shards."""
+def with_noise(mesh: DeviceMesh, dtype: torch.dtype, seed: int, worker: int) -> torch.nn.Sequential:
+    """A model with a buffer that nothing shards, and that each worker draws in its own way."""
     model = new_model(mesh, dtype, seed)
-    model.register_buffer("noise", torch.rand(3))
+    model.register_buffer("noise", torch.full((3,), float(worker)))
     return model
 
 
@@ -92,7 +91,7 @@ def train(state: ShardedState, steps: int, clips: bool = False) -> None:
 
 def quiet(name: str, worker: int) -> str:
     kind = KINDS[name]
-    state = new_state(kind)
+    state = new_state(kind, worker=0)
     for _ in rounds_of(worker, 2, [[0, 1]]):
         state.sync()
         train(state, len(ROUNDS) * STEPS, kind.clips)
@@ -107,7 +106,7 @@ def disturbed(name: str, binds: bool, worker: int) -> str:
     kind = KINDS[name]
     if not binds:
         fsdp2.trouble = lacks_something
-    state = new_state(kind, seed=3 if worker in (0, 1) else worker)
+    state = new_state(kind, 3 if worker in (0, 1) else worker, worker)
     objects: set[tuple[int, ...]] = set()
     kept: list[Any] = []
     for number, _ in rounds_of(worker, WORKERS, ROUNDS):
@@ -238,6 +237,38 @@ def test_members_commit_by_themselves_at_the_same_boundaries() -> None:
     commits = run_ranks(exposed, 4)
     assert commits[0] > 0
     assert len(set(commits)) == 1
+
+
+class Communicating(torch.optim.SGD):
+    """Sends what it has, as optimizers do that work on whole matrices."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.full_tensor()
+        super().step(closure)
+
+
+def first_boundary(worker: int) -> list[str]:
+    """What a world of two says of an optimizer that communicates in its step, and of one that does not."""
+    found = []
+    for number, _ in rounds_of(worker, 2, [[0, 1], [0, 1]]):
+        kind = Communicating if number == 0 else torch.optim.SGD
+        state = new_state(Kind(lambda params, kind=kind: kind(params, lr=0.1)))  # type: ignore[misc]
+        state.sync()
+        make_step(state.model, state.optimizer, 0, clips=True)
+        try:
+            state.first_boundary()
+        except TypeError as error:
+            found.append(f"{number}: {error}")
+    return found
+
+
+def test_an_optimizer_that_communicates_in_its_step_is_refused_at_the_first_boundary() -> None:
+    for found in run_ranks(first_boundary, 2):
+        (one,) = found
+        assert one.startswith("0: Communicating communicates in its step, so a loss there would leave")
+        assert "restart mode, with edriver.checkpoints in memory" in one
 
 
 # ---- in a world of one

@@ -420,7 +420,7 @@ def test_sharded_state_is_refused_with_the_reason() -> None:
     mesh = init_device_mesh("cpu", (1,))
     sharded = torch.nn.Sequential(torch.nn.Linear(2, 2))
     fully_shard(sharded[0], mesh=mesh)
-    with pytest.raises(TypeError, match=r"module '0' is sharded by fully_shard: .* edriver.ShardedState"):
+    with pytest.raises(TypeError, match=r"module '0' is sharded by fully_shard: .* edriver\.ShardedState"):
         TorchState(sharded)
     distributed = torch.nn.Linear(2, 2)
     weight: DTensor = distribute_tensor(distributed.weight, mesh, [Replicate()])

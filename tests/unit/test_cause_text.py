@@ -498,14 +498,14 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (
         CauseKind.ROUND_RUNS,
         why.Members(RoundId(1, 4), 2, ("a",), checkpoint=41_200, in_memory=True),
-        "round 1.4: 2 workers on a, from the checkpoint in memory of step 41,200",
+        "round 1.4: 2 workers on a, to load the checkpoint in memory of step 41,200",
     ),
     (CauseKind.WORKERS_AWAITED, why.Shortage(1, 2), "waiting: 1 of 2 workers are ready"),
     (
         CauseKind.WORKERS_AWAITED,
         why.Shortage(0, 1, state_keeper=True, troubles=(DRAINED,)),
         (
-            "waiting: 0 of 1 workers are ready; a worker without a slot keeps the state for them (host b is drained: it runs "
+            "waiting: no worker is ready yet; a worker without a slot keeps the state for them (host b is drained: it runs "
             "hot)"
         ),
     ),

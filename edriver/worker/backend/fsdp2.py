@@ -34,8 +34,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, debug
 from torch.optim import Optimizer
 
@@ -60,6 +60,14 @@ def trouble(model: torch.nn.Module) -> str:
     except (AttributeError, ImportError) as error:
         return str(error)
     return f"FSDP2 of torch {torch.__version__} lacks {', '.join(missing)}" if missing else ""
+
+
+def trouble_here() -> str:
+    """The same of a module that is made here. Needs a default process group of one."""
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    model = torch.nn.Linear(1, 1)
+    fully_shard(model, mesh=mesh)
+    return trouble(model)
 
 
 def bind(model: torch.nn.Module, optimizer: Optimizer | None, mesh: DeviceMesh) -> None:
@@ -203,7 +211,7 @@ def obstacle(model: torch.nn.Module, mesh: DeviceMesh) -> str:
 def _obstacle_in(group: Any, mesh: DeviceMesh) -> str:
     if group.mesh_info.mesh is not mesh or type(group.mesh_info).__name__ != "HSDPMeshInfo":
         return "it is sharded over another mesh than the one that `build` is given: pass that to fully_shard as it is"
-    if group.post_forward_mesh_info not in (None, group.mesh_info):
+    if group.post_forward_mesh_info is not None and group.post_forward_mesh_info is not group.mesh_info:
         return "reshard_after_forward is a number of workers, for which torch makes another mesh: give True or False"
     comms = (type(group._all_gather_comm).__name__, type(group._reduce_scatter_comm).__name__)
     separate = getattr(group.mesh_info, "reduce_scatter_process_group", None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from edriver.model.ids import NO_ROUND, RoundId
 from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.backend import torch_groups
@@ -25,19 +26,22 @@ class RoundMesh:
     """The mesh of the round that this worker is in, made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._round_id: RoundId = NO_ROUND
+        self._world: Callable[[], object] = lambda: None
         self._mesh: DeviceMesh | None = None
 
     def of(self, assignment: Assignment) -> DeviceMesh:
-        """The mesh of a round whose process group is there. All members of the round call this.
+        """The mesh of the round whose process group is there. All members of the round call this.
+
+        Args:
+            assignment: this worker's place in it.
 
         Raises:
             RuntimeError: a peer was lost.
         """
-        if self._mesh is None or self._round_id != assignment.round_id:
+        if self._mesh is None or self._world() is not dist.GroupMember.WORLD:
             self._mesh = None
             self._mesh = _made(assignment.rank, assignment.size, assignment.replica_size)
-            self._round_id = assignment.round_id
+            self._world = weakref.ref(dist.GroupMember.WORLD)
         return self._mesh
 
 

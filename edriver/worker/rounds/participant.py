@@ -434,7 +434,7 @@ class RoundLoop:
         participant = self._participant
         if participant.boundaries == 1:
             yield effects.FirstBoundary()
-        elif participant.boundaries == participant.compares_at:
+        elif 0 < participant.boundaries == participant.compares_at:  # none is passed yet by one that owes a boundary
             participant.compares_at *= 2
             yield effects.CompareState()
         while (verdict := participant.verdict()) is BoundaryVerdict.WAIT:

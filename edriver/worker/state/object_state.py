@@ -149,7 +149,7 @@ class ObjectState(State):
         self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         arrived = None
-        loads = bool(assignment.checkpoint) and assignment.rank == assignment.sources[0]
+        loads = bool(assignment.checkpoint) and assignment.rank in assignment.sources
         if loads:
             self.load_checkpoint()
         if assignment.receivers or (assignment.first_sync and assignment.replica_size > 1):
