@@ -89,6 +89,7 @@ class Nemesis:
         if others.random() < 0.08:
             kind = others.choice(("rank 0", "sample", "uneven"))
             job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
+        job = replace(job, seals=random.Random(seed ^ 0x5EA1).random() < 0.3)
         variants = random.Random(seed ^ 0x1A6E)
         job = replace(job, large=variants.random() < 0.15)
         disk = random.Random(seed ^ 0xD15C5)
