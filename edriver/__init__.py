@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # type checkers read imports alone; tests/unit/test_public_na
     from edriver.worker.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from edriver.worker.errors import PeerLostError as PeerLostError
     from edriver.worker.errors import SwallowedInterruptError as SwallowedInterruptError
+    from edriver.worker.group.round_mesh import mesh as mesh
     from edriver.worker.restart.checkpoint import checkpoint_requested as checkpoint_requested
     from edriver.worker.rounds.run import run as run
     from edriver.worker.sampler.elastic_sampler import ElasticSampler as ElasticSampler
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # type checkers read imports alone; tests/unit/test_public_na
     from edriver.worker.state.handlers import StateHandler as StateHandler
     from edriver.worker.state.handlers import register_handler as register_handler
     from edriver.worker.state.object_state import ObjectState as ObjectState
+    from edriver.worker.state.sharded_state import ShardedState as ShardedState
     from edriver.worker.state.state import State as State
     from edriver.worker.state.torch_state import TorchState as TorchState
     from edriver.worker.state.typed_state import TypedState as TypedState
@@ -55,12 +57,14 @@ _NAMES = {
     "calls.launch": ("LaunchError", "launch"),
     "calls.parcels": ("ParcelError",),
     "worker.errors": ("CheckpointError", "HostsUpdatedInterrupt", "PeerLostError", "SwallowedInterruptError"),
+    "worker.group.round_mesh": ("mesh",),
     "worker.restart.checkpoint": ("checkpoint_requested",),
     "worker.rounds.run": ("run",),
     "worker.sampler.elastic_sampler": ("ElasticSampler",),
     "worker.sampler.elastic_stream": ("ElasticStream",),
     "worker.state.handlers": ("StateHandler", "register_handler"),
     "worker.state.object_state": ("ObjectState",),
+    "worker.state.sharded_state": ("ShardedState",),
     "worker.state.state": ("State",),
     "worker.state.torch_state": ("TorchState",),
     "worker.state.typed_state": ("TypedState",),

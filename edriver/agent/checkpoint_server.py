@@ -74,6 +74,7 @@ class CheckpointServer:
         self._environment = environment
         self._report = report
         self._driver_is_there = driver_is_there
+        self._held = checkpoints_pb2.HostCheckpoints()
         self._unsent: checkpoints_pb2.HostCheckpoints | None = None
         self._loop = asyncio.get_running_loop()
         self._pid = 0
@@ -106,6 +107,35 @@ class CheckpointServer:
                 async with asyncio.timeout(CATCH_UP_TIMEOUT), self._heard:
                     await self._heard.wait_for(lambda: self._answered >= number)
         self.report_unsent()
+
+    async def write_last(self, deadline: float) -> None:
+        """The run has no driver any more, and its workers have ended: write to disk what is whole on this host alone.
+
+        Args:
+            deadline: when that is given up, on the event loop's clock.
+        """
+        if (order := last_write(self._held, self._order)) is None:
+            return
+        number, step = order.disk.number, order.disk.checkpoint.step
+        trouble = "it has taken too long"
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline), self._heard:
+                self.keep(order)
+                await self._heard.wait_for(lambda: self._is_written(number))
+                sealing = checkpoints_pb2.KeepCheckpoints()
+                sealing.CopyFrom(order)
+                sealing.disk.seal = True
+                self.keep(sealing)
+                await self._heard.wait_for(lambda: self._is_written(number, sealed=True))
+                trouble = self._held.disk.trouble or ("" if self._held.disk.sealed else "the server has ended")
+        if trouble:
+            logger.error("the checkpoint of step %d in memory is lost with this run: %s", step, trouble)
+
+    def _is_written(self, number: int, *, sealed: bool = False) -> bool:
+        """Whether nothing more is to be waited for."""
+        report = self._held.disk
+        done = report.sealed if sealed else report.written
+        return not self._held.address or (report.number == number and (done or bool(report.trouble)))
 
     def report_unsent(self) -> None:
         """Send what is held now, if that has waited for a driver."""
@@ -192,7 +222,7 @@ class CheckpointServer:
         """Report what is held. While there is no driver, each report takes the place of the one before: workers may
         save ten times a second, and the number of messages that are kept for the next driver is limited.
         """
-        self._unsent = held
+        self._held = self._unsent = held
         if self._driver_is_there():
             self.report_unsent()
 
@@ -215,3 +245,39 @@ class CheckpointServer:
                     await self._to_write.wait()
         except StreamBrokenError:
             pass  # the reader gets the reason
+
+
+def last_write(
+    held: checkpoints_pb2.HostCheckpoints, order: checkpoints_pb2.KeepCheckpoints | None
+) -> checkpoints_pb2.KeepCheckpoints | None:
+    """Have a host write the newest checkpoint of which it holds all, where no driver can have all hosts write; pure.
+
+    Args:
+        held: what it holds.
+        order: the last order that it got.
+
+    Returns:
+        the order; None: it holds none that belongs on disk.
+    """
+    found: dict[tuple[int, int, int, int, bytes], dict[int, checkpoints_pb2.Shard]] = {}
+    for shard in held.shards:
+        name = shard.checkpoint
+        key = (name.round_id.incarnation, name.round_id.n, name.step, name.size, shard.layout)
+        found.setdefault(key, {})[shard.rank] = shard
+    whole = [
+        (key, ranks) for key, ranks in found.items() if ranks.keys() == {*range(key[3])} and ranks[0].HasField("disk")
+    ]
+    if not whole:
+        return None
+    _, ranks = max(whole, key=lambda each: each[0])
+    number = 1 + max(held.disk.number, order.disk.number if order is not None else 0)
+    first = ranks[0]
+    write = checkpoints_pb2.DiskWrite(
+        number=number,
+        checkpoint=first.checkpoint,
+        layout=first.layout,
+        ranks=sorted(ranks),
+        target=first.disk,
+        urgent=True,
+    )
+    return checkpoints_pb2.KeepCheckpoints(newest=first.checkpoint, keep=[first.checkpoint], disk=write)

@@ -9,7 +9,8 @@ If no successor comes within `--driver-timeout`, the run writes a last checkpoin
 worker leaves at its next boundary, as for a change of hosts, or stops waiting, or is freed by an `Abort` from a
 collective in which it hangs for ten seconds, and its loop asks for `LastCheckpoint` before the process exits. Rank 0
 writes it. In a round that has lost a member, which may be rank 0, the lowest rank of each host does, as the agents
-cannot consult one another.
+cannot consult one another. In restart mode the workers are stopped, and each host that holds all of a checkpoint in
+memory, its own part and copies of the others', writes the newest one to disk (checkpoint_server.py).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class HostWorkers:
             driver_is_there,
         )
         self._driverless = Driverless(self._workers, settings.host, worker_settings, driver_is_there)
-        self._stopping = False
+        self._stopping = self._parted = False
         self._exit_reports: set[asyncio.Task[None]] = set()
         self._questions: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
@@ -141,6 +141,7 @@ class HostWorkers:
             bound: seconds after which they are killed.
         """
         self._start_none()
+        self._parted = True
         self._driverless.part_with_run(bound)
 
     def _start_none(self) -> None:
@@ -281,6 +282,8 @@ class HostWorkers:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(kill_by + REAP_BOUND):
                 await self._all_gone.wait()
+        if self._parted:
+            await self._checkpoint_server.write_last(kill_by)
         await self._checkpoint_server.close()
         return await self._processes.close(REAP_BOUND)
 

@@ -9,7 +9,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from edriver.checkpoint_folder.folder import CheckpointFolder, Found
 from edriver.checkpoint_folder.ownership import owner_of
@@ -17,6 +17,9 @@ from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.command_parser import CommandParser
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable_line
+
+MAX_OBJECTS: Final = 5
+"""Entries of a checkpoint that are listed, of those that are no tensors."""
 
 
 class CheckpointsUnreadableError(Exception):
@@ -112,12 +115,18 @@ def _lines(found: Found, with_entries: bool) -> Iterator[str]:
         return
     written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.time))
     run = f"run {manifest.run_id}, " if manifest.run_id else ""
-    yield f"  written {written} by {run}version {manifest.version}, {count_text(manifest.size, 'worker')}"
+    version = f"version {manifest.version}, " if manifest.version else ""  # checkpoints in memory have none
+    yield f"  written {written} by {run}{version}{count_text(manifest.size, 'worker')}"
     yield f"  with edriver {manifest.edriver} and torch {manifest.torch}"
-    width = max(map(len, manifest.entries), default=0)
-    for key, entry in manifest.entries.items():
+    objects = [key for key, entry in manifest.entries.items() if not entry.dtype]
+    left_out = frozenset(objects[MAX_OBJECTS:])  # an optimizer has some for each parameter
+    shown = {key: entry for key, entry in manifest.entries.items() if key not in left_out}
+    width = max(map(len, shown), default=0)
+    for key, entry in shown.items():
         if entry.dtype:
             shape = " x ".join(map(str, entry.shape)) or "scalar"
             yield f"    {key:{width}}  {entry.dtype}  {shape}, {entry.nbytes:,} bytes"
         else:
             yield f"    {key:{width}}  object"
+    if left_out:
+        yield f"    and {count_text(len(left_out), 'more object')}, which --json lists"

@@ -156,7 +156,7 @@ def counts(run: Run) -> list[str]:
         count_text(run.resizes, "resize"),
         *([count_text(run.unproven, UNPROVEN_CONNECTION)] if run.unproven else []),
         f"{count_text(run.steps_lost, 'step')} lost"
-        if knows_steps(run.time_spent) and (run.steps_lost or not run.progress.without_boundary)
+        if run.steps_lost or (knows_steps(run.time_spent) and not run.progress.without_boundary)
         else "number of lost steps not known",
     ]
 

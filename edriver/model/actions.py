@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from edriver.model.cause import Cause, WorkerName
+from edriver.model.frozen import frozen
 from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId, DiskWrite, ShardCopy
 from edriver.model.plan import RoundPlan
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartAgent:
     """Start an agent on a host. Answered by AgentConnected or AgentLost with this agent_id."""
 
@@ -20,7 +20,7 @@ class StartAgent:
     agent_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopAgent:
     """End a host's agent: discovery no longer names the host, and it has no workers left."""
 
@@ -28,7 +28,7 @@ class StopAgent:
     agent_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AbandonAgent:
     """Give up a silent agent and its workers: its messages are ignored from now on, and it is killed where possible."""
 
@@ -37,7 +37,7 @@ class AbandonAgent:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartWorker:
     """Start a worker in a slot. Answered by WorkerWaiting or WorkerExited.
 
@@ -54,7 +54,7 @@ class StartWorker:
     background: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopWorker:
     """Terminate a worker's process group: SIGTERM, and SIGKILL after `grace` seconds (0: at once)."""
 
@@ -63,7 +63,7 @@ class StopWorker:
     grace: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostsUpdated:
     """Begin an agreed interrupt, for the members are to change; each answers at once with BoundaryReached of the same
     number, and StopAt or GoOn ends it.
@@ -75,7 +75,7 @@ class HostsUpdated:
     result: HostUpdateResult
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopAt:
     """The verdict of an interrupt: every member stops at this boundary of the round."""
 
@@ -86,7 +86,7 @@ class StopAt:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GoOn:
     """The verdict of an interrupt whose cause has disappeared: no member stops."""
 
@@ -95,7 +95,7 @@ class GoOn:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Abort:
     """Break the round's collectives: a member is lost. Every member rejoins with the version it can offer."""
 
@@ -104,7 +104,7 @@ class Abort:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finish:
     """All members are done: their `run` returns."""
 
@@ -113,14 +113,14 @@ class Finish:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leave:
     """A waiting worker has no place any more: it exits with 0."""
 
     worker_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Skip:
     """A newcomer is behind: its `run` call of this ordinal returns None at once."""
 
@@ -128,7 +128,7 @@ class Skip:
     ordinal: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FindNewestCheckpoint:
     """Workers that wait look for the newest checkpoint once more: all that held state are lost. Each answers with
     WorkerWaiting.
@@ -137,7 +137,7 @@ class FindNewestCheckpoint:
     workers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SaveCheckpoint:
     """Rank 0 of a round in elastic mode writes a checkpoint of its next boundary."""
 
@@ -145,7 +145,7 @@ class SaveCheckpoint:
     round_id: RoundId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeepCheckpoints:
     """What a host's checkpoint server keeps from now on, and copies from others; all else it may forget.
 
@@ -164,14 +164,14 @@ class KeepCheckpoints:
     disk: DiskWrite | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Explain:
     """Report what the run does or waits for, when that changes, and each quarantine and its end."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """What is known about a worker that failed.
 
@@ -199,7 +199,7 @@ class RunEnd(enum.Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FinishRun:
     """End the run: stop all that is left and exit.
 

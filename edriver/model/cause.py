@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
+from edriver.model.frozen import frozen
 from edriver.model.ids import RoundId, Version
 from edriver.model.script_error import ScriptError
 
@@ -141,7 +142,7 @@ class WorkerName(NamedTuple):
     rank: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportedText:
     """Text from outside: of an agent, a worker, the operator or a tool."""
 
@@ -158,7 +159,7 @@ class AgentFaultKind(enum.Enum):
     OVERLOADED = "overloaded"  # it does not accept orders
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentFault:
     """What is wrong with a host's agent: with the launcher's explanation or the agent's release, or for how long."""
 
@@ -167,7 +168,7 @@ class AgentFault:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exit:
     """How a process ended.
 
@@ -186,7 +187,7 @@ class Exit:
     place: ScriptError | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mismatch:
     """A process has ended because ranks called different collectives.
 
@@ -201,7 +202,7 @@ class Mismatch:
     others: tuple[tuple[WorkerName, ScriptError], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryKill:
     """The kernel has killed a process, or maybe another one of its host. Pid 0: unknown; memory_limit as in Exit."""
 
@@ -210,7 +211,7 @@ class MemoryKill:
     uncertain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Duration:
     """A span of time, in seconds."""
 
@@ -225,7 +226,7 @@ class Halt(enum.Enum):
     FROZEN = "frozen"  # its cgroup is frozen: its container is paused
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Silence:
     """The seconds for which a worker has given no sign of life, and what keeps its process from running."""
 
@@ -233,7 +234,7 @@ class Silence:
     halt: Halt
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stall:
     """A worker makes no progress.
 
@@ -248,7 +249,7 @@ class Stall:
     place: ScriptError | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unanswered:
     """Workers that have not answered within `seconds`."""
 
@@ -256,7 +257,7 @@ class Unanswered:
     workers: tuple[WorkerName, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BoundaryMissed:
     """Workers that have not reached this boundary in time."""
 
@@ -264,7 +265,7 @@ class BoundaryMissed:
     workers: tuple[WorkerName, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepGroup:
     """Workers that have passed the same number of boundaries: some by name, and the number of the others."""
 
@@ -273,7 +274,7 @@ class StepGroup:
     more: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnevenSteps:
     """Which members are done, which have stopped as agreed, and which wait for them in a collective.
 
@@ -294,7 +295,7 @@ class UnevenSteps:
     idle: tuple[StepGroup, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """Workers join a round, or leave it.
 
@@ -315,7 +316,7 @@ class Change:
     more_reasons: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FailedResize:
     """The script has failed in the first round of a new size, or the run has ended because of that.
 
@@ -330,7 +331,7 @@ class FailedResize:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RefusedSize:
     """A number of workers with which the script cannot train.
 
@@ -345,7 +346,7 @@ class RefusedSize:
     error: ScriptError | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Done:
     """The smallest and the largest number of boundaries that a member had passed."""
 
@@ -353,14 +354,14 @@ class Done:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CausedBy:
     """The cause that led to this one."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CauseList:
     """Some causes, and the number of further ones."""
 
@@ -368,7 +369,7 @@ class CauseList:
     more: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimedOut:
     """The limit in seconds (--elastic-timeout), and what was waited for."""
 
@@ -376,7 +377,7 @@ class TimedOut:
     cause: Cause | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RaisedByAll:
     """An error that all members raised, and the number of members."""
 
@@ -384,7 +385,7 @@ class RaisedByAll:
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RepeatedError:
     """An error, the number of rounds without progress between them in which it was raised, and the slots."""
 
@@ -393,7 +394,7 @@ class RepeatedError:
     places: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RepeatedStall:
     """Members that have stalled in one function of the script's.
 
@@ -408,7 +409,7 @@ class RepeatedStall:
     limit: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Digests:
     """The digests of holders of one version, where they differ; one worker for each digest."""
 
@@ -416,7 +417,7 @@ class Digests:
     digests: tuple[tuple[WorkerName, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tracebacks:
     """Collectives that failed in one round after the other at this version, with the workers' tracebacks."""
 
@@ -424,7 +425,7 @@ class Tracebacks:
     raised: tuple[tuple[WorkerName, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LimitExceeded:
     """More rounds ended for one kind of cause than may.
 
@@ -444,7 +445,7 @@ class LimitExceeded:
     last: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shortage:
     """A lack of workers or slots.
 
@@ -463,7 +464,7 @@ class Shortage:
     troubles: tuple[Cause, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Members:
     """A round: its id, its number of members, and their hosts.
 
@@ -483,14 +484,14 @@ class Members:
     in_memory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SlotTarget:
     """A slot of the cause's host; None: all of the host."""
 
     slot: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DrainTarget:
     """What is drained, as in SlotTarget, and the reason; empty: none was given."""
 
@@ -498,7 +499,7 @@ class DrainTarget:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SlotQuarantine:
     """A slot's quarantine: its length in seconds, and the number of failures before it."""
 
@@ -507,7 +508,7 @@ class SlotQuarantine:
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostQuarantine:
     """A host's quarantine, and why the host is considered the cause of its slots' failures.
 
@@ -528,14 +529,14 @@ class HostQuarantine:
     slots_elsewhere: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Count:
     """A number of things."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoBoundary:
     """A script has made steps in a round, and passed no boundary in it.
 
@@ -550,7 +551,7 @@ class NoBoundary:
     returned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotFinite:
     """A value that a script has reported and that is NaN or infinite.
 
@@ -567,7 +568,7 @@ class NotFinite:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SameSamples:
     """Two workers train on the same samples: theirs is the cause's worker, and another one.
 
@@ -582,7 +583,7 @@ class SameSamples:
     other: WorkerName
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpareSlots:
     """Slots that are idle only because the run has its maximum number of workers.
 
@@ -599,7 +600,7 @@ class SpareSlots:
     refused: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnfitSlots:
     """Slots of a host that make up no whole replica.
 
@@ -658,7 +659,7 @@ Detail: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cause:
     """Why something happened.
 

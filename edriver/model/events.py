@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from edriver.model.cause import (
@@ -19,6 +18,7 @@ from edriver.model.cause import (
     Stall,
     WorkerName,
 )
+from edriver.model.frozen import frozen
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
 from edriver.model.memory_checkpoint import DiskReport, Shard
@@ -27,21 +27,21 @@ from edriver.model.script_error import ScriptError, script_error, script_place
 from edriver.model.store_address import StoreAddress
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostsObserved:
     """Discovery's answer changed; hosts are in order of age."""
 
     hosts: HostSet
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DiscoveryFailed:
     """Discovery fails while no hosts are known."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentConnected:
     """A host's agent has dialled in and takes orders; or it was silent and sends messages again."""
 
@@ -49,7 +49,7 @@ class AgentConnected:
     agent_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentLost:
     """A host's agent could not be started, or has exited. Its workers are lost with it."""
 
@@ -58,7 +58,7 @@ class AgentLost:
     fault: AgentFault
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentSilent:
     """A host's agent has sent nothing for a whole lease. It and its workers may live."""
 
@@ -67,7 +67,7 @@ class AgentSilent:
     fault: AgentFault
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointsHeld:
     """A host's checkpoint server says which shards of checkpoints it holds.
 
@@ -92,7 +92,7 @@ class CheckpointsHeld:
     disk: DiskReport | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerWaiting:
     """A worker entered `edriver.run`, or left a round that ended: it is ready for the next one.
 
@@ -122,7 +122,7 @@ class WorkerWaiting:
     sealed: Version | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BoundaryReached:
     """A member's answer to a Notify: the number of the round's boundaries it had passed when the notice arrived.
 
@@ -136,7 +136,7 @@ class BoundaryReached:
     way: CheckpointWay = CheckpointWay.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointSaved:
     """A member in restart mode has had its time to save after StopAt: it may be stopped."""
 
@@ -144,7 +144,7 @@ class CheckpointSaved:
     round_id: RoundId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FirstBoundaryPassed:
     """A member has passed its first boundary of the round.
 
@@ -162,7 +162,7 @@ class FirstBoundaryPassed:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StateDigest:
     """What is small in a member's state at a later boundary of the round; some members report it, at the same ones.
 
@@ -179,7 +179,7 @@ class StateDigest:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerDone:
     """A member's training function returned after this many boundaries of the round."""
 
@@ -188,7 +188,7 @@ class WorkerDone:
     boundaries: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveRaised:
     """A collective failed in a member: another member is lost, or the connection to it."""
 
@@ -197,7 +197,7 @@ class CollectiveRaised:
     traceback: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerUnproven:
     """A connection of the round did not prove to lead to a member: another process was faster, and no member is to
     blame.
@@ -208,7 +208,7 @@ class PeerUnproven:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerFailed:
     """An exception of the script's own left the training function; the process is about to end.
 
@@ -224,7 +224,7 @@ class WorkerFailed:
     rejoins: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerEnding:
     """A worker's process has ended, but is not reaped yet: WorkerExited, with the reason, is to follow.
 
@@ -237,7 +237,7 @@ class WorkerEnding:
     seen: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExitReason:
     """What an agent knows of a worker's end beyond its exit code.
 
@@ -252,7 +252,7 @@ class ExitReason:
     memory_limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordedError:
     """The contents of a script's error file, as torch's @record writes it.
 
@@ -265,7 +265,7 @@ class RecordedError:
     time: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerExited:
     """A worker's process was reaped.
 
@@ -290,7 +290,7 @@ class WorkerExited:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaseExpired:
     """A worker's process is there but has not answered its agent for a whole lease.
 
@@ -305,7 +305,7 @@ class LeaseExpired:
     halt: Halt | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExitOverdue:
     """A worker's script has ended, and its process still exists, without a sign of life.
 
@@ -320,7 +320,7 @@ class ExitOverdue:
     halt: Halt | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourceFile:
     """A file of a script's source.
 
@@ -335,7 +335,7 @@ class SourceFile:
     modified: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourcesLoaded:
     """A worker has loaded files of its script's source. No decision depends on it."""
 
@@ -343,7 +343,7 @@ class SourcesLoaded:
     files: tuple[SourceFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchesDrawn:
     """The first batches that a worker has trained on. A mistake only if those of another one are the same.
 
@@ -358,7 +358,7 @@ class BatchesDrawn:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScriptWarned:
     """A worker has seen what looks like a mistake of its script. Training continues.
 
@@ -375,21 +375,21 @@ class ScriptWarned:
     warning: NoBoundary | NotFinite | BatchesDrawn
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerQuiet:
     """A worker has not answered its agent for half of its lease."""
 
     worker_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerAnswered:
     """A worker whose lease had expired, or that was quiet, answers again."""
 
     worker_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerStuck:
     """A member's training thread hangs in a collective of an aborted round, and the member cannot free it."""
 
@@ -397,7 +397,7 @@ class WorkerStuck:
     round_id: RoundId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerStalled:
     """A member lives and answers, but has made no progress for longer than its phase may last.
 
@@ -416,7 +416,7 @@ class WorkerStalled:
     stacks: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerIdle:
     """A script in restart mode is idle: no output, no use of a processor. It may wait for others.
 
@@ -431,7 +431,7 @@ class WorkerIdle:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerBlocked:
     """A member waits in a collective for other members.
 
@@ -448,7 +448,7 @@ class WorkerBlocked:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DrainRequested:
     """A host, or one of its slots, is to be drained: not used again until UndrainRequested. By an operator, or by the
     host's agent, whose host is about to be taken away.
@@ -472,7 +472,7 @@ class DrainRequested:
     notice: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UndrainRequested:
     """A host (slot None), or one of its slots, may be used again."""
 
@@ -481,7 +481,7 @@ class UndrainRequested:
     requester: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResizeRequested:
     """The maximum number of workers from now on; ignored unless between min_np and max_np."""
 
@@ -489,7 +489,7 @@ class ResizeRequested:
     requester: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointRequested:
     """A checkpoint is to be written to disk: the newest in memory, if it is not there; in elastic mode one of rank 0's
     next boundary.
@@ -498,7 +498,7 @@ class CheckpointRequested:
     requester: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopRequested:
     """The run is to end."""
 
@@ -506,14 +506,14 @@ class StopRequested:
     requester: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourceUnusable:
     """The host source, or the broker, can never work as configured. The reason is one sentence."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DriverResumed:
     """Another driver has taken the run over, after the one before had ended; its rounds have its number.
 
@@ -524,7 +524,7 @@ class DriverResumed:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ticked:
     """Time has passed: a deadline of `Membership.next_deadline` may be due."""
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from edriver.model.frozen import frozen
+
 LOCALHOST: Final = "localhost"
 """This machine's own name for itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Host:
     """A host that workers may run on.
 
@@ -72,7 +74,7 @@ class HostUpdateResult(enum.IntFlag):
         return (cls.ADDED if added else cls.NO_UPDATE) | (cls.REMOVED if removed else cls.NO_UPDATE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostDelta:
     """The difference of a HostSet from an earlier one. The age of hosts is not compared.
 
@@ -103,7 +105,7 @@ class HostDelta:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostSet:
     """Hosts in order of age, the oldest first. Two sets are equal only if their order is, too.
 

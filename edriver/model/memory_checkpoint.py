@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from edriver.model.frozen import frozen
 from edriver.model.ids import RoundId
 
 
@@ -22,7 +22,7 @@ class CheckpointId(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DiskTarget:
     """Where on disk a checkpoint belongs.
 
@@ -39,7 +39,7 @@ class DiskTarget:
     due: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shard:
     """One rank's part of a checkpoint, as a host holds it.
 
@@ -63,7 +63,7 @@ class Shard:
     save_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardCopy:
     """A shard that a host is to fetch from another.
 
@@ -76,7 +76,7 @@ class ShardCopy:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DiskWrite:
     """The part of a checkpoint that a host is to write to disk.
 
@@ -102,7 +102,7 @@ class DiskWrite:
     urgent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DiskReport:
     """How far a host is with its last DiskWrite.
 
@@ -121,7 +121,7 @@ class DiskReport:
     trouble: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryCheckpoint:
     """The checkpoint from which a round starts, and where its shards are.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from edriver.model.frozen import frozen
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.memory_checkpoint import MemoryCheckpoint
 from edriver.model.store_address import StoreAddress
@@ -50,7 +51,7 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
         return self.place, self.worker_id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seat:
     """One member's place in a round; ranks with Horovod's meanings, and its host's place among the round's hosts."""
 
@@ -66,7 +67,7 @@ class Seat:
     host_count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundPlan:
     """A round as the driver assigns it. As an action: begin it; every member learns its place.
 
@@ -81,6 +82,7 @@ class RoundPlan:
         receivers: the ranks that receive state, ascending: rank r from sources[r % replica_size].
         sources: for each position, the lowest rank of it that holds the version, or loads the checkpoint.
         replica_size: the number of workers in a replica.
+        first_sync: whether states of that version may differ: the script's `run` call has not made them equal yet.
         checkpoint: the number of steps of the checkpoint that the sources load first; 0: they do not load.
         failures: the number of earlier rounds that ended by a failure.
         steps_lost: the number of steps beyond that version that its holders had made and cannot return to.
@@ -100,6 +102,7 @@ class RoundPlan:
     receivers: tuple[int, ...]
     sources: tuple[int, ...] = (0,)
     replica_size: int = 1
+    first_sync: bool = False
     checkpoint: int = 0
     failures: int = 0
     steps_lost: int = 0
@@ -114,7 +117,7 @@ class RoundPlan:
         object.__setattr__(self, "workers", tuple(seat.worker_id for seat in self.seats))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """One worker's place in one round, as the driver assigned it.
 
@@ -142,6 +145,7 @@ class Assignment:
         memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
         replica_size: the number of workers in a replica: this worker's position in its replica is rank % replica_size.
         version: the version that the round continues from; NO_VERSION: no member holds state.
+        first_sync: see RoundPlan.
     """
 
     round_id: RoundId
@@ -164,6 +168,7 @@ class Assignment:
     memory_checkpoint: MemoryCheckpoint | None = None
     replica_size: int = 1
     version: Version = NO_VERSION
+    first_sync: bool = False
 
 
 SINGLE_WORKER = Assignment(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from edriver.model.defaults import ELASTIC_TIMEOUT, START_TIMEOUT
+from edriver.model.frozen import frozen
 from edriver.model.limits import MAX_TOTAL_SLOTS
 from edriver.model.mode import Mode
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase
@@ -21,7 +21,7 @@ WHOLE_HOSTS: Final = 0
 """The replica size with which each replica is a whole host, however many slots that has."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """Limits and bounds of a run. Times are in seconds.
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from edriver.model.frozen import frozen
 from edriver.model.limits import MAX_HOST_SLOTS
 
 
@@ -29,7 +30,7 @@ _CHOICES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamChoice:
     """Some streams of some workers.
 
@@ -59,7 +60,7 @@ class StreamChoice:
         return cls(by_local_rank=named)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerLogs:
     """Where the output of workers goes.
 

@@ -33,6 +33,8 @@ def checkpoints_text(checkpoints: Iterable[status_pb2.CheckpointStatus], now: fl
             )
         elif checkpoint.place == status_pb2.CHECKPOINT_PLACE_DISK:
             texts.append(f"that of step {checkpoint.step:,}, {age} old, is on disk{_delay(checkpoint)}")
+        elif checkpoint.place == status_pb2.CHECKPOINT_PLACE_WRITING:
+            texts.append(f"that of step {checkpoint.step:,} is being written to disk, for {age} so far")
     return "; ".join(texts)
 
 

@@ -197,6 +197,7 @@ class RoundAssignment(_message.Message):
     REPLICA_SIZE_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    FIRST_SYNC_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Number of members."""
     source: _builtins.int
@@ -219,6 +220,8 @@ class RoundAssignment(_message.Message):
     """
     replica_size: _builtins.int
     """Number of workers in a replica. The rank of a worker is that of its replica times this, plus its position."""
+    first_sync: _builtins.bool
+    """Whether this is the first sync of the script's `run` call, before which states of that version may differ."""
     @_builtins.property
     def round_id(self) -> Global___RoundId:
         """The round's ID."""
@@ -262,10 +265,11 @@ class RoundAssignment(_message.Message):
         replica_size: _builtins.int = ...,
         sources: _abc.Iterable[_builtins.int] | None = ...,
         version: Global___Version | None = ...,
+        first_sync: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "first_sync", b"first_sync", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,6 +41,8 @@ class _CheckpointPlaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Check
     """In the memory of other hosts, too: the loss of a host does not take it away."""
     CHECKPOINT_PLACE_DISK: _CheckpointPlace.ValueType  # 3
     """On disk, complete."""
+    CHECKPOINT_PLACE_WRITING: _CheckpointPlace.ValueType  # 4
+    """On its way to disk: it is being written."""
 
 class CheckpointPlace(_CheckpointPlace, metaclass=_CheckpointPlaceEnumTypeWrapper):
     """CheckpointPlace is where a checkpoint is."""
@@ -53,6 +55,8 @@ CHECKPOINT_PLACE_COPIES: CheckpointPlace.ValueType  # 2
 """In the memory of other hosts, too: the loss of a host does not take it away."""
 CHECKPOINT_PLACE_DISK: CheckpointPlace.ValueType  # 3
 """On disk, complete."""
+CHECKPOINT_PLACE_WRITING: CheckpointPlace.ValueType  # 4
+"""On its way to disk: it is being written."""
 Global___CheckpointPlace: _TypeAlias = CheckpointPlace  # noqa: Y015
 
 class _InterruptionKind:
@@ -820,7 +824,7 @@ class CheckpointStatus(_message.Message):
 
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """Since when it has been whole there."""
+        """Since when it has been whole there, or has been written."""
 
     @_builtins.property
     def save_time(self) -> _duration_pb2.Duration:

@@ -151,6 +151,10 @@ class RestartMember(Protocol):
     def assignment(self) -> Assignment:
         """Its place."""
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this process is the worker, and not a child that it has forked."""
+
     def store(self) -> Any:
         """A connection to the round's store, torch's."""
 

@@ -37,7 +37,9 @@ def test_it_goes_on_from_memory_to_the_same_end(script: str, tmp_path: Path) -> 
     with running(command, tmp_path, CPU) as run:
         run.line("made step 13$")
         os.kill(run.pids()[1], signal.SIGKILL)
-        run.line("round 1.2: 3 workers on localhost, 127.0.0.2, from the checkpoint in memory of step 10; 3 steps lost")
+        run.line(
+            "round 1.2: 3 workers on localhost, 127.0.0.2, to load the checkpoint in memory of step 10; 3 steps lost"
+        )
         for rank in range(3):
             run.line(f"rank {rank} of 3 pid .* begins at step 10$")
         (tmp_path / "pause").unlink()

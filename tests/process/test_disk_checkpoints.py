@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
+from tests.process.resuming import kill
 from tests.process.running import SCRIPTS, Run, edriver, running
 from tests.waiting import until
 
@@ -81,6 +82,20 @@ def test_the_newest_is_on_disk_when_a_run_has_ended_and_the_next_one_begins_ther
     assert steps_on_disk(folder) == [40]
     with running([*TWO_HOSTS[:1], "2", *TWO_HOSTS[4:]], folder, {**environ, "STEPS": "45"}) as run:
         run.line("rank 1 of 2 pid .* begins at step 40$")
+        assert run.end() == 0, run.text
+
+
+@pytest.mark.parametrize("hosts", ["localhost:2", "localhost:1,127.0.0.2:1"])
+def test_a_run_whose_driver_never_comes_back_writes_what_is_in_memory(folder: Path, hosts: str) -> None:
+    command = ["-np", "2", "-H", hosts, "--driver-timeout", "5", sys.executable, "sharded.py", "checkpoints"]
+    with running(command, folder, {"STEPS": "1000000", "PAUSE": "0.1", "EVERY_DISK": "1000000"}) as run:
+        made = int(run.line(r"rank 0 made step (\d*[1-9]5)$")[1])
+        kill(run)
+        assert run.gone(), run.left_behind()
+    step = max(steps_on_disk(folder))
+    assert step >= made - (5 if hosts == "localhost:2" else 15), "a copy may be one save behind"
+    with running(["-np", "2", *command[2:]], folder, {"STEPS": str(step + 5), "EVERY_DISK": "1000000"}) as run:
+        run.line(f"rank 1 of 2 pid .* begins at step {step}$")
         assert run.end() == 0, run.text
 
 

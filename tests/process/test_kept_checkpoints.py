@@ -30,7 +30,9 @@ def test_a_loss_of_a_rank_and_then_of_driver_and_all_hosts_leads_to_the_end_of_a
     with running(THREE, disturbed, environ) as run:
         run.line("made step 23$")
         os.kill(run.pids()[1], signal.SIGKILL)
-        run.line("round 1.2: 3 workers on localhost, 127.0.0.2, from the checkpoint in memory of step 20; 3 steps lost")
+        run.line(
+            "round 1.2: 3 workers on localhost, 127.0.0.2, to load the checkpoint in memory of step 20; 3 steps lost"
+        )
         for rank in range(3):
             run.line(f"rank {rank} of 3 pid .* begins at step 20$")
         run.line("made step 23$")

@@ -62,7 +62,7 @@ class Restart:
     """
 
     def __init__(self, run: Printing, size: int, after: int) -> None:
-        said = run.line(r"round \S+: .*, from the checkpoint in memory of step (\d+)", after)
+        said = run.line(r"round \S+: .*, to load the checkpoint in memory of step (\d+)", after)
         begins = [run.line(rf"rank {rank} of {size} pid \d+ begins at step (\d+)$", after) for rank in range(size)]
         assert {int(each[1]) for each in begins} == {int(said[1])}, run.text
         self.began = int(said[1])

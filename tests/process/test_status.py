@@ -52,7 +52,7 @@ def test_several_runs_are_listed(tmp_path: Path) -> None:
         words = dict(zip(runs[::2], runs[1::2], strict=True))  # others of this user's may be among them
         ours = [line for line in words if line.split()[1].rstrip(",") in ids]
         assert len(ours) == 2
-        assert all(line.endswith("0 workers (1 to 1): waiting: 0 of 1 workers are ready") for line in ours)
+        assert all(line.endswith("0 workers (1 to 1): waiting: no worker is ready yet") for line in ours)
         assert {words[line] for line in ours} == {"    sh -c 'echo started; sleep 1000'"}
         assert last == "for more about one of them: edriver status --run RUN"
         assert ids <= {run["run_id"] for run in strict(edriver("status", "--json").stdout)}

@@ -36,6 +36,7 @@ class Fabric:
     def __init__(self, clockwork: Clockwork, rng: random.Random) -> None:
         self._clockwork = clockwork
         self._rng = rng
+        self._seals = random.Random(rng.getstate()[1][0])
         self._meetings: dict[Hashable, dict[Hashable, Meeting]] = {}
         self._gone: dict[Hashable, set[int]] = {}
         self.completed_in: Callable[[Any], None] = lambda _round_id: None
@@ -57,7 +58,9 @@ class Fabric:
             self.completed_in(round_id)
             for party in list(meeting.waiting):
                 complete = functools.partial(self._complete, meeting, party)
-                self._clockwork.after(self._rng.uniform(0.0005, 0.004), complete)
+                # Slower than in any network, so that members die while some have left the seal and others have not.
+                seal = isinstance(name, tuple) and name[0] == "seal"
+                self._clockwork.after(self._seals.uniform(0, 0.06) if seal else self._rng.uniform(0.0005, 0.004), complete)
 
     def leave(self, round_id: Hashable, who: int) -> None:
         """A member's connections of a round close: it died, tore its group down, or was severed."""

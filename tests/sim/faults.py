@@ -89,6 +89,7 @@ class Nemesis:
         if others.random() < 0.08:
             kind = others.choice(("rank 0", "sample", "uneven"))
             job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
+        job = replace(job, seals=random.Random(seed ^ 0x5EA1).random() < 0.3)
         variants = random.Random(seed ^ 0x1A6E)
         job = replace(job, large=variants.random() < 0.15)
         disk = random.Random(seed ^ 0xD15C5)
@@ -197,7 +198,7 @@ class Nemesis:
         world, rng = self.world, self.rng
         members, processes = world.members(), world.processes()
         kind = rng.choice(KINDS)
-        world.log(f"fault  {kind}")
+        world.log("fault", kind)
         victims = processes if rng.random() < 0.3 else members
         if kind == "hosts":
             world.driver.discover(*self._some_hosts())
@@ -247,7 +248,7 @@ class Nemesis:
         if self._calm or len(others) < 2:
             return
         host = members[-1].host
-        self.world.log(f"fault  unlink {host.name}")
+        self.world.log("fault", f"unlink {host.name}")
         self._any_unlinked = True
         self.world.workers.unlinked = {host.name}
         for process in self.world.processes():
@@ -273,7 +274,7 @@ class Nemesis:
         """Every member of the round dies; some of those that wait for the next one may stay."""
         for process in self.world.processes():
             if process in self.world.members() or self._disaster_rng.random() < 0.7:
-                self.world.log("fault  kill, with all others")
+                self.world.log("fault", "kill, with all others")
                 self.world.workers.kill(process)
 
     def _drain(self, host: str) -> None:
@@ -293,7 +294,7 @@ class Nemesis:
         host = rng.choice(sorted({member.host.name for member in members}))
         slot = 0 if rng.random() < 0.3 else None
         drain = events.DrainRequested(host, slot, "a notice", within=rng.uniform(1, 15), notice=rng.random() < 0.3)
-        world.log(f"fault  drain of {host} within {drain.within:.1f} s")
+        world.log("fault", f"drain of {host} within {drain.within:.1f} s")
         world.driver.feed(drain)
         undrain = events.UndrainRequested(host, slot)
         world.clockwork.after(max(0.0, self.ends - world.clockwork.now), lambda: world.driver.feed(undrain))
@@ -319,5 +320,5 @@ class Nemesis:
     def _kill_a_member(self) -> None:
         members = self.world.members()
         if len(members) > 1 and not self._calm:
-            self.world.log("fault  kill, in reaction")
+            self.world.log("fault", "kill, in reaction")
             self.world.workers.kill(self.rng.choice(members))

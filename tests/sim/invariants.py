@@ -144,6 +144,10 @@ class Invariants:
         What it entered its `run` call with is its own, whatever the version: the core knows that those may differ.
         """
         worker, rounds, model = trainee.worker_id, trainee.rounds, trainee.model
+        if rounds.sealed != NO_VERSION and rounds.sealed == trainee.participant.live:
+            same = model.chain == self._chains.get(rounds.sealed)
+            check(same, f"worker {worker} has made the step to {rounds.sealed} alone, and holds another state")
+            return
         if rounds.offered == rounds.entered_at:
             chain = trainee.entered_with.chain
         else:
@@ -265,13 +269,14 @@ class Invariants:
         offers = {s.worker_id: trainees[s.worker_id].rounds.offered for s in plan.seats if s.worker_id in trainees}
         zero = plan.seats[0].worker_id
         best = max(offers.values(), default=NO_VERSION)
+        able = {w for w, v in offers.items() if best in (v, trainees[w].rounds.sealed)}
         if plan.checkpoint:
             check(
                 len(plan.receivers) == len(plan.seats) - 1, "a member goes on with a state that is not the checkpoint's"
             )
         elif zero in offers:
-            check(offers[zero] == best, f"rank 0 offers {offers[zero]}, another member {best}")
-            by_age = zero == min((w for w, v in offers.items() if v == best), key=self._age)
+            check(zero in able, f"rank 0 offers {offers[zero]}, another member {best}")
+            by_age = zero == min(able, key=self._age)
             places = [(roster.place_of(seat.host), seat.slot) for seat in plan.seats]
             by_place = places == sorted(places)
             if plan.round_id == RoundId(1, 1):
@@ -282,7 +287,7 @@ class Invariants:
                 check(by_age, "rank 0 is not the oldest holder")
         for seat in plan.seats:
             loads = seat.rank == 0 and plan.checkpoint
-            if seat.worker_id in offers and offers[seat.worker_id] != best and not loads:
+            if seat.worker_id in offers and seat.worker_id not in able and not loads:
                 check(seat.rank in plan.receivers, f"worker {seat.worker_id} is behind and receives nothing")
         check(not self._begun or plan.version != NO_VERSION or plan.checkpoint > 0, "training starts from scratch")
         newest = self._world.disk.newest()

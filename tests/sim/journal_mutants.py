@@ -9,11 +9,10 @@ import pytest
 from edriver.agent.lost_round import LostRound
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.round import RoundState
-from edriver.driver.journal.entries import event_from_bytes
 from edriver.model import actions, events
 from tests.sim.mutants import Patch
 from tests.sim.sim_driver import SimDriver
-from tests.sim.sim_journal import SimJournal
+from tests.sim.sim_journal import SimJournal, read_back
 
 
 def the_last_event_is_not_written(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +54,7 @@ def events_are_replayed_at_the_time_of_the_replay(patch: pytest.MonkeyPatch) -> 
     def successor(self: SimDriver) -> Membership:
         core = self.journal.restored()
         for _, event, _ in self.journal.entries:
-            core.step(event_from_bytes(event), self.now)
+            core.step(read_back(event), self.now)
         return core
 
     patch.setattr(SimDriver, "successor", successor)

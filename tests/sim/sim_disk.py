@@ -29,7 +29,7 @@ class SimDisk:
 
         def written() -> None:
             if any(process.worker_id == worker_id for process in self._world.processes()):
-                self._world.log(f"disk   worker {worker_id} has written step {model.steps}")
+                self._world.log("disk", f"worker {worker_id} has written step {model.steps}")
                 self._written.append(model)
 
         self._world.clockwork.after(self._times.uniform(0.0, 1.0), written)

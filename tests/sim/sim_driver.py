@@ -77,7 +77,7 @@ class SimDriver:
         if self.gone_at is not None:
             self._missed.append(lambda: self.feed(event))
             return
-        self._world.log(f"event  {event}")
+        self._world.log("event", event)
         if isinstance(event, events.AgentLost):
             self._world.agents.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
         self._world.invariants.before_step(event)
@@ -87,7 +87,7 @@ class SimDriver:
         self.journal.write_down(self.now, event, orders, self.core)
         self._world.invariants.after_step(orders)
         for order in orders:
-            self._world.log(f"action {order}")
+            self._world.log("action", order)
             self._perform(order)
             self.ordered(order)
         self.happened(event)
@@ -106,7 +106,7 @@ class SimDriver:
         """The driver is killed; another one takes over after a while."""
         if self.outcome or self.gone_at is not None:
             return
-        self._world.log(f"fault  no driver for {seconds:.1f} s")
+        self._world.log("fault", f"no driver for {seconds:.1f} s")
         self.gone_at = self._clockwork.now
         without = list(self._world.agents.hosts.values())
         for host in without:

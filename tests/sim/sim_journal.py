@@ -14,7 +14,7 @@ from edriver.model.settings import Settings
 from tests.sim.checking import check
 from tests.sim.scanning import check_indexes
 
-SNAPSHOT_EVENTS = (1, 10, 50, 10**9)
+SNAPSHOT_EVENTS = (4, 30, 200, 10**9)
 """After how many events the driver takes a snapshot, by seed; the last: never."""
 
 
@@ -26,13 +26,14 @@ class SimJournal:
         settings: the core's.
 
     Attributes:
-        entries: when each event came, what it was, and what the core ordered.
+        entries: when each event came, what it was, and what the core ordered. An event never changes, so it is written
+            when it is read: see `read_back`.
         draws: the core's draws.
         settings: the core's.
     """
 
     def __init__(self, seed: int, settings: Settings) -> None:
-        self.entries: list[tuple[float, bytes, list[actions.Action]]] = []
+        self.entries: list[tuple[float, events.Event, list[actions.Action]]] = []
         self.draws = random.Random(seed)
         self._most = SNAPSHOT_EVENTS[seed % len(SNAPSHOT_EVENTS)]
         self.settings = settings
@@ -40,13 +41,13 @@ class SimJournal:
 
     def write_down(self, now: float, event: events.Event, orders: list[actions.Action], core: Membership) -> None:
         """Keep an event; what was ordered is there for the comparison."""
-        self.entries.append((now, event_to_bytes(event), orders))
+        self.entries.append((now, event, orders))
         if len(self.entries) == self._most:
             self.take_snapshot(core)
 
     def take_snapshot(self, core: Membership) -> None:
         """The events are not needed any more: what follows from them is kept."""
-        self._snapshot = json.dumps(state_codec().save(core=core)), self.draws.getstate()
+        self._snapshot = "".join(state_codec().pieces(core=core)), self.draws.getstate()
         self.entries.clear()
 
     def restored(self) -> Membership:
@@ -62,5 +63,10 @@ class SimJournal:
     def replay(self, core: Membership) -> None:
         """Give a core the events after the snapshot; it must order the same again."""
         for now, event, ordered in self.entries:
-            again = core.step(event_from_bytes(event), now)
-            check(again == ordered, f"replayed, {event_from_bytes(event)} leads to {again} and not to {ordered}")
+            again = core.step(read_back(event), now)
+            check(again == ordered, f"replayed, {event} leads to {again} and not to {ordered}")
+
+
+def read_back(event: events.Event) -> events.Event:
+    """An event as the next driver reads it."""
+    return event_from_bytes(event_to_bytes(event))

@@ -16,7 +16,7 @@ from edriver.wire.conversion import version_of
 from edriver.worker.reports import Copied
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, Effect, Raised
-from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop
+from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop, SealVerdict
 from edriver.worker.rounds.round_times import RoundTimes
 from tests.sim.fabric import Severed
 
@@ -113,6 +113,7 @@ class SimRounds:
         participant: what decides.
         members: the workers of the round whose group was built last.
         offered: the version that it has offered last,
+        sealed: the version that it has said it reaches by a step of its own; NO_VERSION: none,
         digest: and the digest that it has offered with it.
         entered_at: the version that it has offered first in this `run` call.
         unproven: in how many of the next groups another process takes a member's place.
@@ -130,6 +131,7 @@ class SimRounds:
         self.participant = Participant()
         self.members: frozenset[int] = frozenset()
         self.offered: Version = NO_VERSION
+        self.sealed: Version = NO_VERSION
         self.digest = ""
         self.entered_at: Version | None = None
         self.unproven = 0
@@ -165,6 +167,16 @@ class SimRounds:
             raise Severed
         assert verdict is BoundaryVerdict.PASS, "there is no other verdict"
 
+    def seal_broken(self, error: Severed) -> Steps[None]:
+        """The seal of a step has broken: returns if the step is to be made.
+
+        Raises:
+            Severed: it is not.
+        """
+        self._raised = error
+        if (yield from self._carry_out(self._loop.seal_broken())) is SealVerdict.LEAVE:
+            raise Severed
+
     def _carry_out(self, steps: Generator[Effect, Any, T]) -> Steps[T]:
         answer: Answer = None
         while True:
@@ -189,6 +201,7 @@ class SimRounds:
             case effects.Say(report):
                 if report.HasField("worker_waiting"):
                     self.offered = version_of(report.worker_waiting.version)
+                    self.sealed = version_of(report.worker_waiting.sealed)
                     self.digest = report.worker_waiting.digest
                     self.entered_at = self.entered_at or self.offered
                 self._report(report)

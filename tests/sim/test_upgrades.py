@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from edriver.driver.core.membership import Membership
-from edriver.driver.journal.entries import event_from_bytes
 from edriver.driver.journal.orders import OrderCheck, OtherOrderError, order_text
 from edriver.model import actions
 from tests.sim.faults import Nemesis
 from tests.sim.sim_driver import SimDriver
+from tests.sim.sim_journal import read_back
 
 SEEDS = 60
 
@@ -60,7 +60,7 @@ class Upgrade:
         known = sum(len(orders_of(step)) for _, _, step in driver.journal.entries)
         ordered: list[actions.Action] = []
         for now, event, _ in driver.journal.entries:
-            step = core.step(event_from_bytes(event), now)
+            step = core.step(read_back(event), now)
             given.compare(orders_of(step))
             ordered += [action for action in step if order_text(action, 0) is not None]
         given.finish()

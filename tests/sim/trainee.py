@@ -30,6 +30,7 @@ class Job:
         runs: how many `run` calls the script has.
         commit_every: boundaries between commits; the others only check for news. 0: it never commits.
         late_collective: whether a collective follows the optimizer's step before the boundary: a loss there tears.
+        seals: whether a seal comes before the optimizer's step.
         bug: which worker raises at one place of the first epoch: "rank 0": the worker with rank 0, in the step after
             which `bug_at` samples are done; "sample": the worker that gets the sample `bug_at`; "uneven": the last rank
             leaves out the last step, and the others wait for it; "": the script has no bug.
@@ -45,6 +46,7 @@ class Job:
     runs: int
     commit_every: int
     late_collective: bool
+    seals: bool = False
     bug: str = ""
     bug_at: int = 0
     bad_size: int = 0
@@ -129,6 +131,7 @@ class Trainee:
         self.swallow_at = 0
         self.glitch = False
         self.outcome: list[Model] = []
+        self.alone = 0  # steps made without the others
         self._job = job
         self._passed = passed
         self._boot = boot
@@ -245,6 +248,8 @@ class Trainee:
                 chains = {chain for chain, _, _ in brought.values()}
                 assert len(chains) == 1, f"members train on different states: {brought}"
                 positions = tuple(p for _, _, batch in sorted(brought.values(), key=lambda b: b[1]) for p in batch)
+                if self._job.seals:
+                    yield from self._seal(step)
                 self.cursor.record(count)
                 self.stepped = True
                 self.model = Model(
@@ -258,6 +263,16 @@ class Trainee:
                     yield Meet(-step, self.rounds.members, None)
                 yield from self._boundary(committed=self._job.commit_every > 0 and step % self._job.commit_every == 0)
             self.model = replace(self.model, epoch=epoch + 1)
+
+    def _seal(self, step: int) -> Steps[None]:
+        """Make the step only if all members have its gradients, or if the next round continues from it."""
+        try:
+            yield Meet(("seal", step), self.rounds.members, None)
+            return
+        except Severed as error:
+            broken = error
+        yield from self.rounds.seal_broken(broken)
+        self.alone += 1
 
     def _meets_the_bug(self, mine: tuple[int, ...]) -> bool:
         if self._job.bug == "sample":

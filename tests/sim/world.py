@@ -58,7 +58,7 @@ class World:
         """Those that have a place in the latest round they know of."""
         return [p for p in self.processes() if p.trainee.participant.stage in (Stage.ASSIGNED, Stage.DONE)]
 
-    def log(self, text: str) -> None:
-        """Write a line of the replay."""
+    def log(self, kind: str, what: object) -> None:
+        """Write a line of the replay, if there are any: most runs have none, and texts of events take long to make."""
         if self._log:
-            self._log(f"{self.clockwork.now:10.4f}  {text}")
+            self._log(f"{self.clockwork.now:10.4f}  {kind:6} {what}")

@@ -26,11 +26,12 @@ import grpc
 import torch
 
 from edriver.common.release import PROTOCOL
+from edriver.driver.core.continuation import ShardOffer, continue_from
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
-from edriver.wire.conversion import round_id_message, version_of
+from edriver.wire.conversion import round_id_message, version_message, version_of
 from tests.torch.forks import FORKS
 
 BOUND = 60.0
@@ -140,14 +141,17 @@ class World:
     Args:
         script: of a module below tests/, at its top level.
         gate_at: the step before which all wait until the size has been changed; -1: none.
+        replica_size: of which the world has whole ones only.
 
     Attributes:
         from_versions: for each round, the version that it went on from,
-        lost: and how many steps the worker that had most had lost.
+        lost: how many steps the worker that had most had lost,
+        sealed: and how many members made that version's step with the gradients that they had kept.
     """
 
-    def __init__(self, script: Script, gate_at: int = -1) -> None:
+    def __init__(self, script: Script, gate_at: int = -1, replica_size: int = 1) -> None:
         self._script = script
+        self._replica_size = replica_size
         self._gate_at = gate_at
         self._opened = FORKS.Event()
         self._inbox: queue.Queue[tuple[int, pb.Report | None]] = queue.Queue()
@@ -157,6 +161,7 @@ class World:
         self._members: list[_Worker] = []
         self.from_versions: list[Version] = []
         self.lost: list[int] = []
+        self.sealed: list[int] = []
 
     def start(self, *deaths: Death | None) -> list[_Worker]:
         """Start a worker for each of these deaths."""
@@ -167,16 +172,25 @@ class World:
         return self._started[begun:]
 
     def form(self, workers: list[_Worker]) -> None:
-        """Have these train in a round, once all are waiting; the oldest that holds the highest version is rank 0."""
+        """Have these train in a round, once all are waiting; the oldest that holds the highest version is rank 0.
+
+        Where replicas have several workers, ranks are in the order in which the workers are given.
+        """
         while not {worker.worker_id for worker in workers} <= self._waiting.keys():
             self._hear()
         offers = {worker: self._waiting.pop(worker.worker_id) for worker in workers}
-        best = max(version_of(offer.version) for offer in offers.values())
+        size = self._replica_size
+        shards = [_offer(worker, at % size, offers[worker]) for at, worker in enumerate(workers)]
+        best = continue_from(shards, size).version
+        assert best is not None, shards
         self.from_versions.append(best)
+        self.sealed.append(sum(shard.version != best == shard.sealed for shard in shards))
         self.lost.append(max(offer.steps_lost for offer in offers.values()))
-        members = sorted(workers, key=lambda w: (version_of(offers[w].version) != best, w.worker_id))
-        behind = [w for w in members[1:] if best == NO_VERSION or version_of(offers[w].version) != best]
-        digests = {offers[w].digest for w in members if w not in behind}
+        reach = {w for w, shard in zip(workers, shards, strict=True) if best in (shard.version, shard.sealed)}
+        members = workers if size > 1 else sorted(workers, key=lambda w: (w not in reach, w.worker_id))
+        firsts = [next(w for w in members[at::size] if w in reach) for at in range(size)]
+        behind = [w for w in members if w not in firsts and (best == NO_VERSION or w not in reach)]
+        digests = {offers[w].digest for w in members if w not in behind and version_of(offers[w].version) == best}
         assert len(digests) == 1, digests
         self._round += 1
         self._members = members
@@ -184,7 +198,10 @@ class World:
             round_id=self._round_id,
             size=len(members),
             store=offers[members[0]].store,
-            source=0,
+            source=members.index(firsts[0]),
+            sources=map(members.index, firsts),
+            replica_size=size,
+            version=version_message(best),
             receivers=[members.index(w) for w in behind],
             secret=bytes(range(32)),
         )
@@ -271,13 +288,18 @@ class World:
 
 
 @contextlib.contextmanager
-def world(script: Script, gate_at: int = -1) -> Iterator[World]:
+def world(script: Script, gate_at: int = -1, replica_size: int = 1) -> Iterator[World]:
     """A world of a script, which is ended in the end."""
-    one = World(script, gate_at)
+    one = World(script, gate_at, replica_size)
     try:
         yield one
     finally:
         one.end()
+
+
+def _offer(worker: _Worker, position: int, offer: pb.WorkerWaiting) -> ShardOffer:
+    sealed = version_of(offer.sealed) if offer.HasField("sealed") else None
+    return ShardOffer(worker.worker_id, position, version_of(offer.version), sealed)
 
 
 def undisturbed(script: Script) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,11 @@ class FakeMember:
         self.assignment = assignment
         self.servers_asked_for = self.step = 0
         self._store = store
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        return os.getpid() == self._pid
 
     def store(self) -> Any:
         return self._store

@@ -366,6 +366,9 @@ class LostPeer(Rounds):
     def check(self) -> None:
         raise PeerLostError("worker 2 died")
 
+    def seal_broken(self, error: Exception) -> None:
+        raise error
+
 
 @pytest.fixture
 def beside_another() -> None:

@@ -142,6 +142,9 @@ class Boundaries:
     def check(self) -> None:
         pass
 
+    def seal_broken(self, error: Exception) -> None:
+        raise error
+
 
 class Worker:
     """One worker: its stream and state; versions are counts of boundaries."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import multiprocessing
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from edriver.worker.checkpoints.memory.script_state import MadePlan, StatePlanne
 from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
 from tests.torch.optimizer_container import OptimizerContainer
 from tests.torch.ranks import run_ranks
+from tests.waiting import BOUND
 
 EVERY = 2
 Build = Callable[[int], nn.Module]
@@ -449,7 +451,9 @@ def test_what_is_kept_once_and_ranks_have_differently_is_named(tmp_path: Path, n
     warned, *others = run_ranks(functools.partial(_with_a_value_of_each_rank, tmp_path, name=name), 3)
     assert others == [[], []]
     (line,) = warned
-    assert line.startswith(f"the state's {key} is not the same on ranks 0 and 2, and checkpoints keep one, for all")
+    assert line.startswith(
+        f"the state's {key} is not the same on ranks 0 and 2, and checkpoints keep rank 0's, for all"
+    )
 
 
 @pytest.mark.parametrize("name", ["nothing", "name"])
@@ -488,3 +492,188 @@ def test_a_plan_is_made_once_for_each_structure() -> None:
         {"nested": {}, "nested.step": torch.ones(1)},
     ):
         assert planned(changed, first).plan is not first.plan
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.name == "edriver.worker"]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.usefixtures("group")
+def test_a_restart_that_finds_no_checkpoint_says_that_it_starts_from_the_beginning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in (1, 2):
+        _alone(tmp_path, n)
+        assert Checkpoints(tmp_path / "disk", every_memory=1).load({"epoch": 1}) is None
+        said = f"neither in memory nor in {tmp_path / 'disk'}: training starts again from the beginning"
+        assert _said(caplog) == ([f"there is no checkpoint, {said}"] if n > 1 else [])
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("loads", ["nothing", "load", "reader"])
+def test_a_script_that_saves_and_never_loads_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loads: str
+) -> None:
+    _alone(tmp_path)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(7, {"epoch": 1})
+    assert _said(caplog) == [], "there was nothing to load"
+    _alone(tmp_path, 2)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1)
+    if loads == "load":
+        checkpoints.load({"epoch": 1})
+    elif loads == "reader":
+        edriver.checkpoints.MemoryReader()
+    for step in (1, 2):
+        checkpoints.save(step, {"epoch": 1})
+    text = "the script saves checkpoints and does not load them: the one of step 7 in memory was not used. Call load"
+    assert _said(caplog) == ([f"{text} before the first step"] if loads == "nothing" else [])
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("act", ["save", "load", "make"])
+def test_a_forked_process_that_saves_or_loads_gets_a_sentence(tmp_path: Path, act: str) -> None:
+    _alone(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1)
+    acts: dict[str, Callable[[], object]] = {
+        "save": lambda: checkpoints.save(1, {"epoch": 1}),
+        "load": lambda: checkpoints.load({"epoch": 1}),
+        "make": lambda: Checkpoints(tmp_path / "disk"),
+    }
+    processes = multiprocessing.get_context("fork")
+    said, says = processes.Pipe(duplex=False)
+
+    def child() -> None:
+        try:
+            acts[act]()
+            says.send("nothing was said")
+        except edriver.CheckpointError as error:
+            says.send(str(error))
+
+    process = processes.Process(target=child)
+    process.start()
+    says.close()
+    assert said.poll(BOUND)
+    assert "was forked from the one that trains" in said.recv()
+    process.join()
+
+
+OWN = {f"own{number}": 5 for number in range(15)} | {"large": 300_000}
+
+
+def _own_values(folder: Path, rank: int, *, n: int, where: str) -> tuple[list[int], list[str]]:
+    """What a rank has after a load, of tensors of which each had its own at the save before; and what was said."""
+    if where == "memory":
+        join_round(folder, rank, 3, n, store=dist.distributed_c10d._get_default_store())
+    warned: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("edriver.worker").addHandler(handler)
+    state: dict[str, Any] = {name: torch.full((size,), 10 * n + rank) for name, size in OWN.items()}
+    state["same"] = torch.ones(5)
+    checkpoints = Checkpoints(folder / "disk", every_memory=1, every_disk=1)
+    if n == 2:
+        assert checkpoints.load(state) == 1
+    else:
+        checkpoints.save(1, state)
+        checkpoints.wait()
+    dist.barrier()
+    return [int(state[name][0]) for name in OWN], warned
+
+
+def test_what_ranks_have_differently_comes_back_as_rank_0_had_it_and_a_few_are_named(tmp_path: Path) -> None:
+    (_, (line,)), *_ = run_ranks(functools.partial(_own_values, tmp_path, n=1, where="memory"), 3)
+    assert line.startswith(
+        "the state's own0, own1, own2, own3, own4 and 11 more are not the same on ranks 0 and 1, and"
+    )
+    after = run_ranks(functools.partial(_own_values, tmp_path, n=2, where="memory"), 3)
+    assert [values for values, _ in after] == [[10] * len(OWN)] * 3
+
+
+def test_small_tensors_that_ranks_have_differently_come_from_rank_0_without_edriver_too(tmp_path: Path) -> None:
+    run_ranks(functools.partial(_own_values, tmp_path, n=1, where="disk"), 3)
+    after = run_ranks(functools.partial(_own_values, tmp_path, n=2, where="disk"), 3)
+    assert [values[:-1] for values, _ in after] == [[10] * (len(OWN) - 1)] * 3
+
+
+class _Unpicklable:
+    def __reduce__(self) -> str:
+        raise TypeError("a handle")
+
+
+def _with_sparse_buffer() -> nn.Module:
+    module = nn.Linear(2, 2)
+    module.register_buffer("mask", torch.eye(2).to_sparse())
+    return module
+
+
+def _with_lbfgs() -> dict[str, Any]:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        found: torch.Tensor = model(torch.ones(2)).square().sum()
+        found.backward()  # type: ignore[no-untyped-call]
+        return found
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return {"model": model, "optimizer": optimizer}
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        pytest.param(
+            lambda: {"a": {"b": [_Unpicklable()]}}, r"state's a\.b.* cannot be pickled \(a handle\)", id="pickle"
+        ),
+        pytest.param(lambda: {"f": lambda: 1}, "the state's f cannot be pickled", id="function"),
+        pytest.param(lambda: {"s": [torch.eye(2).to_sparse()]}, r"s\.0 is a sparse tensor.*to_dense", id="sparse"),
+        pytest.param(lambda: {"m": _with_sparse_buffer()}, r"m\.mask is a sparse tensor.*to_dense", id="buffer"),
+        pytest.param(
+            lambda: {"m": nn.Linear(2, 2, device="meta")}, r"m\.weight is on the meta device.*to_empty", id="meta"
+        ),
+        pytest.param(_with_lbfgs, "'optimizer' is a LBFGS.*leave it out of the state", id="lbfgs"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_by_name_wherever_checkpoints_go(
+    tmp_path: Path, where: str, make: Callable[[], dict[str, Any]], text: str
+) -> None:
+    if where == "memory":
+        _alone(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1, every_disk=1)
+    with pytest.raises(edriver.CheckpointError, match=text):
+        checkpoints.save(1, make())
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("restarted", [[], [torch.ones(1), torch.ones(1)]], ids=["empty", "longer"])
+def test_a_list_of_tensors_that_has_another_length_is_named_with_the_way_out(
+    tmp_path: Path, restarted: list[torch.Tensor]
+) -> None:
+    _alone(tmp_path)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, {"losses": [torch.ones(1)]})
+    _alone(tmp_path, 2)
+    with pytest.raises(edriver.CheckpointError, match=r"it has no losses(\.1)?, which .* make it as long before load"):
+        Checkpoints(tmp_path / "disk", every_memory=1).load({"losses": restarted})
+
+
+@pytest.mark.usefixtures("group")
+def test_plain_values_of_a_function_that_makes_a_new_dict_are_named_when_they_are_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _alone(tmp_path)
+    tensor = torch.ones(1)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, {"epoch": 3, "tensor": tensor})
+    _said(caplog)
+    _alone(tmp_path, 2)
+    checkpoints = Checkpoints(tmp_path / "disk", every_memory=1)
+    kept: dict[str, Any] = {"epoch": 0, "tensor": tensor}
+    assert checkpoints.load(lambda: kept) == 1
+    assert (kept["epoch"], _said(caplog)) == (3, [])
+    checkpoints.load(lambda: {"epoch": 0, "tensor": tensor})
+    (said,) = _said(caplog)
+    assert said.startswith("load cannot give back the state's epoch: the function makes a new dict")

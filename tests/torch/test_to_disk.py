@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from edriver.worker.checkpoints.memory.schedule import DiskSchedule
 from edriver.worker.checkpoints.memory.shard import DueForDisk
 from edriver.worker.checkpoints.memory.to_disk import Job, Write, WriteError
 from edriver.worker.checkpoints.script_disk import DiskSaver
+from tests import needs
 from tests.torch.fake_memory import FolderMemory, join_round, newest_whole
 
 HOSTS = ("one", "two")
@@ -32,10 +36,13 @@ HOSTS = ("one", "two")
 class Run:
     """Two hosts of one rank each, whose ranks save the same values, of which torch leaves each to one of them."""
 
-    def __init__(self, folder: Path, every_disk: int | timedelta = 1, n: int = 1, now: float = 1000.0) -> None:
+    def __init__(
+        self, folder: Path, every_disk: int | timedelta = 1, n: int = 1, now: float = 1000.0, location: str = ""
+    ) -> None:
         self.memory_folder = folder / "memory"
         self.memory_folder.mkdir(exist_ok=True)
         self.disk = folder / "checkpoints"
+        self.location = location or str(self.disk)
         self.now = now
         self.schedules = [DiskSchedule(every_disk, lambda: self.now) for _ in HOSTS]
         self.memories: list[FolderMemory] = []
@@ -47,7 +54,7 @@ class Run:
             self.memories.append(join_round(self.memory_folder, rank, 2, n, host=host))
             place = context.current.part(CurrentMemory).place()
             assert place is not None
-            target = DiskTarget(str(self.disk), 2, "python")
+            target = DiskTarget(self.location, 2, "python")
             self.savers.append(MemorySaver(place, store, 1, 0.01, disk=(target, self.schedules[rank])))
 
     def save(self, step: int) -> None:
@@ -58,7 +65,7 @@ class Run:
     def jobs(self, keep: int = 2) -> list[Job]:
         found = newest_whole(self.memory_folder)
         assert found is not None
-        plain = (str(self.disk), keep)
+        plain = (self.location, keep)
         return [Job("", found.checkpoint, found.layout, (rank,), *plain, "", "") for rank in range(2)]
 
     def write(self, keep: int = 2) -> list[dict[str, Any]]:
@@ -227,3 +234,49 @@ def test_a_job_is_a_line_of_json() -> None:
     }  # fmt: skip
     job = Job.of(json.dumps(sent))
     assert (job.checkpoint.round_id, job.layout, job.ranks) == (RoundId(1, 2), b"\n", (2,))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.needs(needs.ROOT_USER)
+def test_a_disk_that_fills_up_is_named_and_the_older_checkpoint_stays(tmp_path: Path, small_disk: Path) -> None:
+    run = Run(tmp_path)
+    run.save(7)
+    run.write()
+    filler = small_disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    with filler.open("r+b") as file:
+        file.truncate(filler.stat().st_size - 3 * 4096)  # room to begin
+    run.save(8)
+    leading = Write(run.jobs()[0], run.memories[0], lambda _: None, lambda: None)
+    with pytest.raises(Exception, match="No space left on device"):
+        leading.run()
+    leading.give_up()
+    folder = CheckpointFolder(str(run.disk))
+    assert [(found.steps, found.whole) for found in folder.found()] == [(7, True)]
+    assert not folder.damage(folder.found()[0])
+    filler.unlink()
+    assert run.write()[-1] == {"sealed": True}
+    assert sorted(found.steps for found in folder.found()) == [7, 8]
+
+
+def test_a_url_is_written_to_as_a_folder_is(tmp_path: Path) -> None:
+    run = Run(tmp_path, location=f"local://{tmp_path / 'checkpoints'}")
+    run.save(7)
+    run.write()
+    saver = DiskSaver(f"local://{run.disk}", 1, 2)
+    assert saver.newest() == ("checkpoint-000001", 7)
+    state = values(3)
+    state["rng"] = torch.zeros(7, dtype=torch.uint8)
+    saver.load("checkpoint-000001", state)
+    assert same(state, values(7))

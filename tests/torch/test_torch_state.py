@@ -420,14 +420,14 @@ def test_sharded_state_is_refused_with_the_reason() -> None:
     mesh = init_device_mesh("cpu", (1,))
     sharded = torch.nn.Sequential(torch.nn.Linear(2, 2))
     fully_shard(sharded[0], mesh=mesh)
-    with pytest.raises(TypeError, match="module '0' is sharded by FSDP: edriver keeps state"):
+    with pytest.raises(TypeError, match=r"module '0' is sharded by fully_shard: .* edriver\.ShardedState"):
         TorchState(sharded)
     distributed = torch.nn.Linear(2, 2)
     weight: DTensor = distribute_tensor(distributed.weight, mesh, [Replicate()])
     distributed.weight = torch.nn.Parameter(weight)
     with pytest.raises(TypeError, match=r"tensor 'weight' is a DTensor: .*DistributedDataParallel"):
         TorchState(distributed)
-    with pytest.raises(TypeError, match="a parameter of this SGD is a DTensor"):
+    with pytest.raises(TypeError, match=r"a parameter of this SGD is a DTensor: .*restart mode"):
         TorchState(optimizer=torch.optim.SGD([distributed.weight]))
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

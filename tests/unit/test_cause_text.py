@@ -12,7 +12,7 @@ from edriver.common.release import VERSION as VERSION_HERE
 from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text, doing_text, obstacle_messages
 from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Detail, Halt, RoundEnd, WorkerName
-from edriver.model.ids import RoundId, Version
+from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.wire.causes import cause_message
 
@@ -373,8 +373,16 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.COLLECTIVES_BROKEN,
         why.Tracebacks(VERSION, ((FIRST, "RuntimeError: shapes"),)),
         (
-            "collectives failed in two rounds in a row at version 1.2:30 with no worker lost (unequal shapes or a bad "
+            "collectives failed in two rounds in a row at version 1.2:30, with no worker lost (unequal shapes or a bad "
             f"link?):\n{ONE}:\nRuntimeError: shapes"
+        ),
+    ),
+    (
+        CauseKind.COLLECTIVES_BROKEN,
+        why.Tracebacks(NO_VERSION, ((FIRST, "RuntimeError: shapes"),)),
+        (
+            "collectives failed in two rounds in a row without progress between them, with no worker lost (unequal "
+            f"shapes or a bad link?):\n{ONE}:\nRuntimeError: shapes"
         ),
     ),
     (
@@ -495,14 +503,14 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (
         CauseKind.ROUND_RUNS,
         why.Members(RoundId(1, 4), 2, ("a",), checkpoint=41_200, in_memory=True),
-        "round 1.4: 2 workers on a, from the checkpoint in memory of step 41,200",
+        "round 1.4: 2 workers on a, to load the checkpoint in memory of step 41,200",
     ),
     (CauseKind.WORKERS_AWAITED, why.Shortage(1, 2), "waiting: 1 of 2 workers are ready"),
     (
         CauseKind.WORKERS_AWAITED,
         why.Shortage(0, 1, state_keeper=True, troubles=(DRAINED,)),
         (
-            "waiting: 0 of 1 workers are ready; a worker without a slot keeps the state for them (host b is drained: it runs "
+            "waiting: no worker is ready yet; a worker without a slot keeps the state for them (host b is drained: it runs "
             "hot)"
         ),
     ),

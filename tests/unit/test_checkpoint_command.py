@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
+from edriver.checkpoint_folder.manifest import CheckpointEntry
 from edriver.checkpoint_folder.ownership import FolderOwner, Ownership
 from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.commands.checkpoint import checkpoint
@@ -36,6 +38,20 @@ def test_it_lists_all_and_the_entries_of_the_newest_whole_one(folder: Checkpoint
         "    epoch         object",
         "checkpoint-000001  step 10, 8 bytes, whole",
         "checkpoint-000003  torn: it has no manifest: it is still being written, or was never completed",
+    ]
+
+
+def test_of_one_that_comes_from_memory_no_version_is_shown_and_of_many_objects_a_few(tmp_path: Path) -> None:
+    folder = CheckpointFolder(str(tmp_path))
+    entries = {f"optimizer.{number}.lr": CheckpointEntry("", (), 0) for number in range(100)}
+    entries["weight"] = CheckpointEntry("float32", (2,), 8)
+    folder.seal(folder.begin(), dataclasses.replace(manifest(5), version="", entries=entries, files={}))
+    lines = checkpoint(["inspect", folder.location]).splitlines()
+    assert lines[1].endswith("by run run, 2 workers")
+    assert lines[3:] == [
+        *(f"    optimizer.{number}.lr  object" for number in range(5)),
+        "    weight          float32  2, 8 bytes",
+        "    and 95 more objects, which --json lists",
     ]
 
 

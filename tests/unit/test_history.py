@@ -458,7 +458,7 @@ def test_a_state_that_was_read_after_the_end_does_not_say_what_the_run_did_befor
     story = Story()
     ended = status_pb2.RunEnded(end=status_pb2.RUN_END_STOPPED)
     story.event(140.0, "requested by an operator", run_ended=ended)
-    story.history.look(status_pb2.Run(activity=cause_pb2.Cause(text="waiting: 0 of 1 workers are ready")), story.seq)
+    story.history.look(status_pb2.Run(activity=cause_pb2.Cause(text="waiting: no worker is ready yet")), story.seq)
     assert story.history.view.doing == "requested by an operator"
 
 

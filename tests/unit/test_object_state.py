@@ -32,6 +32,9 @@ class RecordingRounds:
     def check(self) -> None:
         raise AssertionError("plain objects are never half done")
 
+    def seal_broken(self, error: Exception) -> None:
+        raise error
+
 
 def test_restore_goes_back_to_the_last_commit() -> None:
     state = ObjectState(epoch=0, losses=[1.0], nested={"a": [1]})

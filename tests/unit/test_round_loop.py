@@ -11,10 +11,10 @@ from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
-from edriver.wire.conversion import round_id_message, version_of
+from edriver.wire.conversion import round_id_message, version_message, version_of
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
-from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop
+from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop, SealVerdict
 
 STORE = StoreAddress("a", 7007)
 
@@ -54,12 +54,13 @@ class Worker:
     def take(self, **notice: Any) -> None:
         self.participant.take(pb.Notice(**notice))
 
-    def place(self, fallback_size: int = 0, size: int = 1) -> None:
-        """It is assigned to the next round."""
+    def place(self, fallback_size: int = 0, size: int = 1, version: Version = NO_VERSION) -> None:
+        """It is assigned to the next round, which continues from this version."""
         self._n += 1
         seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="a", port=7001)
         shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=size, store=store, fallback_size=fallback_size)
+        shared.version.CopyFrom(version_message(version))
         self.take(assignment=pb.Assignment(round=shared, seat=seat))
 
     @property
@@ -92,6 +93,17 @@ class Worker:
             return BoundaryVerdict.PASS
         found = self._go_on(self.loop.boundary(), None)
         assert isinstance(found, BoundaryVerdict | effects.WaitForChange | effects.Complain), found
+        return found
+
+    def break_seal(self) -> SealVerdict | Effect:
+        """The seal of the step that the script is about to make breaks."""
+        self.sealing = self.loop.seal_broken()
+        return self.settle_seal()
+
+    def settle_seal(self) -> SealVerdict | Effect:
+        """Go on in a seal that has broken; returns what becomes of the step, or the effect that it waits for."""
+        found = self._go_on(self.sealing, None)
+        assert isinstance(found, SealVerdict | effects.WaitForChange), found
         return found
 
     @property
@@ -452,6 +464,146 @@ def test_an_abort_reaches_a_worker_that_is_done() -> None:
         "Forget",
     ]
     assert "Describe" not in worker.log
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_up_to_its_first_boundary_a_round_keeps_the_name_of_the_version_that_it_continues_from(synced: bool) -> None:
+    """Members are synced one after the other. After a loss, what one of them has must not look newer than the same."""
+    worker = entered()
+    worker.train(commits=1, boundaries=2)
+    worker.step(Raised.PEER_LOST)
+    before, _ = worker.offered
+    worker.place(version=before)
+    step: Any = worker.step(None)
+    while not isinstance(step, effects.Train if synced else effects.Sync):
+        step = worker.step(True if isinstance(step, effects.Sync) else None)
+    worker.step(Raised.PEER_LOST)
+    assert worker.offered == (before, "of the boundary")
+    assert worker.participant.committed == (before if synced else Version(RoundId(1, 1), 1))
+
+
+# ---- the seal ---------------------------------------------------------------------------------------------------
+
+LAST = Version(RoundId(1, 1), 2)
+"""The last boundary before a seal breaks,"""
+NEXT = Version(RoundId(1, 1), 3)
+"""and that of the step that the seal is part of."""
+
+
+def sealed(clean: bool = True) -> Worker:
+    """A worker in whose third step the seal has broken."""
+    worker = entered(clean)
+    worker.train(commits=1, boundaries=1)
+    assert worker.break_seal() == effects.WaitForChange()
+    return worker
+
+
+def test_a_sealed_worker_offers_its_last_boundary_and_the_step_that_it_can_make() -> None:
+    worker = sealed()
+    assert worker.log[:3] == ["IsClean", "Stopped", "Describe"]
+    assert worker.log[3:] == ["say collective_raised", "Digest", "NewestCheckpoint", "say worker_waiting"]
+    assert worker.offered == (LAST, "of the boundary")
+    assert version_of(worker.message[-1].worker_waiting.sealed) == NEXT
+
+
+def test_it_makes_the_step_if_the_next_round_continues_from_it() -> None:
+    worker = sealed()
+    worker.place(version=NEXT)
+    assert worker.settle_seal() is SealVerdict.APPLY
+    assert worker.boundary() is BoundaryVerdict.STOP
+    worker.log.clear()
+    assert worker.step(Raised.HOSTS_UPDATED) == effects.Build()
+    assert worker.log == ["Forget", "Build"]  # what it has is on offer already
+    assert worker.participant.live == NEXT
+    assert worker.step(None) == effects.Adapt()
+    assert worker.step(None) == effects.Sync()
+    assert worker.step(False) == effects.Train()
+    assert worker.boundary() is BoundaryVerdict.PASS
+    assert worker.participant.live == Version(RoundId(1, 2), 1)
+    assert worker.participant.uncommitted == 3  # in three rounds' names
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_step_that_it_makes_counts_as_one_that_is_not_committed(committed: bool) -> None:
+    worker = sealed()
+    worker.place(version=NEXT)
+    worker.settle_seal()
+    worker.participant.passed(committed)
+    worker.participant.verdict()
+    assert worker.participant.uncommitted == (0 if committed else 2)
+    assert worker.participant.committed == (NEXT if committed else Version(RoundId(1, 1), 1))
+
+
+@pytest.mark.parametrize("version", [LAST, Version(RoundId(1, 1), 7)], ids=["held", "received"])
+def test_it_goes_back_if_the_next_round_does_not_continue_from_its_step(version: Version) -> None:
+    worker = sealed()
+    worker.place(version=version)
+    assert worker.settle_seal() is SealVerdict.LEAVE
+    worker.log.clear()
+    assert worker.step(Raised.PEER_LOST) == effects.Build()
+    assert worker.log == ["ReturnToBoundary", "Forget", "Build"]
+    assert worker.participant.live == LAST
+
+
+@pytest.mark.parametrize(
+    ("notice", "end"), [({"leave": pb.Leave()}, End.LEFT), ({"skip": pb.Skip(ordinal=1)}, End.SKIPPED)], ids=str
+)
+def test_a_worker_may_be_sent_away_from_its_seal(notice: dict[str, Any], end: End) -> None:
+    worker = sealed()
+    worker.take(**notice)
+    assert worker.settle_seal() is SealVerdict.LEAVE
+    assert worker.step(Raised.PEER_LOST) is end
+
+
+def test_a_state_that_cannot_return_to_its_last_boundary_offers_no_step() -> None:
+    worker = entered(clean=False)
+    worker.train(commits=1, boundaries=1)
+    assert worker.break_seal() is SealVerdict.LEAVE
+    assert worker.step(Raised.PEER_LOST) == effects.WaitForChange()
+    assert worker.offered == (Version(RoundId(1, 1), 1), "of the commit")
+    assert not worker.message[-1].worker_waiting.HasField("sealed")
+
+
+@pytest.mark.parametrize("raised", [Raised.RUNTIME_ERROR, Raised.PEER_LOST, None], ids=str)
+def test_a_step_whose_boundary_is_not_reached_leads_back_to_the_last_commit(raised: Raised | None) -> None:
+    """Between the optimizer's step and the boundary something needs the others, or the function returns."""
+    worker = sealed()
+    worker.place(version=NEXT)
+    worker.settle_seal()
+    worker.clean = False
+    worker.log.clear()
+    assert worker.step(raised) == effects.WaitForChange()
+    assert worker.offered == (Version(RoundId(1, 1), 1), "of the commit")
+    assert ("say collective_raised" in worker.log) == (raised is not None)
+    assert worker.log[-2:] == ["Restore", "Forget"]
+    worker.place()
+    assert worker.step(None) == effects.Build()
+
+
+def test_the_scripts_own_error_in_that_step_ends_the_worker() -> None:
+    worker = sealed()
+    worker.place(version=NEXT)
+    worker.settle_seal()
+    assert worker.step(Raised.OWN) is End.FAILED
+
+
+def test_after_the_boundary_of_that_step_no_other_is_passed_in_the_old_round() -> None:
+    worker = sealed()
+    worker.place(version=NEXT)
+    worker.settle_seal()
+    assert worker.boundary() is BoundaryVerdict.STOP
+    assert worker.boundary() == effects.Complain(Complaint.CALLED_AGAIN)
+
+
+def test_the_next_round_may_break_before_that_step_is_made() -> None:
+    worker = sealed()
+    worker.place(version=NEXT)
+    worker.settle_seal()
+    worker.abort()
+    assert worker.boundary() is BoundaryVerdict.STOP
+    assert worker.step(Raised.HOSTS_UPDATED) == effects.Build()
+    assert worker.step(Raised.PEER_LOST) == effects.WaitForChange()
+    assert worker.offered == (NEXT, "of the boundary")
 
 
 # ---- boundaries -------------------------------------------------------------------------------------------------

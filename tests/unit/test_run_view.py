@@ -118,8 +118,8 @@ def test_a_warning_is_not_what_a_run_does() -> None:
     assert story.history.view.doing == "round 1.1"
     assert story.history.log[-1].text == "the driver stood still for 3.0 s"
     awaited = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_WORKERS_AWAITED)
-    story.event(112.0, "waiting: 0 of 1 workers are ready", cause=awaited, remark=status_pb2.Remark())
-    assert story.history.view.doing == "waiting: 0 of 1 workers are ready"
+    story.event(112.0, "waiting: no worker is ready yet", cause=awaited, remark=status_pb2.Remark())
+    assert story.history.view.doing == "waiting: no worker is ready yet"
 
 
 def test_a_run_joined_late_has_the_counts_of_its_driver_and_who_holds_it_up() -> None:

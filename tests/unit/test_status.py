@@ -9,7 +9,7 @@ import json
 import pytest
 
 from edriver.client import RunError
-from edriver.commands.status import lines, listed, status
+from edriver.commands.status import counts, lines, listed, status
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
@@ -19,7 +19,7 @@ from edriver.model.actions import FinishRun, RunEnd
 from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
-from edriver.model.memory_checkpoint import CheckpointId, Shard
+from edriver.model.memory_checkpoint import CheckpointId, DiskTarget, Shard
 from edriver.model.mode import Mode
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
@@ -197,6 +197,13 @@ def test_a_strangers_connection_is_counted_apart() -> None:
     assert "1 round; 0 failures, 0 preemptions, 0 resizes, 1 unproven connection; 0 steps lost" in story.reported(4.0)
 
 
+def test_lost_steps_that_are_known_are_shown_in_restart_mode_too() -> None:
+    spent = status_pb2.TimeSpent()
+    spent.unknown.FromSeconds(5)
+    assert counts(status_pb2.Run(time_spent=spent))[-1] == "number of lost steps not known"
+    assert counts(status_pb2.Run(time_spent=spent, steps_lost=8))[-1] == "8 steps lost"
+
+
 def test_the_newest_checkpoints_in_memory() -> None:
     story = Story(Mode.RESTART)
     story.take(events.HostsObserved(HostSet((Host("a", 1), Host("b", 1)))), 0.0)
@@ -218,9 +225,16 @@ def test_the_newest_checkpoints_in_memory() -> None:
     hold("b", 2, shards[1], dataclasses.replace(shards[0], copy=True))
     copied = "; that of step 1,200, 20 s old, is in the memory of other hosts, too, 0 ms after its save"
     assert newest.replace("10 s", "20 s") + copied in story.reported(20.0)
+    assert not [line for line in story.reported(20.0) if "disk" in line]
+    target = DiskTarget("/shared", 3, "/bin/python", due=True)
+    later = [Shard(CheckpointId(RoundId(1, 1), 1300, 2), rank, b"", 2**20) for rank in (0, 1)]
+    hold("a", 1, shards[0], dataclasses.replace(later[0], disk=target))
+    hold("b", 2, shards[1], later[1])
+    written = "; that of step 1,300 is being written to disk, for 25 s so far"
+    assert [line for line in story.reported(25.0) if line.endswith(written)]
     page = History()
-    page.look(story.run(20.0), 1000)
-    assert dict(page.since(0)["head"]["about"])["checkpoint in memory"].startswith("step 1,200, 20 s old")
+    page.look(story.run(25.0), 1000)
+    assert dict(page.since(0)["head"]["about"])["checkpoint in memory"].startswith("step 1,300, 25 s old")
 
 
 def test_why_a_host_is_not_used() -> None:

@@ -22,8 +22,21 @@ PROMISED: Final = {"_exit", "_asdict", "_fields", "_replace", "_SSLMethod"}
 UNDOCUMENTED: Final = {"get_preparation_data", "is_lazy"}
 """Names that do not begin like private ones, of which multiprocessing's and torch's documentation says nothing."""
 
-OF_BASE_CLASSES: Final = {"_names", "_saved_modes", "_saved_random", "_too_large"}
-"""Of ObjectState, for its subclass."""
+OF_BASE_CLASSES: Final = {
+    "_capture",
+    "_exposed",
+    "_handlers",
+    "_hold",
+    "_load",
+    "_names",
+    "_outdated",
+    "_rounds",
+    "_saved_modes",
+    "_saved_random",
+    "_schedule",
+    "_too_large",
+}
+"""Of states, for the classes derived from them."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -59,7 +59,7 @@ from edriver.model.actions import (
 )
 from edriver.model.cause import Cause, CausedBy, CauseKind, Exit, Mismatch, ReportedText, TimedOut, WorkerName
 from edriver.model.hosts import HostUpdateResult
-from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId
+from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.model.mode import CheckpointWay
 from edriver.model.plan import RoundPlan
 from edriver.model.records import Worker, WorkerState, WorkerStep
@@ -249,6 +249,14 @@ class RoundControl:
             return []
         self.current.lose(worker_id)
         return self.abort(cause, now)
+
+    def lost_with_host(self, worker_id: int) -> None:
+        """A worker that was being stopped is lost with its host. If it is of a round that has just broken, that may
+        have been the reason: its peers' collectives fail at once, and the loss of the host is known once its lease is
+        over.
+        """
+        if self.current is not None and self.current.aborted and worker_id in self.current.ranks:
+            self.current.lose(worker_id)
 
     def fail_late(self, worker_id: int, cause: Cause) -> list[Action]:
         """A worker has failed whose function had returned: the others end, and the run has failed."""
@@ -631,7 +639,20 @@ class RoundControl:
         """Workers that have not trained yet, and with which rounds have failed that may succeed without them."""
         if self.current is None:
             return []
-        return self._breakage.newcomers_at_fault(self.current, self.call.best, self.roster, now)
+        ended, best = self.current, self.call.best
+        return self._breakage.newcomers_at_fault(ended, lambda: self._progress_since(ended, best), self.roster, now)
+
+    def _repeated_breakage(self, version: Version, now: float) -> Cause | None:
+        if (ended := self.current) is None:
+            return None
+        return self._breakage.repeated_failure(ended, lambda: self._progress_since(ended, version), now)
+
+    def _progress_since(self, ended: Round, version: Version) -> bool:
+        """Whether a round that continues from this version starts further on than the last one, or that has lasted."""
+        if version > Version(ended.plan.round_id, 0) or ended.long_lived:
+            return True
+        newest, start = self.memory.newest, ended.plan.memory_checkpoint
+        return newest is not None and newest[0].step > (0 if start is None else start.checkpoint.step)
 
     def form(self, now: float) -> list[Action]:
         """Form the next round if it has enough workers; else note what is missing, or end the run."""
@@ -658,7 +679,7 @@ class RoundControl:
         selected = None
         if obstacle is None:
             selected = self._select(allowed, before)
-            trouble = self._breakage.repeated_failure(self.current, chosen.version, roster, now)
+            trouble = self._repeated_breakage(chosen.version, now)
             if not trouble and not call.may_differ(chosen.version):
                 trouble = disagreement(roster.waiting_in(call.ordinal), chosen.version)
             if not trouble:

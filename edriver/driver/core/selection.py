@@ -399,6 +399,7 @@ def plan_round(
         receivers=receivers,
         sources=sources,
         replica_size=replica_size,
+        first_sync=first,
         checkpoint=checkpoint,
         failures=failures,
     )

@@ -70,6 +70,8 @@ class WorkerLosses:
             if worker.live:
                 cause = Cause(CauseKind.LOST_WITH_HOST, worker.name, detail=fault)
                 actions += self.lose(worker, cause, now, slot_at_fault=False)
+            else:
+                self.rounds.lost_with_host(worker.worker_id)
             self.remove(worker)
         return actions
 

@@ -14,7 +14,7 @@ from typing import Final
 from edriver.common.release import VERSION
 from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Halt, RoundEnd, WorkerName
-from edriver.model.ids import RoundId, Version
+from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.text.pace_text import SAME_COLLECTIVES
 from edriver.text.phrases import count_text, exit_text
@@ -357,9 +357,10 @@ def _end_of_run(cause: Cause) -> str:
             return f"{_disagreement_text(digests)}. {_EQUAL_ADVICE}"
         case CauseKind.COLLECTIVES_BROKEN, why.Tracebacks(version, raised):
             tracebacks = "\n".join(f"{worker_text(worker)}:\n{text}" for worker, text in raised)
+            where = "without progress between them" if version == NO_VERSION else f"at version {version}"
             return (
-                f"collectives failed in two rounds in a row at version {version} with no worker lost (unequal shapes "
-                f"or a bad link?):\n{tracebacks}"
+                f"collectives failed in two rounds in a row {where}, with no worker lost (unequal shapes or a bad "
+                f"link?):\n{tracebacks}"
             )
         case CauseKind.SAME_ERROR, why.RepeatedError(error, rounds, places):
             where = ", ".join(f"{host}:{slot}" for host, slot in places)
@@ -398,8 +399,10 @@ def _doing(cause: Cause) -> str:
     match cause.kind, cause.detail:
         case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts, lost, torn, checkpoint, in_memory):
             text = f"round {round_id}: {count_text(size, 'worker')} on {', '.join(hosts)}"
-            where = " in memory" if in_memory else ""
-            text += f", from the checkpoint{where} of step {checkpoint:,}" if checkpoint or in_memory else ""
+            if in_memory:  # which the script loads, or does not
+                text += f", to load the checkpoint in memory of step {checkpoint:,}"
+            elif checkpoint:
+                text += f", from the checkpoint of step {checkpoint:,}"
             return text + (f"; {count_text(lost, 'step')} lost" if lost else "") + (f": {torn}" if torn else "")
         case CauseKind.LEFT_ALONE, why.CauseList(causes, more):
             texts = [*map(cause_text, causes), *([f"and {more} more"] if more else [])]
@@ -442,7 +445,7 @@ def _waits_for(cause: Cause) -> str:
     match cause.kind, cause.detail:
         case CauseKind.WORKERS_AWAITED, why.Shortage(found, needed, _, state_keeper, troubles):
             kept = "; a worker without a slot keeps the state for them" if state_keeper else ""
-            return f"{found} of {needed} workers are ready{kept}{_in_brackets(troubles)}"
+            return f"{_ready_text(found, needed)}{kept}{_in_brackets(troubles)}"
         case CauseKind.HOLDER_AWAITED, Version() as version:
             return f"for a worker that holds version {version}, or what is left of it"
         case CauseKind.BOOT_AWAITED, None:
@@ -512,6 +515,10 @@ def _request_text(cause: Cause, reason: str = "") -> str:
     if not reason:
         return requested
     return f"{reason} ({requested})" if cause.requester else reason
+
+
+def _ready_text(found: int, needed: int) -> str:
+    return "no worker is ready yet" if (found, needed) == (0, 1) else f"{found} of {needed} workers are ready"
 
 
 def _in_brackets(troubles: Sequence[Cause]) -> str:

@@ -16,6 +16,7 @@ class NewestCheckpoints:
         self._in_memory: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
         self._copied: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
         self._on_disk: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
+        self._writing: tuple[Key | None, status_pb2.CheckpointStatus] = (None, status_pb2.CheckpointStatus())
         self._whole_since: dict[Key, float] = {}
 
     def note(self, memory: MemoryCheckpoints, now: float) -> None:
@@ -33,6 +34,9 @@ class NewestCheckpoints:
         if memory.disk.on_disk != self._on_disk[0]:
             on_disk = memory.disk.on_disk
             self._on_disk = on_disk, self._later(memory, on_disk, status_pb2.CHECKPOINT_PLACE_DISK, now)
+        if memory.disk.writing != self._writing[0]:
+            writing = memory.disk.writing
+            self._writing = writing, _status(memory, writing, status_pb2.CHECKPOINT_PLACE_WRITING, now)
 
     def _later(
         self, memory: MemoryCheckpoints, key: Key | None, place: status_pb2.CheckpointPlace.ValueType, now: float
@@ -45,6 +49,10 @@ class NewestCheckpoints:
     def messages(self) -> list[status_pb2.CheckpointStatus]:
         """Those that there are."""
         return [status for key, status in (self._in_memory, self._copied, self._on_disk) if key is not None]
+
+    def with_what_is_written(self) -> list[status_pb2.CheckpointStatus]:
+        """Those that there are, and the one that is on its way to disk."""
+        return [*self.messages(), *([self._writing[1]] if self._writing[0] is not None else [])]
 
 
 def _status(

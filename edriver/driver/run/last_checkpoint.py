@@ -47,7 +47,6 @@ async def write_last_checkpoint(
     goal = memory.write_to_disk()
     if goal is None:
         return
-    _log.log(ROUTINE, "writing the checkpoint of step %d from memory to disk", goal[0].step)
     others: list[Inbound] = []
     writing = asyncio.create_task(_write(memory, roster, inbox, send, goal, others))
     hurried = asyncio.create_task(hurry.wait())
@@ -76,11 +75,15 @@ async def _write(
     others: list[Inbound],
 ) -> str:
     """See write_last_checkpoint; returns why it cannot be written, or an empty text."""
+    said = None
     while True:
         for order in memory.orders(roster.hosts, roster.revision, NO_ROUND):
             if isinstance(order, KeepCheckpoints):
                 send(order.host, agent_pb2.ConnectResponse(keep_checkpoints=keep_message(order)))
         disk = memory.disk
+        if disk.writing is not None and disk.writing != said:
+            said = disk.writing
+            _log.log(ROUTINE, "writing the checkpoint of step %d from memory to disk", said[0].step)
         if disk.on_disk is not None and disk.on_disk >= goal:
             return ""
         if disk.writing is None:

@@ -308,7 +308,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             hold_up=event_history.pace.hold_up(),
             stragglers=event_history.pace.stragglers(),
             warnings=event_history.warnings.messages(),
-            checkpoints=event_history.checkpoints.messages(),
+            checkpoints=event_history.checkpoints.with_what_is_written(),
         )
         for host in run.hosts:
             if (held := membership.memory.held(host.name)) is not None:

@@ -141,6 +141,12 @@ def _checkpoints_go_elsewhere() -> str:
     return "" if fsspec_files.is_there() else "torch.distributed.checkpoint has no fsspec_filesystem"
 
 
+def _modules_can_be_bound() -> str:
+    from edriver.worker.backend import fsdp2  # takes a second
+
+    return fsdp2.trouble_here()
+
+
 def _listeners_can_be_closed() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return sockets.close_listener(listener)
@@ -255,6 +261,15 @@ def sentence(finding: CheckResult) -> str:
     return f"{finding.relies} does not work here: {finding.trouble}. {finding.fallback}"
 
 
+SHARDED_CHECK: Final = Check(
+    "sharded modules",
+    "binding modules that fully_shard has sharded to another round's mesh",
+    _modules_can_be_bound,
+    "A ShardedState makes its model and its optimizer anew in each round.",
+)
+"""Takes a process group, and a second for the imports: for `edriver doctor`. A ShardedState looks at its own model."""
+
+
 # ---- two ranks: `edriver doctor` starts both
 
 HANG_TIMEOUT: Final = 30.0
@@ -335,7 +350,7 @@ def main() -> None:
     nccl = nccl_here()
     backend = "gloo" if nccl is None else nccl.backend
     torch_groups.init(backend, HashStore(), 0, 1, timedelta(seconds=HANG_TIMEOUT))
-    findings = found_by((*GROUP_CHECKS, *PROCESS_CHECKS))
+    findings = found_by((*GROUP_CHECKS, *PROCESS_CHECKS, SHARDED_CHECK))
     default_group.destroy()
     found = {"versions": versions(), "findings": [asdict(finding) for finding in findings]}
     sys.stdout.write(json.dumps({**found, "no_filters": sockets.no_filters()}))

@@ -78,6 +78,14 @@ def collectives_begun() -> int:
     return int(group._get_sequence_number_for_group()) + of_hosts_part
 
 
+def begun_in(group: dist.ProcessGroup) -> int:
+    """The number of collectives that this process has begun in a group; 0: they are not counted.
+
+    Interface: ProcessGroup._get_sequence_number_for_group.
+    """
+    return int(group._get_sequence_number_for_group()) if hasattr(group, "_get_sequence_number_for_group") else 0
+
+
 def counts_collectives() -> bool:
     """Whether `collectives_begun` sees one that is run now."""
     before = collectives_begun()

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 import sys
 from collections.abc import Callable, MutableMapping
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch.distributed as dist
 from torch import nn
 
+from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker import context
-from edriver.worker.checkpoints.memory.place import current_place
+from edriver.worker.checkpoints.memory.place import FORKED, CurrentMemory, current_place
 from edriver.worker.checkpoints.memory.saver import MemorySaver
 from edriver.worker.checkpoints.memory.schedule import DiskSchedule, require_positive
 from edriver.worker.checkpoints.memory.script_state import (
     forget_first_step,
     load_into,
+    named,
     objects_of,
+    require_picklable,
     state_dict_of,
     without_steps,
 )
 from edriver.worker.checkpoints.script_disk import DiskSaver
 from edriver.worker.errors import CheckpointError
+from edriver.worker.watch.forked import CreatorProcess
+
+logger = logging.getLogger("edriver.worker")
+
+_LOST_VALUES: Final = (
+    "load cannot give back the state's %s: the function makes a new dict with its own values at each call. Give load a "
+    "dict, and read them from it, or keep them in an object with state_dict and load_state_dict"
+)
+_FIRST_ROUND: Final = RoundId(1, 1)
 
 State: TypeAlias = MutableMapping[str, Any]
 
@@ -66,6 +79,7 @@ class Checkpoints:
     Raises:
         ValueError: keep or an interval is not positive, or fsspec does not support the URL.
         ImportError: a package that fsspec needs for the URL is not installed.
+        CheckpointError: this process was forked from a worker.
     """
 
     def __init__(
@@ -77,9 +91,10 @@ class Checkpoints:
     ) -> None:
         if every_memory is not None:
             require_positive(every_memory)  # also where nothing is kept in memory
+        self._process = CreatorProcess()
         self._place = current_place()
         self._has_saved = False
-        location = _absolute(os.fspath(folder))
+        self._location = location = _absolute(os.fspath(folder))
         self._memory: MemorySaver | None = None
         if self._place is not None:
             target = DiskTarget(location, keep, sys.executable)
@@ -92,31 +107,40 @@ class Checkpoints:
     def load(self, state: State | Callable[[], State]) -> int | None:
         """Load the newest checkpoint, from memory or from disk, into the state's objects; all ranks load the same one.
 
-        Plain values are replaced in the dict.
+        Plain values are replaced in the dict. If a callable makes another dict at each call, they are lost with the one
+        that was loaded into: a warning names them.
 
         Returns:
             The step that it was saved with; None: there is no checkpoint yet, and nothing has changed.
 
         Raises:
-            CheckpointError: another run that is alive uses the folder; or the checkpoint cannot be read, or does not
+            CheckpointError: another run that is alive uses the folder; this process was forked from the one that has
+                made the object; or the checkpoint cannot be read, or does not
                 fit the state: the message names the key, and what to do.
             TypeError: the state is no dict.
         """
+        self._require_own_process()
+        context.current.part(CurrentMemory).loads()
         in_memory = None if self._place is None else self._place.started_from
         on_disk = None if in_memory is not None else self._disk.newest()  # what is in memory is newer
         if in_memory is None and on_disk is None:
+            self._say_from_the_beginning()
             return None
         values = _dict_of(state)
         target = state_dict_of(values)
         if in_memory is not None and self._memory is not None:
             step = in_memory.checkpoint.step
-            if self._place is not None and self._place.assignment.rank == 0:
+            if self._is_first:
                 self._disk.own()
             self._memory.load(target)
         else:
             name, step = on_disk  # type: ignore[misc]  # one of the two is there
             self._disk.load(name, target)
-        load_into(values, target)
+        replaced = load_into(values, target)
+        if (again := _dict_of(state)) is not values:
+            lost = [name for name in replaced if again.get(name) is not values[name]]
+            if lost and (self._is_first or self._place is None):
+                logger.warning(_LOST_VALUES, named(lost))
         return step
 
     def save(self, step: int, state: State | Callable[[], State]) -> None:
@@ -130,10 +154,11 @@ class Checkpoints:
             state: the state, or what makes it; called only if a checkpoint is due.
 
         Raises:
-            CheckpointError: the state has something that cannot be saved: names it; or two objects of this process save
-                in turns.
+            CheckpointError: the state has something that cannot be saved: names it; two objects of this process save in
+                turns; or it was forked from the one that has made the object.
             TypeError: the state is no dict, or the step no whole number.
         """
+        self._require_own_process()
         step = operator.index(step)  # NumPy's, too
         if (member := context.current.restart_member) is not None:
             member.note_step(step)
@@ -141,6 +166,7 @@ class Checkpoints:
         requested = context.current.checkpoint_requested()
         if not (requested | self._due(step)):
             return
+        self._say_unloaded()
         values = objects_of(_dict_of(state))
         new = without_steps(values)
         try:
@@ -151,11 +177,38 @@ class Checkpoints:
                 if requested:
                     self._memory.wait()  # the process ends at the next call
             else:
-                self._disk.save(step, state_dict_of(values))
+                taken = state_dict_of(values)
+                require_picklable(taken)
+                self._disk.save(step, taken)
         finally:
             forget_first_step(new)
         if requested:
             context.current.checkpoint_requested()  # stops the process: one more step would be lost
+
+    def _require_own_process(self) -> None:
+        if not self._process.is_here:
+            raise CheckpointError(FORKED)
+
+    def _say_from_the_beginning(self) -> None:
+        if self._place is not None and self._is_first and self._place.assignment.round_id > _FIRST_ROUND:
+            logger.warning(
+                "there is no checkpoint, neither in memory nor in %s: training starts again from the beginning",
+                self._location,
+            )
+
+    def _say_unloaded(self) -> None:
+        memory = context.current.part(CurrentMemory)
+        if (source := memory.unloaded) is not None and self._is_first:
+            logger.warning(
+                "the script saves checkpoints and does not load them: the one of step %d in memory was not used. Call "
+                "load before the first step",
+                source.checkpoint.step,
+            )
+        memory.loads()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._place is not None and self._place.assignment.rank == 0
 
     def _be_the_only_one(self) -> None:
         """A round's checkpoint in memory is one state of each rank: that of a second object would never be whole.

@@ -270,6 +270,11 @@ class _Member:
         self.assignment = assignment
         self._worker = worker
         self._server = server
+        self._creator = CreatorProcess()
+
+    @property
+    def is_here(self) -> bool:
+        return self._creator.is_here
 
     def store(self) -> Store:
         return self._worker.store_of(self.assignment)

@@ -11,6 +11,11 @@ that makes a quiet boundary cheap, `passed`. Between two effects no time passes:
 while it runs, and lets go of it to carry out an effect, except for WaitForChange, which waits with it, and Say, so that
 reports keep their order.
 
+A round may break in the seal of a step (worker/state), when gradients are complete but not every member is known to
+have them. Then `seal_broken` offers both versions, that of the last boundary and that of the step, and waits inside the
+training function for the next round's version: with its gradients a sealed worker makes the step alone, and the script
+goes on to its boundary, as if nothing had happened; there it leaves the round. Or it goes back, as after any loss.
+
 Why a boundary needs no lock: `passed` adds to `boundaries` and only then reads `news`; `take` sets `news` and only then
 reads `boundaries` for its answer. Whichever comes first, either the answer counts the boundary, or the boundary sees
 the news.
@@ -64,6 +69,13 @@ class BoundaryVerdict(enum.Enum):
     SWALLOWED = "swallowed"  # it had to leave the round at an earlier boundary, and continued
 
 
+class SealVerdict(enum.Enum):
+    """What becomes of the step in whose seal a round has broken."""
+
+    APPLY = "apply"  # the next round continues from it: make it, and go on to its boundary
+    LEAVE = "leave"  # leave the training function; the gradients are discarded
+
+
 class End(enum.Enum):
     """How a `run` call ends."""
 
@@ -88,6 +100,9 @@ class Participant:
         driver_gone: whether the run has lost its driver for good.
         writes_last: whether this worker then writes a checkpoint before it exits.
         compares_at: the boundary of this round at which it next reports its state's digest; 0: it is not to.
+        sealed: while it waits in a seal, the version that it reaches with its gradients; else NO_VERSION.
+        has_offered: whether it has left its round in a seal, and what it goes back to is on offer already.
+        owes_boundary: whether it then makes the step, whose boundary it has not reached yet.
     """
 
     def __init__(self) -> None:
@@ -105,6 +120,9 @@ class Participant:
         self.driver_gone = False
         self.writes_last = False
         self.compares_at = 0
+        self.sealed: Version = NO_VERSION
+        self.has_offered = False
+        self.owes_boundary = False
         self._waiting = b""  # serialized, so that all attributes are immutable: tests compare and hash them
         self._brought = NO_VERSION
         self._carried = 0
@@ -117,9 +135,10 @@ class Participant:
     def live(self) -> Version:
         """The version of the last boundary: what a state that is clean can go back to without a commit.
 
-        Before a round's sync it is what this worker has brought into the round: its boundaries do not count yet.
+        Up to a round's first boundary it has the name that it had before the round. Members that gave it a name of the
+        round, as they are synced one after the other, could not be matched with those that were not when it broke.
         """
-        return Version(self.round_id, self.boundaries) if self._in_step else self._brought
+        return Version(self.round_id, self.boundaries) if self._in_step and self.boundaries else self._brought
 
     @property
     def grown(self) -> bool:
@@ -226,6 +245,7 @@ class Participant:
         torn: str = "",
         checkpoint: int | None = None,
         uncounted: int = 0,
+        sealed: bool = False,
     ) -> pb.Report:
         """Leave the round, if in one, and become ready for the next: returns the report to the driver.
 
@@ -236,10 +256,13 @@ class Participant:
             torn: why the offer is not the last boundary; empty: it is.
             checkpoint: see effects.NewestCheckpoint.
             uncounted: see effects.UncountedSteps.
+            sealed: whether it can also make the step that follows, alone.
         """
         self.stage = Stage.LEAVING if self.driver_gone else Stage.WAITING
         lost, self._carried = (0, self.uncommitted) if offer == self.live else (self.uncommitted, 0)
         self._brought, self._in_step = offer, False
+        self.has_offered, self.owes_boundary = sealed, False
+        self.sealed = Version(self.round_id, self.boundaries + 1) if sealed else NO_VERSION
         self._waiting = pb.WorkerWaiting(
             ordinal=self.ordinal,
             version=version_message(offer),
@@ -247,6 +270,7 @@ class Participant:
             digest=digest,
             steps_lost=lost + uncounted,
             torn=torn,
+            sealed=version_message(self.sealed) if sealed else None,
         ).SerializeToString()
         return self.waits_on(checkpoint)
 
@@ -260,11 +284,26 @@ class Participant:
 
     def synced(self, committed: bool = True) -> None:
         """State was received, or confirmed, at the start of the round: see `State.sync` for what is committed."""
-        self._carried = self.uncommitted
+        assert self.assignment is not None, "a sync is part of a round"
+        self._carried = 0 if committed else self.uncommitted
+        version = self.assignment.version
+        # States of one version may differ before the call's first sync, and must not share its name with what that
+        # makes of them.
+        new = self.assignment.first_sync or version == NO_VERSION
+        self._brought = Version(self.round_id, 0) if new else version
         self._in_step = True
         if committed:
-            self.committed = Version(self.round_id, 0)
+            self.committed = self._brought
         self.news_seen = -1  # the round's first boundary is news, to the driver
+
+    def settle_seal(self) -> SealVerdict:
+        """What becomes of the step in whose seal this worker has waited, now that it waits no longer."""
+        sealed, self.sealed = self.sealed, NO_VERSION
+        if self.stage is not Stage.ASSIGNED or self.assignment is None or self.assignment.version != sealed:
+            return SealVerdict.LEAVE
+        self._brought, self.owes_boundary = sealed, True
+        self._carried += 1
+        return SealVerdict.APPLY
 
     def passed(self, committed: bool) -> bool:
         """Count a boundary; returns whether `RoundLoop.boundary` has to decide: there is news, or states are compared.
@@ -272,6 +311,10 @@ class Participant:
         Args:
             committed: whether a copy of the state was made for it.
         """
+        if self.owes_boundary:  # of a round that it has left
+            if committed:
+                self.committed, self._carried = self._brought, 0
+            return True
         self.boundaries += 1
         if committed:
             self.committed = Version(self.round_id, self.boundaries)
@@ -281,6 +324,9 @@ class Participant:
         """What to do at the boundary that was just counted."""
         if self.must_leave:
             return BoundaryVerdict.SWALLOWED
+        if self.owes_boundary:
+            self.owes_boundary, self.must_leave = False, True
+            return BoundaryVerdict.STOP
         if self.abort_cause is not None:
             self.must_leave = True
             return BoundaryVerdict.ABORT
@@ -358,12 +404,7 @@ class RoundLoop:
         participant = self._participant
         yield from self._offer(clean=False)
         while True:
-            while participant.stage is Stage.WAITING:
-                if participant.finds_newest_checkpoint:
-                    checkpoint: int | None = yield effects.NewestCheckpoint(look=True)
-                    yield effects.Say(participant.waits_on(checkpoint))
-                else:
-                    yield effects.WaitForChange()
+            yield from self._await_place()
             if participant.stage is Stage.LEAVING:
                 if participant.writes_last and participant.live != NO_VERSION:
                     yield effects.LastCheckpoint()
@@ -373,6 +414,12 @@ class RoundLoop:
             raised = yield from self._round()
             if raised is None:
                 return End.FINISHED
+            if participant.has_offered:
+                failed = yield from self._leave_seal(raised)
+                if failed:
+                    return End.FAILED
+                yield effects.Forget()
+                continue
             # A worker that waits may be asked to leave, and its device may still be at work with those of the others.
             if raised is Raised.HOSTS_UPDATED and (raised := (yield effects.Settle())) is None:
                 yield from self._stop()
@@ -387,7 +434,7 @@ class RoundLoop:
         participant = self._participant
         if participant.boundaries == 1:
             yield effects.FirstBoundary()
-        elif participant.boundaries == participant.compares_at:
+        elif 0 < participant.boundaries == participant.compares_at:  # none is passed yet by one that owes a boundary
             participant.compares_at *= 2
             yield effects.CompareState()
         while (verdict := participant.verdict()) is BoundaryVerdict.WAIT:
@@ -395,6 +442,47 @@ class RoundLoop:
         if verdict is BoundaryVerdict.SWALLOWED:
             yield effects.Complain(Complaint.CALLED_AGAIN)
         return verdict
+
+    def seal_broken(self) -> Generator[Effect, Any, SealVerdict]:
+        """The round has broken in the seal of a step that the script is about to make: find out whether it makes it.
+
+        The next round's version decides, so this worker is ready for that round from here on, in the midst of the
+        training function.
+        """
+        participant = self._participant
+        clean: bool = yield effects.IsClean()
+        if not clean:
+            return SealVerdict.LEAVE
+        yield effects.Stopped(loss=True)
+        if participant.abort_cause is None:
+            text: str = yield effects.Describe()
+            yield effects.Say(participant.raised(text))
+        yield from self._offer(clean=True, sealed=True)
+        yield from self._await_place()
+        return participant.settle_seal()
+
+    def _leave_seal(self, raised: Raised) -> Generator[Effect, Any, bool]:
+        """Leave the training function after a seal that has broken; returns whether the script itself has failed."""
+        participant = self._participant
+        if participant.owes_boundary and raised is Raised.OWN:
+            return True
+        if participant.owes_boundary:  # something between the optimizer's step and the boundary needs the others
+            yield from self._go_back(Raised.PEER_LOST)
+            return False
+        if raised is not Raised.HOSTS_UPDATED:
+            yield effects.ReturnToBoundary()
+        participant.has_offered = participant.must_leave = False
+        return False
+
+    def _await_place(self) -> Generator[Effect, Any, None]:
+        """Wait until the driver assigns a place, or sends this worker away."""
+        participant = self._participant
+        while participant.stage is Stage.WAITING:
+            if participant.finds_newest_checkpoint:
+                checkpoint: int | None = yield effects.NewestCheckpoint(look=True)
+                yield effects.Say(participant.waits_on(checkpoint))
+            else:
+                yield effects.WaitForChange()
 
     def _round(self) -> Generator[Effect, Any, Raised | None]:
         """Train in the round that this worker has a place in; None: it is finished."""
@@ -413,6 +501,9 @@ class RoundLoop:
         raised = yield effects.Train()
         if raised is not None:
             return raised
+        if participant.owes_boundary:  # what the step has made of the state has no boundary to continue from
+            participant.abort_cause = "the training function returned before the boundary of a step"
+            return Raised.PEER_LOST
         if participant.must_leave and participant.abort_cause is None:
             yield effects.Complain(Complaint.RETURNED)
         raised = yield effects.Settle()  # once all are done, their processes end, and what they have on their devices
@@ -461,7 +552,9 @@ class RoundLoop:
         yield from self._offer(clean, torn, uncounted)
         yield effects.ReturnToBoundary() if clean else effects.Restore()
 
-    def _offer(self, clean: bool, torn: str = "", uncounted: int = 0) -> Generator[Effect, Any, Version]:
+    def _offer(
+        self, clean: bool, torn: str = "", uncounted: int = 0, sealed: bool = False
+    ) -> Generator[Effect, Any, Version]:
         """Leave the round; ready for the next, which may be assigned from now on.
 
         Comes before any copying, which can go on while the others come back.
@@ -470,6 +563,7 @@ class RoundLoop:
             clean: the state on offer is that of the last boundary; else that of the last commit,
             torn: and why.
             uncounted: see effects.UncountedSteps.
+            sealed: see Participant.wait.
 
         Returns:
             the version on offer.
@@ -478,5 +572,5 @@ class RoundLoop:
         digest: str = yield effects.Digest(committed=not clean)
         checkpoint: int | None = yield effects.NewestCheckpoint(look=not self._synced)
         offer = participant.live if clean else participant.committed
-        yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint, uncounted))
+        yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint, uncounted, sealed))
         return offer

@@ -20,7 +20,7 @@ from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, Complaint, Effect, OfScript, OfWorker, Raised
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.notification import NotificationServer
-from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop, Stage
+from edriver.worker.rounds.participant import BoundaryVerdict, End, Participant, RoundLoop, SealVerdict, Stage
 from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall
@@ -32,7 +32,7 @@ from edriver.worker.watch.traceback_text import traceback_text
 logger = logging.getLogger("edriver.worker")
 
 R = TypeVar("R")
-E = TypeVar("E", bound=End | BoundaryVerdict | None)
+E = TypeVar("E", bound=End | BoundaryVerdict | SealVerdict | None)
 
 SILENCE_BOUND: Final = 30.0
 """Seconds without a word from the agent (it speaks every 4 s at least) after which a waiting worker gives up."""
@@ -119,6 +119,20 @@ class TrainingThread:
             raise (
                 HostsUpdatedInterrupt if step is BoundaryVerdict.STOP else PeerLostError(self._participant.abort_cause)
             )
+
+    def settle_seal(self, call: ScriptCall[Any], error: Exception) -> SealVerdict:
+        """Find out whether the script makes the step in whose seal the round has broken.
+
+        Args:
+            call: the script's function and state.
+            error: what the seal has raised.
+        """
+        steps = self._loop.seal_broken()
+        answer: Answer = None
+        while not isinstance(step := self._advance(steps, answer), SealVerdict):
+            assert not isinstance(step, effects.Forget), "the training function has not ended"
+            answer = call.perform(step) if isinstance(step, OfScript) else self._perform(step, error)
+        return step
 
     def _carry_out(
         self,

@@ -22,7 +22,7 @@ from edriver.worker.context import WorkerContext
 from edriver.worker.errors import PeerLostError
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.notification import NotificationManager, NotificationServer
-from edriver.worker.rounds.participant import Participant
+from edriver.worker.rounds.participant import Participant, SealVerdict
 from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall
@@ -90,6 +90,7 @@ class WorkerRounds:
             looks_like_peer_loss,
         )
         self._sources = SourceFiles()
+        self._call: ScriptCall[Any] | None = None
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         context.phase.show = self._show_phase
         participant = self._participant
@@ -109,6 +110,7 @@ class WorkerRounds:
         self._report_sources(self._sources.new())
         participant = self._participant
         call = ScriptCall(self._context, function, state, args, kwargs, self._synced, lambda: participant.boundaries)
+        self._call = call
         self._training.enter(call)
         self._reports.entered()
         self.notifications.register_listener(state)
@@ -119,6 +121,7 @@ class WorkerRounds:
             return self._training.run(call)
         finally:
             self._watch.looks.stop()
+            self._call = None
             self._step_times.ended(self._watch.reported)
             state.bind(None)
             self._watch.state = None
@@ -135,6 +138,12 @@ class WorkerRounds:
         self._watch.checks += 1
         if self._participant.abort_cause is not None:
             raise PeerLostError(self._participant.abort_cause)
+
+    def seal_broken(self, error: Exception) -> None:
+        """Wait for the next round's version: see `state.BoundaryListener`."""
+        assert self._call is not None, "a seal of a state that is bound"
+        if self._training.settle_seal(self._call, error) is SealVerdict.LEAVE:
+            raise PeerLostError(str(error))
 
     def _report_sources(self, files: Sequence[pb.SourceFile]) -> None:
         if files:

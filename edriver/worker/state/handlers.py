@@ -11,7 +11,7 @@ import abc
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from operator import is_
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -68,6 +68,10 @@ class StateHandler(abc.ABC):
     def lasting(self) -> Iterable[torch.Tensor]:
         """The tensors that only optimizers change, so that a boundary need not copy them."""
         return ()
+
+    def counting(self) -> Iterable[torch.Tensor]:
+        """The tensors whose counters of writes show a write to one of the `lasting`."""
+        return self.lasting()
 
     def reset(self) -> None:  # noqa: B027  most values do not depend on rank and size
         """Adapt to a round's rank and size."""
@@ -179,16 +183,20 @@ class ModuleHandler(StateHandler):
 
     def __init__(self, value: torch.nn.Module) -> None:
         super().__init__(value.module if isinstance(value, DistributedDataParallel) else value)
-        refuse_sharded_module(self.value)
+        self._refuse_unkept()
         own = torch.nn.Module.get_extra_state
         self._has_extra_state = any(type(part).get_extra_state is not own for part in self.value.modules())
         self.modes = ModelModes(self.value)
+
+    def _refuse_unkept(self) -> None:
+        """Refuse a model that this handler cannot keep; raises TypeError."""
+        refuse_sharded_module(self.value)
 
     def capture(self) -> Any:
         """The state_dict with its modules' versions, the frozen parameters, and the modules in evaluation mode."""
         state = self.value.state_dict()
         return {
-            "state": dict(state),
+            "state": self._parts(state),
             "metadata": class_versions(state),
             "frozen": frozenset(name for name, p in self.value.named_parameters() if not p.requires_grad),
             "evaluating": frozenset(self.modes.evaluating()),
@@ -217,7 +225,8 @@ class ModuleHandler(StateHandler):
         Raises:
             ValueError: the model has other keys or shapes; the message names them.
         """
-        self._check(tree["state"])
+        own = self._parts(self.value.state_dict())
+        self._check(own, tree["state"])
         frozen = tree["frozen"]
         for name, parameter in self.value.named_parameters():
             if parameter.requires_grad == (name in frozen):
@@ -226,14 +235,22 @@ class ModuleHandler(StateHandler):
             self.modes.take(evaluating)
         values = TakeOver()
         state = {key: v if isinstance(v, torch.Tensor) else values.value(v) for key, v in tree["state"].items()}
-        self.value.load_state_dict(StateOfModule(state, tree["metadata"]))
+        self._write(own, StateOfModule(state, tree["metadata"]))
+
+    def _parts(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What this worker holds of the values of a state_dict."""
+        return dict(state)
+
+    def _write(self, own: dict[str, Any], state: StateOfModule) -> None:
+        """Set the model to a state whose keys and shapes are those of its `own` parts."""
+        del own
+        self.value.load_state_dict(state)
 
     def readable(self, tree: Any) -> Any:
         """The state_dict."""
         return tree["state"]
 
-    def _check(self, state: dict[str, Any]) -> None:
-        own = self.value.state_dict()
+    def _check(self, own: dict[str, Any], state: dict[str, Any]) -> None:
         wrong = [f"{key} is missing from the saved one" for key in own if key not in state]
         wrong += [f"{key} is not in this model" for key in state if key not in own]
         for key in own:
@@ -262,12 +279,16 @@ class OptimizerHandler(StateHandler):
 
     def __init__(self, value: Optimizer) -> None:
         super().__init__(value)
-        refuse_sharded_optimizer(value)
+        self._refuse_unkept()
         self.models: Callable[[], Mapping[str, torch.nn.Module]] = dict
         self._first_groups = len(value.param_groups)
         self._fixed = Fixed([])
         self._fixed_values: list[Any] = []
         self._fixed_counts: list[int] = []
+
+    def _refuse_unkept(self) -> None:
+        """Refuse an optimizer that this handler cannot keep; raises TypeError."""
+        refuse_sharded_optimizer(self.value)
 
     def capture(self) -> Any:
         """The state_dict, and the parameters of groups that were added since this handler was made."""
@@ -413,14 +434,50 @@ def refuse_sharded_module(module: torch.nn.Module) -> None:
     Raises:
         TypeError: the model contains FSDP modules or DTensors.
     """
-    fsdp = _classes("torch.distributed.fsdp", "FullyShardedDataParallel", "FSDPModule")
+    fsdp2 = _classes("torch.distributed.fsdp", "FSDPModule")
     for name, part in module.named_modules():
-        if isinstance(part, fsdp) or is_managed_by_fsdp(part):
-            raise TypeError(f"{_path('module', name)} is sharded by FSDP: {_SHARDED_ADVICE}")
+        if isinstance(part, fsdp2):
+            raise TypeError(f"{_path('module', name)} is sharded by fully_shard: {_FULLY_SHARD_ADVICE}")
+        if is_managed_by_fsdp(part):  # fully_shard says this of the modules in those that it has sharded, too
+            _refuse_wrapped(name)
+    refuse_wrapped_shards(module)
     dtensor = _classes("torch.distributed.tensor", "DTensor")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(tensor, dtensor) or isinstance(tensor.data, dtensor):
             raise TypeError(f"{_path('tensor', name)} is a DTensor: {_SHARDED_ADVICE}")
+
+
+def refuse_wrapped_shards(module: torch.nn.Module) -> None:
+    """Refuse a model with FullyShardedDataParallel in it, which keeps flat shards that no name leads to.
+
+    Raises:
+        TypeError: there is one.
+    """
+    wrapper = _classes("torch.distributed.fsdp", "FullyShardedDataParallel")
+    for name, part in module.named_modules():
+        if isinstance(part, wrapper):
+            _refuse_wrapped(name)
+
+
+def _refuse_wrapped(name: str) -> NoReturn:
+    """Refuse a model whose module of this name is sharded by FullyShardedDataParallel; raises TypeError."""
+    raise TypeError(
+        f"{_path('module', name)} is sharded by FullyShardedDataParallel: use fully_shard with edriver.ShardedState, "
+        f"or {_RESTART_MODE}"
+    )
+
+
+def refuse_zero(optimizer: Optimizer) -> None:
+    """Refuse a ZeroRedundancyOptimizer, whose step sends what it has written before it has written all.
+
+    Raises:
+        TypeError: it is one.
+    """
+    if isinstance(optimizer, _classes("torch.distributed.optim", "ZeroRedundancyOptimizer")):
+        raise TypeError(
+            "ZeroRedundancyOptimizer shards the optimizer's state, and communicates in its step, so a loss there would "
+            f"leave workers at unequal steps: use fully_shard with edriver.ShardedState, or {_RESTART_MODE}"
+        )
 
 
 def refuse_sharded_optimizer(optimizer: Optimizer) -> None:
@@ -429,15 +486,20 @@ def refuse_sharded_optimizer(optimizer: Optimizer) -> None:
     Raises:
         TypeError: it is a ZeroRedundancyOptimizer, or one of its parameters is a DTensor.
     """
-    if isinstance(optimizer, _classes("torch.distributed.optim", "ZeroRedundancyOptimizer")):
-        raise TypeError(f"ZeroRedundancyOptimizer shards the optimizer's state: {_SHARDED_ADVICE}")
+    refuse_zero(optimizer)
     dtensor = _classes("torch.distributed.tensor", "DTensor")
     if any(isinstance(param, dtensor) for group in optimizer.param_groups for param in group["params"]):
         raise TypeError(f"a parameter of this {type(optimizer).__name__} is a DTensor: {_SHARDED_ADVICE}")
 
 
-_SHARDED_ADVICE = (
-    "edriver keeps state that every worker holds in full, so that any one can be lost; use DistributedDataParallel"
+_RESTART_MODE: Final = "train in restart mode, with edriver.checkpoints in memory"
+_FULLY_SHARD_ADVICE: Final = (
+    "this state keeps what every worker holds in full. Use edriver.ShardedState, which shards the model itself, "
+    f"DistributedDataParallel, or {_RESTART_MODE}"
+)
+_SHARDED_ADVICE: Final = (
+    "this state keeps what every worker holds in full. Use DistributedDataParallel, edriver.ShardedState for a model "
+    f"that fully_shard shards, or {_RESTART_MODE}"
 )
 
 

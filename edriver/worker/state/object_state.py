@@ -149,10 +149,10 @@ class ObjectState(State):
         self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         arrived = None
-        loads = bool(assignment.checkpoint) and assignment.rank == assignment.sources[0]
+        loads = bool(assignment.checkpoint) and assignment.rank in assignment.sources
         if loads:
             self.load_checkpoint()
-        if assignment.receivers:
+        if assignment.receivers or (assignment.first_sync and assignment.replica_size > 1):
             with without_collections():
                 arrived = self._exchange(assignment)
         if self._from_rank_0:
@@ -191,9 +191,17 @@ class ObjectState(State):
             setattr(self, name, value)
 
     def _exchange(self, assignment: Assignment) -> dict[str, Any] | None:
-        from edriver.worker.sync.sync import sync_state  # imports torch, which a world of plain objects does not need
+        # Imports torch, which a world of plain objects does not need.
+        from edriver.worker.sync.sync import send_along, sync_state
 
-        sent = (self._capture(), self.computes_in.sent()) if assignment.rank == assignment.sources[0] else ()
+        sources = assignment.sources
+        if assignment.first_sync and len(sources) > 1:
+            # States may differ: what all workers hold alike comes from the first source alone.
+            sent = (self._common(), self.computes_in.sent()) if assignment.rank == sources[0] else ()
+            if (common := send_along(sources, sent, assignment)) is not None:
+                self._take_common(common[0])
+                self.computes_in.take(common[1])
+        sent = (self._capture(), self.computes_in.sent()) if assignment.rank in sources else ()
         arrived = sync_state(sent, assignment)
         if arrived is None:
             return None
@@ -202,6 +210,14 @@ class ObjectState(State):
         self._load(tree)
         self.computes_in.take(modes)
         return tree
+
+    def _common(self) -> Any:
+        """What no worker may begin with differently: for most states all of it."""
+        return self._capture()
+
+    def _take_common(self, arrived: Any) -> None:
+        """Load what `_common` returned on another worker."""
+        self._load(arrived)
 
     def reset(self) -> None:
         """Do nothing: plain objects do not depend on rank and size."""

@@ -49,6 +49,18 @@ class BoundaryListener(Protocol):
             PeerLostError: a member of this round is lost.
         """
 
+    def seal_broken(self, error: Exception) -> None:
+        """The seal of a step that is about to be made has failed: wait for what the next round continues from.
+
+        Returns if it continues from that step: then make it, without any other worker.
+
+        Args:
+            error: what the seal has raised.
+
+        Raises:
+            PeerLostError: it continues from the last boundary, or this worker is to leave.
+        """
+
     def check(self) -> None:
         """Check whether a member is lost, without counting a boundary.
 
@@ -176,7 +188,7 @@ class State(abc.ABC):
         elif self._rounds is not None:
             due = self._checkpoint_due()
             self.keep_small()
-            committed = due or (self._exposed and self._schedule.due())
+            committed = due or self._commit_by_itself()
             if committed:
                 self._commit(due)
             self._rounds.boundary(committed)
@@ -268,6 +280,10 @@ class State(abc.ABC):
         if self._disk is not None:
             self.save()
             self._disk.write_last()
+
+    def _commit_by_itself(self) -> bool:
+        """Whether this boundary is to be a commit though the script has not asked for one."""
+        return self._exposed and self._schedule.due()
 
     def _checkpoint_due(self) -> bool:
         return self._disk is not None and not self._rehearses and self._disk.count_step()

@@ -132,6 +132,7 @@ class TorchState(ObjectState):
         self._mark = DeviceMark(recorded)
         self._outdated = True
         self._lasting: list[torch.Tensor] = []
+        self._counting: list[torch.Tensor] = []
         self._large: list[torch.Tensor] = []
         self._writes: list[int] | None = None
         self._begun = 0
@@ -145,7 +146,7 @@ class TorchState(ObjectState):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
-            handler = None if type(value) in IMMUTABLE_TYPES else _handler(name, value)
+            handler = None if type(value) in IMMUTABLE_TYPES else self._handler_of(name, value)
             refuse_uninitialized(name, value)
             if handler is None:
                 self._handlers.pop(name, None)
@@ -164,6 +165,13 @@ class TorchState(ObjectState):
     def _refuse_unkept(self, name: str) -> None:
         if name not in self._handlers:
             super()._refuse_unkept(name)
+
+    def _handler_of(self, name: str, value: object) -> StateHandler | None:
+        """The handler of an attribute's value; None: it is plain data."""
+        try:
+            return handler_for(value)
+        except TypeError as error:
+            raise TypeError(f"the state's attribute {name!r} cannot be kept: {error}") from error
 
     def _side(self) -> SideCopies:
         """The copier of tensors that are not in host memory."""
@@ -189,7 +197,7 @@ class TorchState(ObjectState):
         self._buffer_copies.keep()
         self._places.boundary()
         self._mark.set()
-        self._writes = writes(self._lasting + self._large)
+        self._writes = writes(self._counting + self._large)
         self._exposed = self._exposed or self._writes is None
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
@@ -205,13 +213,17 @@ class TorchState(ObjectState):
     def first_boundary(self) -> None:
         """Check again for sharded values, for what is trained and is not in the state, and unequal steps."""
         values: dict[str, object] = {name: handler.value for name, handler in self._handlers.items()}
-        refuse_sharded(values.values())
+        self._refuse_unsupported(values.values())
         say_untrained(values)
         say_unheld(values, (getattr(self, name) for name in self._names), look_around=not self._looked_around)
         self._looked_around = True
         say_joined()
         self._places.first_boundary()
         self._watch_modes()
+
+    def _refuse_unsupported(self, values: Iterable[object]) -> None:
+        """Refuse what the training function has made of the state's models and optimizers."""
+        refuse_sharded(values)
 
     def _step_begins(self) -> None:
         # A step with the partial gradients that an abort leaves would spoil the last boundary. So the host, which
@@ -242,7 +254,7 @@ class TorchState(ObjectState):
             and len(self._kept_values) == len(self._handlers)
             and all(map(is_, self._kept_values, (handler.value for handler in self._handlers.values())))
             and self._writes is not None
-            and self._writes == writes(self._lasting + self._large)
+            and self._writes == writes(self._counting + self._large)
             and not self._places.changed()
         )
 
@@ -351,6 +363,7 @@ class TorchState(ObjectState):
         self._outdated = False
         handlers = self._handlers.values()
         self._lasting = list({id(t): t for handler in handlers for t in handler.lasting()}.values())
+        self._counting = list({id(t): t for handler in handlers for t in handler.counting()}.values())
         self._places.watch(self._lasting)
         self._watch_modes()
         self._buffer_copies.watch(h.value for h in handlers if isinstance(h.value, torch.nn.Module))
@@ -378,13 +391,6 @@ class _Lasting:
         if handler is None:
             return False
         return isinstance(handler.value, Optimizer) or memory_key(tensor) in self._memory
-
-
-def _handler(name: str, value: object) -> StateHandler | None:
-    try:
-        return handler_for(value)
-    except TypeError as error:
-        raise TypeError(f"the state's attribute {name!r} cannot be kept: {error}") from error
 
 
 def _load_handled(handler: StateHandler | None, name: str, live: object, part: Any) -> None:

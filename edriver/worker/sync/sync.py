@@ -1,4 +1,7 @@
-"""Sync: the source of a round sends its state to the receivers that the driver named, and to no one else.
+"""Sync: the sources of a round send their state to the receivers that the driver named, and to no one else.
+
+There is one source for each position in a replica; where replicas are single workers, there is one.
+
 
 What travels, from the source through every receiver in turn (`edriver.worker.sync.relay`):
 
@@ -56,6 +59,8 @@ _PLAIN_NAMES: Final = {("collections", "OrderedDict"), ("torch", "Size"), ("buil
 def sync_state(tree: Any, assignment: Assignment) -> Any | None:
     """Send the tree, receive it, or do nothing, according to this worker's place in the round.
 
+    Workers of one position in their replicas make up a chain of their own, and all chains are served at the same time.
+
     Args:
         tree: the state of the source, any nesting of dicts, lists and tuples that may refer to live
             tensors; it is read before this returns and never written to. What receivers pass is not looked
@@ -69,8 +74,21 @@ def sync_state(tree: Any, assignment: Assignment) -> Any | None:
         TypeError: the tree holds a sparse, quantized or sharded tensor.
         RuntimeError: the connection to a peer broke, or what came is not what the source has recorded.
     """
-    chain = (assignment.sources[0], *assignment.receivers)
-    key = _next_key(assignment)
+    size = assignment.replica_size
+    position = assignment.rank % size
+    receivers = (rank for rank in assignment.receivers if rank % size == position)
+    return send_along((assignment.sources[position], *receivers), tree, assignment)
+
+
+def send_along(chain: tuple[int, ...], tree: Any, assignment: Assignment) -> Any | None:
+    """The same along a chain of ranks: the first of them sends. All members of the round call this.
+
+    Args:
+        chain: that this worker is in, or any chain that it is not in.
+        tree: see `sync_state`.
+        assignment: see `sync_state`.
+    """
+    key = _next_key(assignment, chain[0])
     if len(chain) == 1 or assignment.rank not in chain:
         return None
     at = chain.index(assignment.rank)
@@ -82,10 +100,10 @@ def sync_state(tree: Any, assignment: Assignment) -> Any | None:
         return _receive(Upstream(chain[at - 1]), downstream, key)
 
 
-def _next_key(assignment: Assignment) -> str:
+def _next_key(assignment: Assignment, source: int) -> str:
     """Where the store has the record of this sync; each member of a round counts them, also those that it is not in."""
     number = context.current.counters.next("sync", assignment.round_id)
-    return f"edriver/sync/{assignment.round_id}/{number}"
+    return f"edriver/sync/{assignment.round_id}/{number}/{source}"
 
 
 class SyncRecord(NamedTuple):

@@ -14,7 +14,7 @@ Where survivors make a step in between, nothing ends: a worker that dies of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from edriver.driver.core.roster import Roster
@@ -86,9 +86,18 @@ class BreakageWatch:
         self._in_a_row = 0
         self._since: float | None = None
 
-    def newcomers_at_fault(self, ended: Round, version: Version, roster: Roster, now: float) -> list[Worker]:
-        """Members of the round that has just ended without which the next one may succeed; arguments as below."""
-        if not self._repeats(ended, version, now) or self._overdue(now):
+    def newcomers_at_fault(
+        self, ended: Round, progress: Callable[[], bool], roster: Roster, now: float
+    ) -> list[Worker]:
+        """Members of the round that has just ended without which the next one may succeed.
+
+        Args:
+            ended: the round that has just ended.
+            progress: see repeated_failure.
+            roster: the workers.
+            now: the time.
+        """
+        if not self._repeats(ended, progress, now) or self._overdue(now):
             return []
         members = [worker for w in ended.plan.workers if (worker := roster.workers.get(w)) and worker.live]
         newcomers = [worker for worker in members if not worker.trained]
@@ -97,34 +106,35 @@ class BreakageWatch:
         self._relieved = ended.plan.round_id
         return newcomers
 
-    def repeated_failure(self, ended: Round | None, version: Version, roster: Roster, now: float) -> Cause | None:
+    def repeated_failure(self, ended: Round, progress: Callable[[], bool], now: float) -> Cause | None:
         """Why the next round would fail in the same way; None: it may not.
 
         Args:
             ended: the round that has just ended.
-            version: the highest version offered for the next one.
-            roster: to name workers by.
+            progress: returns whether the next one starts further on than that one has, or that one has lasted for
+                long; asked only if it failed so.
             now: the time.
         """
-        if ended is None or not self._repeats(ended, version, now) or self._relieved == ended.plan.round_id:
+        if not self._repeats(ended, progress, now) or self._relieved == ended.plan.round_id:
             return None
-        raised = [(roster.workers[w], text) for w, text in sorted(ended.raised.items()) if w in roster.workers]
-        tracebacks = Tracebacks(ended.plan.version, tuple((worker.name, text) for worker, text in raised))
+        tracebacks = Tracebacks(
+            ended.plan.version, tuple((ended.name(w), ended.raised[w]) for w in sorted(ended.raised))
+        )
         return Cause(CauseKind.COLLECTIVES_BROKEN, detail=tracebacks)
 
-    def _repeats(self, ended: Round, version: Version, now: float) -> bool:
+    def _repeats(self, ended: Round, progress: Callable[[], bool], now: float) -> bool:
         """Whether this round is at least the second one in a row that has failed so."""
         if not ended.aborted:
             return False
         if not ended.broke or ended.lost or ended.members or ended.met_unproven:
             self.clear()
             return False
-        progress = version > Version(ended.plan.round_id, 0)
+        made_progress = progress()
         if self._judged != ended.plan.round_id:
             self._judged = ended.plan.round_id
             self._in_a_row += 1
-            self._since = now if progress or self._since is None else self._since
-        return self._in_a_row >= 2 and not progress
+            self._since = now if made_progress or self._since is None else self._since
+        return self._in_a_row >= 2 and not made_progress
 
     def _overdue(self, now: float) -> bool:
         return self._since is not None and now - self._since >= self._timeout

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from edriver.model.memory_checkpoint import CheckpointId, MemoryCheckpoint
 from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.mapped import Mappings
 from edriver.worker.checkpoints.memory.server_link import CheckpointMemory, ServerLink, ShardName
+from edriver.worker.errors import CheckpointError
+
+FORKED: Final = (
+    "this process was forked from the one that trains, whose connections it cannot use: save and load in the process "
+    "that trains, and send it what is to be saved"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +50,17 @@ class CurrentMemory:
 
     def __init__(self) -> None:
         self._place: MemoryPlace | None = None
+        self._is_loaded = False
 
     def place(self) -> MemoryPlace | None:
-        """The place; None: this process is not a worker in restart mode, or its agent keeps no checkpoints."""
+        """The place; None: this process is not a worker in restart mode, or its agent keeps no checkpoints.
+
+        Raises:
+            CheckpointError: this process was forked from a worker.
+        """
         member = context.current.restart_member
+        if member is not None and not member.is_here:
+            raise CheckpointError(FORKED)
         socket = os.environ.get("EDRIVER_CHECKPOINTS")
         if self._place is None and member is not None and socket:
             member.need_checkpoint_server()
@@ -55,6 +69,15 @@ class CurrentMemory:
             assignment = member.assignment
             self._place = MemoryPlace(assignment, link, Mappings(), assignment.memory_checkpoint)
         return self._place
+
+    def loads(self) -> None:
+        """The script loads, or has found that there is nothing to load."""
+        self._is_loaded = True
+
+    @property
+    def unloaded(self) -> MemoryCheckpoint | None:
+        """The checkpoint from which the round starts, if the script has not asked for it."""
+        return None if self._place is None or self._is_loaded else self._place.started_from
 
 
 def current_place() -> MemoryPlace | None:

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from edriver.worker.checkpoints.memory import pickles
-from edriver.worker.checkpoints.memory.replicas import Difference, first_difference
+from edriver.worker.checkpoints.memory.replicas import Difference, difference_of, written_once
 from edriver.worker.checkpoints.memory.shard import ShardLayout
 from edriver.worker.checkpoints.memory.shard_io import of_all
 
@@ -175,7 +175,8 @@ class PlanExchange:
         self._shared = generation
 
     def _made(self, generation: int, found: Sequence[tuple[SavePlan, dict[str, bytes]]]) -> Share | Skipped:
-        plans = [plan for plan, _ in found]
+        difference = difference_of([prints for _, prints in found])
+        plans = written_once([plan for plan, _ in found], () if difference is None else difference.keys)
         layout = self._draw(LAYOUT_BYTES)
         try:
             shared, metadata = DefaultSavePlanner().create_global_plan(plans)
@@ -188,7 +189,6 @@ class PlanExchange:
         for rank in range(1, self._size):
             self._set(self._key(generation, "share", rank), (layout, shared[rank].items))
         metadata.storage_data = of_all(enumerate(layouts))
-        difference = first_difference([prints for _, prints in found])
         return Share(layout, layouts[0], pickles.packed(metadata), difference)
 
     def _received(self, found: Skipped | tuple[bytes, list[WriteItem]]) -> Share | Skipped:

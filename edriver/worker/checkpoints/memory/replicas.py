@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from edriver.worker.checkpoints.memory import pickles
 
@@ -27,13 +28,16 @@ MAX_ELEMENTS: Final = 64
 MAX_VALUES: Final = 1000
 """Values that are no tensors."""
 
+SMALL_BYTES: Final = 1 << 20
+"""Tensors up to this size are written by one rank. Larger ones, such as parameters under DDP, are dealt out."""
+
 _SCALARS: Final = (int, float, bool, str, type(None))
 
 
 class Difference(NamedTuple):
-    """Something that ranks have differently: its name, and the first rank that differs from rank 0."""
+    """What ranks have differently: the names, in rank 0's order, and the first rank that differs from rank 0."""
 
-    key: str
+    keys: tuple[str, ...]
     rank: int
 
 
@@ -65,13 +69,45 @@ def fingerprints(state: Mapping[str, Any], plan: SavePlan, left_out: Collection[
     return found
 
 
-def first_difference(of_ranks: Sequence[Mapping[str, bytes]]) -> Difference | None:
-    """The first of rank 0's values that another rank has differently; None: those that were looked at are the same."""
-    for key, digest in of_ranks[0].items():
-        for rank, others in enumerate(of_ranks):
-            if others.get(key, digest) != digest:
-                return Difference(key, rank)
-    return None
+def difference_of(of_ranks: Sequence[Mapping[str, bytes]]) -> Difference | None:
+    """What another rank has differently than rank 0; None: what was looked at is the same.
+
+    Args:
+        of_ranks: the fingerprints of each rank.
+    """
+    differs = [
+        (key, rank)
+        for key, digest in of_ranks[0].items()
+        for rank, others in enumerate(of_ranks)
+        if others.get(key, digest) != digest
+    ]
+    return Difference(tuple(dict(differs)), min(rank for _, rank in differs)) if differs else None
+
+
+def written_once(plans: Sequence[SavePlan], differing: Collection[str] = ()) -> list[SavePlan]:
+    """The local plans of all ranks, in which only the first rank that has it writes what may differ between ranks.
+
+    torch's global plan deals out to all ranks what several have. A part of it would be as another rank has it.
+
+    Args:
+        plans: by rank.
+        differing: names of what is larger, and differs.
+    """
+    first: dict[tuple[str, WriteItemType], int] = {}  # of a tensor and a value by one name, torch refuses the plans
+    found = []
+    for rank, plan in enumerate(plans):
+        items = []
+        for item in plan.items:
+            name = item.index.fqn
+            alone = item.type is not WriteItemType.SHARD and (name in differing or _is_small(item))
+            if not alone or first.setdefault((name, item.type), rank) == rank:
+                items.append(item)
+        found.append(plan if len(items) == len(plan.items) else replace(plan, items=items))
+    return found
+
+
+def _is_small(item: WriteItem) -> bool:
+    return item.tensor_data is None or (item.tensor_storage_size() or 0) <= SMALL_BYTES
 
 
 def buffers_of(values: Iterator[Any]) -> frozenset[int]:

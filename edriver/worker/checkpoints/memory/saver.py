@@ -20,7 +20,7 @@ from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
 from edriver.worker.checkpoints.memory.replicas import Difference, buffers_of, fingerprints
 from edriver.worker.checkpoints.memory.schedule import MAX_INTERVAL, Announced, DiskSchedule, Schedule
-from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, MadePlan, StatePlanner
+from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, MadePlan, StatePlanner, named
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import DueForDisk, ShardError
 from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, said, say_skipped
@@ -31,11 +31,14 @@ logger = logging.getLogger("edriver.worker")
 ANSWER_TIMEOUT: Final = 600.0
 """Seconds for which ranks wait while rank 0 reads a checkpoint on disk to see whether it is damaged."""
 
+MAX_NAMED: Final = 5
+"""Names of what ranks have differently that a warning has."""
+
 _SCHEDULES: Final = f"{PREFIX}/schedules"
 
 _DIFFERENCE: Final = (
-    "the state's %s is not the same on ranks 0 and %d, and checkpoints keep one, for all ranks. If "
-    "each rank needs what it has, give it another name in the state on each rank, such as f'loader{rank}'"
+    "the state's %s %s not the same on ranks 0 and %d, and checkpoints keep rank 0's, for all ranks. If each rank "
+    "needs what it has, give it another name in the state on each rank, such as f'loader{rank}'"
 )
 
 
@@ -121,7 +124,8 @@ class MemorySaver:
             return False
         if share.difference is not None and share.difference != self._difference:
             self._difference = share.difference
-            logger.warning(_DIFFERENCE, *share.difference)
+            keys, rank = share.difference
+            logger.warning(_DIFFERENCE, named(keys, MAX_NAMED), "is" if len(keys) == 1 else "are", rank)
         self._device.wait()  # one at a time
         disk = self._disk_of(step)
         write = ShardWrite(self._place, step, share.shard, planner, self._device, disk)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, WriteItem
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -28,7 +28,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from edriver.worker.checkpoints.memory import deepspeed_engine
+from edriver.worker.checkpoints.memory import deepspeed_engine, pickles
+from edriver.worker.checkpoints.memory.replicas import written_once
 from edriver.worker.errors import CheckpointError
 
 logger = logging.getLogger("edriver.worker")
@@ -39,7 +40,6 @@ collide."""
 
 _PLAIN_TENSORS: Final = (torch.Tensor, nn.Parameter)
 _SCALARS: Final = (int, float, bool, str, type(None))
-_MAX_NAMED: Final = 3
 
 
 def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,73 @@ def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
         CheckpointError: it has something that cannot be saved by itself; names it.
     """
     objects = objects_of(state)
-    return {name: _part(name, value, objects) for name, value in objects.items()}
+    found = {}
+    for name, value in objects.items():
+        if isinstance(value, nn.Module):
+            _require_elements(name, {**dict(value.named_parameters()), **dict(value.named_buffers())})
+        found[name] = _part(name, value, objects)
+        if not isinstance(value, nn.Module):
+            _require_elements(name, found[name])
+    return found
+
+
+def require_picklable(state: Mapping[str, Any]) -> None:
+    """Refuse what cannot be written, before it is copied and written in the background.
+
+    Args:
+        state: as `state_dict_of` has returned it.
+
+    Raises:
+        CheckpointError: a value cannot be pickled; names it.
+    """
+    for name, value in _leaves("", state):
+        if type(value) not in _SCALARS and not isinstance(value, torch.Tensor):
+            try:
+                pickles.packed(value)
+            except Exception as error:
+                raise _unpicklable(name, error) from error
+
+
+def _unpicklable(name: str, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"the state's {name} cannot be pickled ({error}): leave it out, and make it anew after load, or put what it is "
+        "made of into the state"
+    )
+
+
+def _require_elements(name: str, value: Any) -> None:
+    """Refuse tensors whose elements cannot be copied one by one.
+
+    Raises:
+        CheckpointError: there is one; names it.
+    """
+    for key, tensor in _leaves(name, value):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if tensor.is_meta:
+            raise CheckpointError(
+                f"the state's {key} is on the meta device and has no elements: give its module memory before "
+                "(to_empty, and the initial values)"
+            )
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            kind, way = ("quantized", "its dequantize()") if tensor.is_quantized else ("sparse", "its to_dense()")
+            raise CheckpointError(
+                f"the state's {key} is a {kind} tensor, which checkpoints cannot keep: put {way} into the state "
+                "instead, or leave it out"
+            )
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What is inside of dicts, lists and tuples, by names such as torch.distributed.checkpoint's."""
+    if isinstance(value, Mapping):
+        items: Iterable[tuple[Any, Any]] = value.items()
+    elif type(value) in (list, tuple):
+        items = enumerate(value)
+    else:
+        yield name, value
+        return
+    for key, item in items:
+        yield from _leaves(f"{name}.{key}" if name else str(key), item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +208,17 @@ def _is_stateful_by_itself(optimizer: Optimizer) -> bool:
     return Stateful in type(optimizer).__mro__
 
 
-def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> None:
+def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> list[str]:
     """Give each object of the state what was loaded for it. Tensors have it already; plain values are replaced.
+
+    Returns:
+        The names of the plain values.
 
     Args:
         state: the state.
         loaded: what `state_dict_of` has returned, and was then loaded.
     """
-    objects = objects_of(state)
+    objects, replaced = objects_of(state), []
     for name, value in objects.items():
         if isinstance(value, nn.Module):
             set_model_state_dict(value, loaded[name])
@@ -162,13 +231,15 @@ def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> Non
             value.load_state_dict(_merged(loaded[name]))
         else:
             state[name] = _merged(loaded[name])
+            replaced.append(name)
+    return replaced
 
 
 def _part(name: str, value: Any, state: Mapping[str, Any]) -> Any:
     if isinstance(value, nn.Module):
         return get_model_state_dict(value)
     if isinstance(value, Optimizer) and not _is_stateful_by_itself(value):
-        return _optimizer_state(_module_of(name, value, state), value)
+        return _optimizer_state(name, _module_of(name, value, state), value)
     if isinstance(value, Stateful):  # a scheduler, a sampler, a data loader
         return _in_parts(value.state_dict())
     if any(isinstance(inner, nn.Module | Optimizer) for inner in _inside(value)):
@@ -179,13 +250,20 @@ def _part(name: str, value: Any, state: Mapping[str, Any]) -> Any:
     return _in_parts(value)
 
 
-def _optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+def _optimizer_state(name: str, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """The state of an optimizer by its parameters' names.
 
     torch gives an optimizer that has made no step its state by one with gradients of zero. It does not count.
     """
     new = not optimizer.state
-    found: dict[str, Any] = dict(get_optimizer_state_dict(module, optimizer, options=_OPTIONS))
+    try:
+        found: dict[str, Any] = dict(get_optimizer_state_dict(module, optimizer, options=_OPTIONS))
+    except NotImplementedError as error:  # torch's, of LBFGS, whose state is lists that grow
+        raise CheckpointError(
+            f"the state's {name!r} is a {type(optimizer).__name__}, whose state is not tensors and numbers for each "
+            f"parameter ({error}): leave it out of the state, so that it begins anew after a restart, or train with "
+            "another optimizer"
+        ) from error
     if new:
         for key, value in found.items():
             if key.startswith("state.") and key.endswith(".step") and isinstance(value, torch.Tensor):
@@ -274,6 +352,10 @@ class StatePlanner(DefaultSavePlanner):
         self.plan = self.made.plan
         return self.plan
 
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """See DefaultSavePlanner."""
+        return super().create_global_plan(written_once(all_plans))
+
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's name
         """See DefaultSavePlanner."""
         if isinstance(object, Whole):
@@ -281,7 +363,12 @@ class StatePlanner(DefaultSavePlanner):
         elif isinstance(object, torch.Tensor):  # the bytes of a conjugate or negative view are not its values
             object = object.resolve_conj().resolve_neg()  # noqa: A001
         if type(object) not in _SCALARS:
-            return super().transform_object(write_item, object)
+            try:
+                return super().transform_object(write_item, object)
+            except Exception as error:
+                if isinstance(object, torch.Tensor):
+                    raise
+                raise _unpicklable(write_item.index.fqn, error) from error
         key = type(object), repr(object)
         if key not in self._packed:
             self._packed[key] = super().transform_object(write_item, object)
@@ -321,7 +408,13 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
                     f"the checkpoint has no part of {missing[0]}: in ZeRO each rank has its own, and those of another "
                     f"number of ranks than {size} cannot be loaded. Start as many as have saved it"
                 )
-            raise _changed(f"it has no {_named(missing)}, which the state has")
+            if grown := [key for key in missing if _is_inside(key, stored)]:
+                raise CheckpointError(
+                    f"the checkpoint does not fit the state: it has no {named(grown)}, which the state has. A dict or "
+                    "list of tensors needs for load the keys and the length with which it was saved: make it as long "
+                    "before load, or keep what grows in one tensor of its final size, or as numbers"
+                )
+            raise _changed(f"it has no {named(missing)}, which the state has")
         converted = []
         for key, value in self.state_dict.items():
             if key not in stored:
@@ -334,10 +427,10 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
             if isinstance(entry, TensorStorageMetadata) and entry.properties.dtype != value.dtype:
                 converted.append(f"{key} ({entry.properties.dtype} in it, {value.dtype} in the state)")
         if converted:
-            logger.warning("the checkpoint is converted where the state has another dtype: %s", _named(converted))
+            logger.warning("the checkpoint is converted where the state has another dtype: %s", named(converted))
         unused = [key for key in stored if key not in self.state_dict]
         if unused:
-            logger.warning("the checkpoint has %s, which the state has not: it is left out", _named(unused))
+            logger.warning("the checkpoint has %s, which the state has not: it is left out", named(unused))
         self.allow_partial_load = True  # what is missing has been looked at
         return super().create_local_plan()
 
@@ -350,6 +443,13 @@ def _is_unsaved(key: str, stored: Mapping[str, Any]) -> bool:
     return bool(found) and known and not any(other.startswith(f"{name}.state.{parameter}.") for other in stored)
 
 
+def _is_inside(key: str, stored: Iterable[str]) -> bool:
+    """Whether a key belongs to a dict or list that the checkpoint has with other keys, or another length."""
+    parent, inside, last = key.rpartition(".")
+    siblings = bool(inside) and last.isdecimal() and any(other.startswith(f"{parent}.") for other in stored)
+    return siblings or any(other.startswith(f"{key}.") for other in stored)
+
+
 def _changed(how: str) -> CheckpointError:
     return CheckpointError(
         f"the checkpoint does not fit the state: {how}. Give load a state of the structure that was saved, or begin "
@@ -357,6 +457,7 @@ def _changed(how: str) -> CheckpointError:
     )
 
 
-def _named(keys: list[str]) -> str:
-    more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
-    return ", ".join(keys[:_MAX_NAMED]) + more
+def named(keys: Sequence[str], most: int = 3) -> str:
+    """The first of many names, and how many more there are."""
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + more

@@ -18,8 +18,9 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from edriver.worker import context
 from edriver.worker.checkpoints.memory import pickles
-from edriver.worker.checkpoints.memory.place import MemoryPlace, current_place
+from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace, current_place
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import ShardError, ShardLayout, StoredAt
 from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, of_all, said
@@ -161,6 +162,7 @@ class MemoryReader(StorageReader):
 
     def __init__(self) -> None:
         self._place = _place_or_error()
+        context.current.part(CurrentMemory).loads()
         source = self._place.started_from
         self.step = None if source is None else source.checkpoint.step
         self._read = None if source is None else CheckpointRead(self._place, source)

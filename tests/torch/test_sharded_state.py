@@ -1,0 +1,322 @@
+"""ShardedState: what a commit keeps, what a newcomer receives, what a broken seal leaves; position by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim.lr_scheduler import StepLR
+
+from edriver.worker.backend import fsdp2
+from edriver.worker.errors import PeerLostError
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state import sharded_state
+from edriver.worker.state.sharded_state import ShardedState
+from tests.torch.fingerprint import fingerprint
+from tests.torch.mesh_rounds import (
+    KINDS,
+    Kind,
+    interrupt_backward,
+    loss_of,
+    make_step,
+    new_model,
+    rounds_of,
+)
+from tests.torch.ranks import run_ranks
+
+WORKERS = 6
+ROUNDS = [[0, 1, 2, 3], [2, 1], [2, 1, 4, 5], [4, 1, 2, 5]]
+"""2 x 2, then a survivor of each position, then two newcomers, then the same workers in another order."""
+
+STEPS = 4
+"""In each round."""
+
+PLAIN = Kind(lambda params: torch.optim.AdamW(params, lr=0.05))
+
+
+class Rounds:
+    """Takes every boundary, and answers broken seals.
+
+    Args:
+        applies: whether the next round continues from the step in whose seal the round has broken.
+    """
+
+    def __init__(self, applies: bool = False) -> None:
+        self.commits = 0
+        self._applies = applies
+
+    def boundary(self, committed: bool) -> None:
+        self.commits += committed
+
+    def check(self) -> None:
+        pass
+
+    def seal_broken(self, error: Exception) -> None:
+        if not self._applies:
+            raise PeerLostError(str(error))
+
+
+def new_state(kind: Kind = PLAIN, seed: int = 3, worker: int = 0) -> ShardedState:
+    state = ShardedState(
+        build=lambda mesh: with_noise(mesh, kind.dtype, seed, worker),
+        optimizer=lambda model: kind.optimizer(model.parameters()),
+        scheduler=lambda optimizer: StepLR(optimizer, 3, 0.5),
+        sampler=ElasticSampler(range(64)),
+        step=0,
+        drawn=[worker],
+    )
+    state.bind(Rounds())
+    return state
+
+
+def with_noise(mesh: DeviceMesh, dtype: torch.dtype, seed: int, worker: int) -> torch.nn.Sequential:
+    """A model with a buffer that nothing shards, and that each worker draws in its own way."""
+    model = new_model(mesh, dtype, seed)
+    model.register_buffer("noise", torch.full((3,), float(worker)))
+    return model
+
+
+def train(state: ShardedState, steps: int, clips: bool = False) -> None:
+    for _ in range(steps):
+        make_step(state.model, state.optimizer, state.step, clips)
+        state.scheduler.step()
+        state.step += 1
+        state.check_host_updates()
+
+
+def quiet(name: str, worker: int) -> str:
+    kind = KINDS[name]
+    state = new_state(kind, worker=0)
+    for _ in rounds_of(worker, 2, [[0, 1]]):
+        state.sync()
+        train(state, len(ROUNDS) * STEPS, kind.clips)
+    return fingerprint(state)
+
+
+def lacks_something(model: torch.nn.Module) -> str:
+    return f"{type(model).__name__} lacks something"
+
+
+def disturbed(name: str, binds: bool, worker: int) -> str:
+    kind = KINDS[name]
+    if not binds:
+        fsdp2.trouble = lacks_something
+    state = new_state(kind, 3 if worker in (0, 1) else worker, worker)
+    objects: set[tuple[int, ...]] = set()
+    kept: list[Any] = []
+    for number, _ in rounds_of(worker, WORKERS, ROUNDS):
+        if state.model is not None:
+            state.on_reset()
+        state.sync()
+        objects.add((id(state.model), id(state.optimizer), *map(id, state.optimizer.param_groups[0]["params"])))
+        kept.append(state.model)  # or another one could get its id
+        train(state, 2, kind.clips)
+        state.commit()
+        train(state, STEPS - 2, kind.clips)
+        if number == 0:
+            interrupt_backward(state.model, state.step)
+            assert state.clean, state.why_torn
+            state.return_to_boundary()
+        elif number == 1:
+            make_step(state.model, state.optimizer, 99, kind.clips)
+            assert not state.clean
+            state.restore()
+            train(state, STEPS - 2, kind.clips)
+    if worker in (1, 2):  # in several rounds from the first on
+        assert (len(objects) == 1) is binds
+    return fingerprint(state)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw-fused", "momentum", "bf16"])
+def test_positions_end_with_the_bits_of_a_quiet_run(kind: str) -> None:
+    check_positions(kind, binds=True)
+
+
+def test_where_modules_cannot_be_bound_they_are_made_anew() -> None:
+    check_positions("adam", binds=False)
+
+
+def check_positions(kind: str, binds: bool) -> None:
+    expected = run_ranks(partial(quiet, kind), 2)
+    found = run_ranks(partial(disturbed, kind, binds), WORKERS)
+    assert expected[0] != expected[1], "a position's shards are its own"
+    assert [[found[worker] for worker in ROUNDS[-1][p::2]] for p in range(2)] == [[bits] * 2 for bits in expected]
+
+
+def seal(applies: bool, worker: int) -> tuple[str, str, str]:
+    """Break the third step's seal; returns the bits of the second step, what is left, and those of the third."""
+    state = new_state()
+    before = left = after = ""
+    for _ in rounds_of(worker, 4, [[0, 1, 2, 3]]):
+        state.bind(Rounds(applies))
+        state.sync()
+        train(state, 2)
+        before = fingerprint(state)
+        unbroken = sharded_state.sealed
+        sharded_state.sealed = broken
+        try:
+            train(state, 1)
+        except PeerLostError:
+            assert state.clean, state.why_torn
+            assert all(p.grad is not None for p in state.model.parameters())
+            state.return_to_boundary()
+            assert all(p.grad is None for p in state.model.parameters())
+        sharded_state.sealed = unbroken
+        left = fingerprint(state)
+        train(state, 3 - state.step)
+        after = fingerprint(state)
+    return before, left, after
+
+
+def broken(wish: bool) -> bool:
+    del wish
+    raise RuntimeError("a member is lost")
+
+
+@pytest.mark.parametrize("applies", [False, True])
+def test_a_worker_whose_seal_breaks_makes_the_step_alone_or_goes_back(applies: bool) -> None:
+    for before, left, after in run_ranks(partial(seal, applies), 4):
+        assert left == (after if applies else before)
+        assert before != after
+
+
+def unsealed(worker: int) -> list[str]:
+    """Three of four members enter a step's seal, and the fourth comes only when they have said so."""
+    happened: list[str] = []
+    state = new_state()
+    for _ in rounds_of(worker, 4, [[0, 1, 2, 3]]):
+        state.sync()
+        late = dist.get_rank() == 3
+        state.optimizer.register_step_post_hook(lambda *_: happened.append("stepped"))
+        real = sharded_state.sealed
+
+        def sealing(wish: bool, real: Callable[[bool], bool] = real, late: bool = late) -> bool:
+            if late:
+                for rank in range(3):
+                    dist.recv(torch.empty(1), rank)
+                happened.append("all others wait")
+            else:
+                dist.send(torch.ones(1), 3)
+            return real(wish)
+
+        sharded_state.sealed = sealing
+        train(state, 1)
+        sharded_state.sealed = real
+        if not late:
+            dist.send(torch.ones(1) * (happened == ["stepped"]), 3)
+        else:
+            for rank in range(3):
+                told = torch.empty(1)
+                dist.recv(told, rank)
+                assert told.item() == 1
+    return happened
+
+
+def test_no_step_begins_before_all_are_in_the_seal() -> None:
+    assert run_ranks(unsealed, 4)[3] == ["all others wait", "stepped"]
+
+
+def exposed(worker: int) -> int:
+    """Only one of four members is due for a commit of its own."""
+    rounds, state = Rounds(), new_state()
+    for _ in rounds_of(worker, 4, [[0, 1, 2, 3]]):
+        state.bind(rounds)
+        state.sync()
+        state._schedule.made(1e9 if dist.get_rank() != 2 else 0.0)
+        state._steps.expose("a reason")
+        train(state, 3)
+    return rounds.commits
+
+
+def test_members_commit_by_themselves_at_the_same_boundaries() -> None:
+    commits = run_ranks(exposed, 4)
+    assert commits[0] > 0
+    assert len(set(commits)) == 1
+
+
+class Communicating(torch.optim.SGD):
+    """Sends what it has, as optimizers do that work on whole matrices."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.full_tensor()
+        super().step(closure)
+
+
+def first_boundary(worker: int) -> list[str]:
+    """What a world of two says of an optimizer that communicates in its step, and of one that does not."""
+    found = []
+    for number, _ in rounds_of(worker, 2, [[0, 1], [0, 1]]):
+        kind = Communicating if number == 0 else torch.optim.SGD
+        state = new_state(Kind(lambda params, kind=kind: kind(params, lr=0.1)))  # type: ignore[misc]
+        state.sync()
+        make_step(state.model, state.optimizer, 0, clips=True)
+        try:
+            state.first_boundary()
+        except TypeError as error:
+            found.append(f"{number}: {error}")
+    return found
+
+
+def test_an_optimizer_that_communicates_in_its_step_is_refused_at_the_first_boundary() -> None:
+    for found in run_ranks(first_boundary, 2):
+        (one,) = found
+        assert one.startswith("0: Communicating communicates in its step, so a loss there would leave")
+        assert "restart mode, with edriver.checkpoints in memory" in one
+
+
+# ---- in a world of one
+
+
+@pytest.fixture
+def alone(group: None) -> ShardedState:
+    del group
+    state = new_state()
+    state.sync()
+    return state
+
+
+def test_writes_to_parameters_and_to_their_shards_are_noticed(alone: ShardedState) -> None:
+    parameter = alone.optimizer.param_groups[0]["params"][0]
+    writes: list[Callable[[], object]] = [
+        lambda: parameter.add_(1),
+        lambda: parameter.to_local().mul_(2),
+    ]
+    train(alone, 1)
+    for number, write in enumerate(writes):
+        assert alone.clean, number
+        with torch.no_grad():
+            write()
+        assert not alone.clean, number
+        alone.keep_small()
+
+
+def test_gradients_that_are_not_reduced_yet_make_a_half_done_step(alone: ShardedState) -> None:
+    train(alone, 1)
+    alone.optimizer.zero_grad()
+    assert not alone.half_done()
+    model: Any = alone.model
+    model.set_requires_gradient_sync(False)
+    loss_of(alone.model, 0).backward()  # type: ignore[no-untyped-call]
+    assert alone.half_done()
+    model.set_requires_gradient_sync(True)
+    loss_of(alone.model, 0).backward()  # type: ignore[no-untyped-call]
+    assert alone.half_done()
+    alone.optimizer.step()
+    assert not alone.half_done()
+
+
+def test_a_step_that_is_interrupted_leaves_nothing(alone: ShardedState) -> None:
+    train(alone, 2)
+    before = fingerprint(alone)
+    interrupt_backward(alone.model, 2)
+    alone.return_to_boundary()
+    fsdp2.forget_step(alone.model)
+    assert not alone.half_done()
+    assert fingerprint(alone) == before

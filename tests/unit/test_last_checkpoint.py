@@ -1,0 +1,83 @@
+"""At the end of a run: which checkpoint in memory goes to disk, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+
+from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
+from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.mailbox import Mailbox
+from edriver.driver.observe.console.output import ROUTINE
+from edriver.driver.run.last_checkpoint import write_last_checkpoint
+from edriver.model.events import CheckpointsHeld
+from edriver.model.ids import RoundId
+from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget, Shard
+from edriver.model.records import HostRecord
+from edriver.v1 import agent_pb2
+
+TARGET = DiskTarget("/shared/checkpoints", 3, "/bin/python")
+
+
+class Host:
+    """One host, as its driver sees it: it writes what it is ordered to, and has a save of which it says so late.
+
+    Attributes:
+        late: the step of that save; None: there is none.
+    """
+
+    revision = 0
+
+    def __init__(self) -> None:
+        self.hosts = {"a": HostRecord("a", slots=1)}
+        self.memory = MemoryCheckpoints(0)
+        self.inbox: Mailbox[Inbound] = Mailbox(10)
+        self.late: int | None = None
+        self.written: list[int] = []
+        self._steps: list[int] = []
+
+    def has_agent(self, host: str, agent_id: int) -> bool:
+        return (host, agent_id) == ("a", 1)
+
+    def save(self, step: int) -> None:
+        """While the run trains; the first one is due for disk."""
+        self._steps.append(step)
+        self.memory.note(self._held())
+        self.memory.orders(self.hosts, 0, RoundId(1, 1))
+
+    def send(self, host: str, message: agent_pb2.ConnectResponse) -> None:
+        write = message.keep_checkpoints.disk
+        step = write.checkpoint.step
+        if step in (0, *self.written):
+            return
+        if self.late is not None:
+            self._steps.append(self.late)
+            self.late = None
+        self.written.append(step)
+        self.inbox.put(self._held(DiskReport(write.number, "checkpoint-000001", written=True, sealed=True)))
+
+    def _held(self, disk: DiskReport | None = None) -> CheckpointsHeld:
+        shards = [
+            Shard(CheckpointId(RoundId(1, 1), step, 1), 0, b"l", 8, disk=replace(TARGET, due=step == self._steps[0]))
+            for step in self._steps
+        ]
+        return CheckpointsHeld("a", 1, "a:1", tuple(shards), disk=disk)
+
+
+def test_what_is_said_to_be_written_at_the_end_is_what_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(ROUTINE, "edriver.driver")
+    host = Host()
+    host.save(10)
+    host.save(20)
+    host.late = 30
+
+    async def end() -> None:
+        await write_last_checkpoint(host.memory, host, host.inbox, host.send, asyncio.Event())  # type: ignore[arg-type]
+
+    asyncio.run(end())
+    assert host.written == [10, 30], "10 was under way"
+    said = [record.getMessage() for record in caplog.records if record.levelno <= logging.INFO]
+    assert said == [f"writing the checkpoint of step {step} from memory to disk" for step in host.written]
