@@ -57,7 +57,7 @@ class CauseKind(enum.Enum):
     STOPPED = "stopped"  # ReportedText: by an operator
     SOURCE_UNUSABLE = "source-unusable"  # ReportedText: the host source or the broker cannot work as configured
     FAILED_LATE = "failed-late"  # CausedBy: a worker failed after training was done
-    STATE_LOST = "state-lost"  # RaisedByAll, if that is why
+    STATE_LOST = "state-lost"  # RaisedByAll, if that is why; ReportedText: the positions that are lost, if not all are
     STATES_DIFFER = "states-differ"  # Digests
     COLLECTIVES_BROKEN = "collectives-broken"  # Tracebacks
     SAME_ERROR = "same-error"  # RepeatedError

@@ -26,6 +26,8 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
             where its checkpoint is. Elsewhere 0 and its last rank, or (1, 0) if it has had none: survivors keep the
             order of their ranks.
         sealed: see WorkerWaiting.
+        position: its position in a replica.
+        replica: the replica of the last round that it was in; None: it was not in that round.
     """
 
     worker_id: int
@@ -36,6 +38,8 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
     checkpoint: int = 0
     place: tuple[int, int] = (0, 0)
     sealed: Version | None = None
+    position: int = 0
+    replica: int | None = None
 
     def reaches(self, version: Version) -> bool:
         """Whether it holds a version, or has kept the gradients of the step that leads to it."""

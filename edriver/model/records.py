@@ -90,6 +90,7 @@ class OfferKind(NamedTuple):
         placed: whether the worker has a slot.
         leaving: whether its slot is drained, and it stays until others have taken over.
         sealed: see WorkerWaiting.
+        position: the worker's position in a replica.
     """
 
     version: Version
@@ -97,6 +98,7 @@ class OfferKind(NamedTuple):
     placed: bool
     leaving: bool = False
     sealed: Version | None = None
+    position: int = 0
 
     def reaches(self, version: Version) -> bool:
         """See Candidate."""
@@ -125,6 +127,7 @@ class Worker:
             seated or ordered to look again, so that this one sees all checkpoints. None: a worker could still write.
         trained: whether it has passed a boundary in a round.
         leave_at: if its slot is drained, until when it trains on while its replacement gets ready; None: not at all.
+        position: its position in a replica, from 0: it holds that part of the state, so it never changes.
     """
 
     worker_id: int
@@ -143,6 +146,7 @@ class Worker:
     looks_after: RoundId | None = None
     trained: bool = False
     leave_at: float | None = None
+    position: int = 0
 
     @property
     def live(self) -> bool:
@@ -170,8 +174,8 @@ class Worker:
         """Whether it is ready for a round of this `run` call."""
         return self.state is WorkerState.WAITING and self.offer is not None and self.offer.ordinal == ordinal
 
-    def candidate(self, place: tuple[int, int] = (0, 0)) -> Candidate:
-        """Its offer, as rank assignment reads it; `place` as there."""
+    def candidate(self, place: tuple[int, int] = (0, 0), replica: int | None = None) -> Candidate:
+        """Its offer, as rank assignment reads it; `place` and `replica` as there."""
         assert self.offer is not None
         return Candidate(
             worker_id=self.worker_id,
@@ -182,6 +186,8 @@ class Worker:
             checkpoint=self.offer.checkpoint or 0,
             place=place,
             sealed=self.offer.sealed,
+            position=self.position,
+            replica=replica,
         )
 
     @property
@@ -249,6 +255,7 @@ class HostRecord:
         drained: the drained slots.
         drained_whole: whether all slots are drained, including any that it gets later.
         to_be_lost: whether it is drained because its source has given notice that the host will be lost.
+        offset: the position of slot 0, if the host has fewer slots than a replica has workers; None: not chosen yet.
     """
 
     name: str
@@ -263,6 +270,7 @@ class HostRecord:
     drained: set[int] = field(default_factory=set)
     drained_whole: bool = False
     to_be_lost: bool = False
+    offset: int | None = None
 
     @property
     def present(self) -> bool:

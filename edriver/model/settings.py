@@ -125,13 +125,11 @@ class Settings:
 
     def _check_replicas(self) -> None:
         size = self.replica_size
-        if self.mode.members_survive:
-            text = "host" if size == WHOLE_HOSTS else str(size)
-            raise ValueError(
-                f"--replica-size {text} is for scripts in restart mode: give --mode restart, too, and have the script "
-                "load its newest checkpoint at every start"
-            )
         if size == WHOLE_HOSTS:
+            if self.mode.members_survive:
+                raise ValueError(
+                    "--replica-size host is for scripts in restart mode: with --mode elastic give a number of workers"
+                )
             return
         if size < 1:
             raise ValueError(f"--replica-size is {size}: it must be at least 1, or host")

@@ -29,7 +29,7 @@ from edriver.driver.core.selection import Selection
 from edriver.model import events
 from edriver.model.actions import Action, Failure
 from edriver.model.cause import Cause, CauseKind
-from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate, RoundPlan
 from edriver.model.records import Worker, WorkerState, WorkerStep
 from edriver.model.script_error import ScriptError
@@ -108,11 +108,10 @@ def rank_zero_by_age_alone(patch: pytest.MonkeyPatch) -> None:
     """Rank 0 is the oldest worker, whatever it holds."""
     original = selection.plan_round
 
-    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
-        best = selection.highest_version(candidates)
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, **further: Any) -> RoundPlan:
         oldest = min(candidates, key=lambda c: c.worker_id)
-        swapped = [c._replace(version=best if c is oldest else c.version) for c in candidates]
-        return original(round_id, ordinal, swapped, first, failures)
+        swapped = [c._replace(version=further["version"] if c is oldest else c.version) for c in candidates]
+        return original(round_id, ordinal, swapped, first, **further)
 
     patch.setattr(round_control, "plan_round", plan)
 
@@ -121,26 +120,17 @@ def versions_by_count_alone(patch: pytest.MonkeyPatch) -> None:
     """Boundaries of different rounds are compared as if they counted the same steps."""
     patch.setattr(
         selection,
-        "highest_version",
-        lambda cs: max((c.version for c in cs), key=lambda v: v.boundaries, default=NO_VERSION),
+        "newest_version",
+        lambda cs, _size: (max((c.version for c in cs), key=lambda v: v.boundaries, default=NO_VERSION), ()),
     )
-    original = selection.in_order_of_rank
-
-    def order(candidates: list[Candidate], checkpoint: int = 0) -> list[Candidate]:
-        best = max((c.version for c in candidates), key=lambda v: v.boundaries)
-        own = {c.worker_id: c for c in candidates}
-        seen = [c._replace(version=Version(NO_ROUND, 1)) if c.version != best else c for c in candidates]
-        return [own[c.worker_id] for c in original(seen, checkpoint)]
-
-    patch.setattr(selection, "in_order_of_rank", order)
 
 
 def only_newcomers_receive(patch: pytest.MonkeyPatch) -> None:
     """A survivor that is one commit behind is not synced."""
     original = selection.plan_round
 
-    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
-        made = original(round_id, ordinal, candidates, first, failures)
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, **further: Any) -> RoundPlan:
+        made = original(round_id, ordinal, candidates, first, **further)
         offers = {c.worker_id: c.version for c in candidates}
         fresh = tuple(s.rank for s in made.seats if s.rank and offers[s.worker_id] == NO_VERSION)
         return replace(made, receivers=fresh)
@@ -152,8 +142,8 @@ def later_calls_start_unsynced(patch: pytest.MonkeyPatch) -> None:
     """The first round of a script's second `run` takes equal versions for equal states."""
     original = selection.plan_round
 
-    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
-        return original(round_id, ordinal, candidates, first and ordinal == 1, failures)
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, **further: Any) -> RoundPlan:
+        return original(round_id, ordinal, candidates, first and ordinal == 1, **further)
 
     patch.setattr(round_control, "plan_round", plan)
 
@@ -212,7 +202,7 @@ def no_state_keeper_stays(patch: pytest.MonkeyPatch) -> None:
     original = selection.select
 
     def select(*args: Any) -> Selection:
-        return replace(original(*args), state_keeper=None)
+        return replace(original(*args), state_keepers=())
 
     patch.setattr(round_control, "select", select)
 

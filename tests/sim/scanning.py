@@ -11,7 +11,7 @@ from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WI
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.replicas import in_replicas, whole_replicas
 from edriver.driver.core.roster import Roster
-from edriver.driver.core.selection import Prospect, prospect, select
+from edriver.driver.core.selection import Prospect, newest_checkpoint, prospect, select
 from edriver.model.ids import NO_VERSION
 from edriver.model.records import HostRecord, OfferKind, Worker, WorkerState
 from tests.sim.checking import check
@@ -169,27 +169,30 @@ def _check_offers(core: Membership, ordinal: int) -> None:
     offers = Counter(_kind(roster, worker) for worker in waiting)
     check(roster.offers(ordinal) == offers, f"{dict(roster.offers(ordinal))} is offered, and not {dict(offers)}")
     check(roster.waiting_in(ordinal) == waiting, "those that wait in a call, oldest first")
-    if roster.replica_size != 1:  # then a round has those of them that make up whole replicas
+    size = roster.positions
+    if roster.replica_size != size:  # then a round has those of them that make up whole replicas
         return
     candidates = roster.candidates(waiting, by_place=not core.settings.mode.members_survive)
     for most, before in product(range(len(waiting) + 2), range(len(waiting) + 2) if roster.leaving else (0,)):
-        chosen = select(candidates, roster.placed, most, roster.leaving, before)
+        chosen = select(candidates, roster.placed, most, roster.leaving, before, size)
         found = Prospect(
             version=chosen.version,
             members=len(chosen.members),
             survivors=sum(candidate.version != NO_VERSION for candidate in chosen.members),
-            keeper=chosen.state_keeper is not None,
-            checkpoint=chosen.checkpoint,
+            keepers=len(chosen.state_keepers),
+            checkpoint=newest_checkpoint(chosen.all, chosen.version, size),
             waiting=len(waiting),
+            lost=chosen.lost,
         )
-        ahead = prospect(roster.offers(ordinal), most, before)
+        ahead = prospect(roster.offers(ordinal), most, before, size)
         check(ahead == found, f"of {dict(offers)}, {most} at most, {before} before, follows {found}")
 
 
 def _kind(roster: Roster, worker: Worker) -> OfferKind:
-    assert worker.offer is not None
+    offer = worker.offer
+    assert offer is not None
     placed, leaving = worker.worker_id in roster.placed, worker.worker_id in roster.leaving
-    return OfferKind(worker.offer.version, worker.offer.checkpoint or 0, placed, leaving, worker.offer.sealed)
+    return OfferKind(offer.version, offer.checkpoint or 0, placed, leaving, offer.sealed, worker.position)
 
 
 def _untroubled(core: Membership) -> Iterator[HostRecord]:

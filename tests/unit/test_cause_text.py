@@ -347,6 +347,11 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.STATE_LOST, None, GONE),
     (
         CauseKind.STATE_LOST,
+        why.ReportedText("0, 3"),
+        "all workers that held the newest state of these positions in a replica are lost: 0, 3",
+    ),
+    (
+        CauseKind.STATE_LOST,
         why.RaisedByAll(ERROR, 1),
         f"{GONE}: its only worker raised ValueError at train.py:17, in train",
     ),

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from edriver.driver.core.selection import highest_version, in_order_of_rank, plan_round
+from edriver.driver.core.selection import in_order_of_rank, newest_version, plan_round
 from edriver.model.ids import NO_VERSION, RoundId
 from edriver.model.plan import RoundPlan
 from tests.unit.offers import candidates, version
@@ -39,7 +39,8 @@ def plan(text: str, first: bool = False) -> RoundPlan:
 def test_order(waiting: str, order: list[int]) -> None:
     found = candidates(waiting)
     for shuffled in itertools.permutations(found):
-        assert [c.worker_id for c in in_order_of_rank(shuffled)] == order
+        newest, _ = newest_version(shuffled, 1)
+        assert [c.worker_id for c in in_order_of_rank(shuffled, newest)] == order
 
 
 def test_a_seat_has_all_six_of_horovods_numbers() -> None:
@@ -80,7 +81,7 @@ def test_a_plan_carries_the_version_and_the_store_of_rank_0() -> None:
 
 
 def test_the_highest_version_of_no_candidates_is_none() -> None:
-    assert highest_version([]) == NO_VERSION
+    assert newest_version([], 1) == (NO_VERSION, ())
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -104,4 +105,4 @@ def test_any_plan_is_sound(seed: int) -> None:
         assert {s.cross_size for s in row} == {len(row)}
     zero = by_id[made.workers[0]]
     assert zero.worker_id == min(c.worker_id for c in by_id.values() if c.version == made.version)
-    assert made.version == highest_version(by_id.values())
+    assert made.version == max(c.version for c in by_id.values())

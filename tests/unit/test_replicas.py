@@ -94,10 +94,9 @@ def test_ranks_of_a_replica_follow_one_another_though_its_hosts_do_not() -> None
         ({"min_np": 3}, "--min-np is 3: with --replica-size 4 it must be a multiple, such as 4"),
         ({"max_np": 18}, "--max-np is 18: with --replica-size 4 it must be a multiple, such as 16 or 20"),
         ({"replica_size": -1}, "--replica-size is -1: it must be at least 1, or host"),
-        ({"mode": Mode.ELASTIC}, "--replica-size 4 is for scripts in restart mode: give --mode restart, too, .*"),
         (
             {"mode": Mode.ELASTIC, "replica_size": WHOLE_HOSTS},
-            "--replica-size host is for scripts in restart mode: give --mode restart, too, .*",
+            "--replica-size host is for scripts in restart mode: with --mode elastic give a number of workers",
         ),
     ],
 )

@@ -28,7 +28,7 @@ from tests.unit.offers import candidates, version
 def test_select(waiting: str, fitting: str, max_np: int, members: list[int], state_keeper: int | None) -> None:
     chosen = select(candidates(waiting), {int(w) for w in fitting.split()}, max_np)
     assert [c.worker_id for c in chosen.members] == members
-    assert (chosen.state_keeper.worker_id if chosen.state_keeper else None) == state_keeper
+    assert [c.worker_id for c in chosen.state_keepers] == ([state_keeper] if state_keeper else [])
     assert [c.worker_id for c in chosen.all] == [*members, *([state_keeper] if state_keeper else [])]
 
 

@@ -56,7 +56,7 @@ from edriver.model import defaults
 from edriver.model import limits as bounds
 from edriver.model.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost
 from edriver.model.mode import Mode
-from edriver.model.settings import Settings
+from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.model.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
@@ -280,6 +280,12 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float], m
     if flags.np is None:
         raise UsageError(
             "-np is missing: give the number of workers to start with, for example -np 2; -np auto is one for each GPU"
+        )
+    if mode.members_survive and flags.replica_size != 1:  # no worker can sync the parts of a state that is divided yet
+        text = "host" if flags.replica_size == WHOLE_HOSTS else str(flags.replica_size)
+        raise UsageError(
+            f"--replica-size {text} is for scripts in restart mode: give --mode restart, too, and have the script "
+            "load its newest checkpoint at every start"
         )
     try:
         return Settings(

@@ -100,7 +100,7 @@ class Membership:
     def __post_init__(self, incarnation: int, draw: Callable[[], float]) -> None:
         """Begin, with no hosts."""
         settings = self.settings
-        self.roster = roster = Roster(settings.replica_size)
+        self.roster = roster = Roster(settings.replica_size, settings.mode.members_survive)
         self.placement = Placement(settings, roster, NewSizes(settings, roster), draw)
         self.suspects = Suspects(settings, roster)
         self.memory = MemoryCheckpoints(settings.checkpoint_copies)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edriver.driver.core.failures.consistency import state_lost
+from edriver.driver.core.failures.consistency import positions_lost, state_lost
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
@@ -63,19 +63,19 @@ class Obstacles:
         found = self._at_the_start(now) if last is None else self._after(last, call, now)
         if found:
             return found
-        if chosen.size and chosen.version == NO_VERSION != call.best:
+        if (chosen.size or chosen.lost) and chosen.version == NO_VERSION != call.best:
             held = not self.roster.ranked <= self.roster.waiting.keys()
             if held or (call.checkpoints and self.roster.may_write):
                 return Obstacle(Cause(CauseKind.HOLDER_AWAITED, detail=call.best))
             if not chosen.checkpoint:
                 if call.checkpoints and self.placement.booting():  # where that runs there may be one
                     return Obstacle(Cause(CauseKind.BOOT_AWAITED))
-                return Obstacle(Cause(CauseKind.STATE_LOST), final=True)
+                return Obstacle(positions_lost(chosen.lost), final=True)
         most = self.placement.sizes.max_workers
         needed = min(settings.np, most) if last is None and not self._start_is_over(now) else settings.min_np
         if chosen.members < needed:
             troubles = self.placement.troubles(now)
-            shortage = Shortage(chosen.members, needed, state_keeper=chosen.keeper, troubles=troubles)
+            shortage = Shortage(chosen.members, needed, state_keeper=chosen.keepers > 0, troubles=troubles)
             return Obstacle(Cause(CauseKind.WORKERS_AWAITED, detail=shortage))
         if not settings.mode.members_survive:
             # All of the round's slots come back at once, and any later one is a restart.

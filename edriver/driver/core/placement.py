@@ -223,15 +223,47 @@ class Placement:
         if room <= 0 or not roster.with_room:
             return []
         excluded = self.quarantine.excluded_hosts(now)
+        positions: list[int] | None = None
         if roster.replica_size == 1:
             free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
             chosen = list(islice(((r, s) for r, s in free if r.name not in excluded), room))
+        elif roster.positions > 1:
+            found = self._slots_by_position(self._in_turn(now), excluded, now)
+            chosen, positions = [(record, slot) for record, slot, _ in found], [position for _, _, position in found]
         else:
             chosen = list(self._slots_of_replicas(self._in_turn(now), excluded, room, now))
-        for number, (record, slot) in enumerate(chosen, start=self._workers + 1):
-            roster.add(Worker(number, record.name, slot, started=now, looks_after=looks_after))
+        for number, (record, slot) in enumerate(chosen):
+            position = positions[number] if positions else 0
+            worker_id = self._workers + 1 + number
+            if record.slots < roster.positions:
+                roster.choose_offset(record, position - slot)
+            roster.add(Worker(worker_id, record.name, slot, started=now, looks_after=looks_after, position=position))
         first, self._workers = self._workers + 1, self._workers + len(chosen)
         return [StartWorker(n, record.name, slot, background) for n, (record, slot) in enumerate(chosen, start=first)]
+
+    def _slots_by_position(
+        self, hosts: Iterable[HostRecord], excluded: Container[str], now: float
+    ) -> list[tuple[HostRecord, int, int]]:
+        """The free slots, each with its position, with which there are more whole replicas of the workers that live."""
+        roster = self._roster
+        there, free = roster.live_at, list[tuple[HostRecord, int, int]]()
+        coverage = list(there)
+        for record in hosts:
+            slots = [] if record.name in excluded else list(roster.free_slots(record, now))
+            if not slots:
+                continue
+            positions = roster.positions_of(record, coverage)
+            for slot in slots:
+                coverage[positions[slot]] += 1
+                free.append((record, slot, positions[slot]))
+        replicas = min(min(coverage), self.sizes.max_workers // roster.positions)
+        lacking = [replicas - count for count in there]
+        chosen = list[tuple[HostRecord, int, int]]()
+        for record, slot, position in free:
+            if lacking[position] > 0:
+                lacking[position] -= 1
+                chosen.append((record, slot, position))
+        return chosen
 
     def _slots_of_replicas(
         self, hosts: Iterable[HostRecord], excluded: Container[str], room: int, now: float
@@ -288,6 +320,8 @@ class Placement:
         if roster.replica_size == 1:
             return not roster.with_room <= excluded
         room, hosts = self.sizes.max_workers - roster.occupied, roster.in_order(roster.with_room)
+        if roster.positions > 1:
+            return bool(self._slots_by_position(hosts, excluded, now=math.inf))
         return any(self._slots_of_replicas(hosts, excluded, room, now=math.inf))
 
     def replacement_expected(self, now: float) -> bool:
@@ -407,7 +441,7 @@ class Placement:
             return Cause(CauseKind.HOST_REMOVED, host=host)
         if record.is_drained(worker.slot):
             return self._drains.get((host, None)) or self._drains.get((host, worker.slot))
-        if roster.replica_size != 1 and record.drained:  # its replica is not whole without the drained slots
+        if roster.replica_size != roster.positions and record.drained:  # its replica is not whole without those slots
             return next((cause for (name, _), cause in self._drains.items() if name == host), None)
         if worker.worker_id in roster.unplaced:
             return Cause(CauseKind.HOST_RESIZED, host=host, detail=Count(record.slots))

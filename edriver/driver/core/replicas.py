@@ -39,6 +39,13 @@ def in_replicas(size: int, slots: int, count: int) -> int:
     return slots if width % slots == 0 and count >= slots else 0
 
 
+def fitting_slots(size: int, slots: int) -> int:
+    """How many of a host's slots, from slot 0, have a position in a replica of this size."""
+    if slots >= size:
+        return slots // size * size
+    return slots if slots > 0 and size % slots == 0 else 0
+
+
 def whole_replicas(size: int, hosts: Iterable[tuple[str, int, int]], most: float = math.inf) -> dict[str, int]:
     """How many workers of each host are in whole replicas.
 

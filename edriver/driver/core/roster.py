@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from edriver.driver.core.replicas import ReplicaCount, in_replicas, replica_width, whole_replicas
+from edriver.driver.core.replicas import ReplicaCount, fitting_slots, in_replicas, replica_width, whole_replicas
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId
 from edriver.model.plan import Candidate
@@ -43,9 +43,14 @@ class Roster:
 
     Args:
         replica_size: the number of workers in a replica, as in Settings.
+        by_position: whether each worker has a position in its replica for life. Then replicas are made up of any
+            workers of all positions, and else of hosts.
 
     Attributes:
         replica_size: as given.
+        positions: the number of positions, 1 if they do not matter.
+        live_at: the number of live workers that have a slot, by position.
+        ready_at: the number of those that are ready for a round or in one, by position.
         hosts: the hosts by name, the oldest first.
         workers: the workers by id, which is the order of age.
         placed: the live workers that have a slot now: on each host the oldest, as many as it has slots to use.
@@ -75,8 +80,12 @@ class Roster:
 
     STATE = ("hosts", "workers", "waiting", "revision")
 
-    def __init__(self, replica_size: int = 1) -> None:
+    def __init__(self, replica_size: int = 1, by_position: bool = False) -> None:
         self.replica_size = replica_size
+        self.positions = replica_size if by_position else 1
+        self.live_at = [0] * self.positions
+        self.ready_at = [0] * self.positions
+        self._counted_at: dict[str, tuple[list[int], list[int]]] = {}  # what each host counts for in these two
         self.hosts: dict[str, HostRecord] = {}
         self.workers: dict[int, Worker] = {}
         self.placed: set[int] = set()
@@ -121,7 +130,7 @@ class Roster:
     def derive(self) -> None:
         """After a snapshot: make all that follows from the hosts, the workers, and the order in which they wait."""
         hosts, workers, waiting, revision = self.hosts, self.workers, self.waiting, self.revision
-        self.__init__(self.replica_size)  # type: ignore[misc]
+        self.__init__(self.replica_size, self.positions > 1)  # type: ignore[misc]
         self.hosts, self.workers = hosts, workers
         self._places = {name: place for place, name in enumerate(hosts)}
         for worker in workers.values():
@@ -283,6 +292,7 @@ class Roster:
         self.with_room.discard(record.name)
         self._live.forget(record.name)
         self._ready.forget(record.name)
+        self._counted_at.pop(record.name, None)
         self._count(record.name, 0, 0, 0)
         self.revision += 1
         del self.hosts[record.name], self._places[record.name]
@@ -454,7 +464,8 @@ class Roster:
         kind = None
         if worker is not None and worker.state is WorkerState.WAITING and (offer := worker.offer) is not None:
             placed, leaving = worker_id in self.placed, worker_id in self.leaving
-            kind = offer.ordinal, OfferKind(offer.version, offer.checkpoint or 0, placed, leaving, offer.sealed)
+            checkpoint, sealed = offer.checkpoint or 0, offer.sealed
+            kind = offer.ordinal, OfferKind(offer.version, checkpoint, placed, leaving, sealed, worker.position)
         before = self._offered.pop(worker_id, None)
         if kind is not None:
             self._offered[worker_id] = kind
@@ -476,7 +487,7 @@ class Roster:
         """Find out which workers of a host have a slot."""
         opened = room = self.capacity(record)
         taken = 0
-        others_wait = self.replica_size != 1 and self._others_wait(record)
+        others_wait = self.replica_size != 1 and self.positions == 1 and self._others_wait(record)
         for worker in self.on(record.name):
             drained = record.is_drained(worker.slot)
             taken += not drained
@@ -502,8 +513,22 @@ class Roster:
 
     def _count_replicas(self, record: HostRecord) -> None:
         placed = [worker for worker in self.on(record.name) if worker.worker_id in self.placed]
+        if self.positions > 1:
+            self._count_positions(record.name, placed)
+            return
         self._live.note(record.name, record.slots, len(placed))
         self._ready.note(record.name, record.slots, sum(worker.in_run for worker in placed))
+
+    def _count_positions(self, host: str, placed: Iterable[Worker]) -> None:
+        before = self._counted_at.get(host, ([], []))
+        live = [worker.position for worker in placed]
+        ready = [worker.position for worker in placed if worker.in_run]
+        self._counted_at[host] = live, ready
+        for counts, was, now in zip((self.live_at, self.ready_at), before, (live, ready), strict=True):
+            for position in was:
+                counts[position] -= 1
+            for position in now:
+                counts[position] += 1
 
     # ---- questions -------------------------------------------------------------------------------------------
 
@@ -513,11 +538,42 @@ class Roster:
 
     def capacity(self, record: HostRecord) -> int:
         """The number of a host's slots to use: those that can be in whole replicas."""
-        count = record.open_count
-        return count if self.replica_size == 1 else in_replicas(self.replica_size, record.slots, count)
+        if self.replica_size == 1:
+            return record.open_count
+        if self.positions > 1:
+            fitting = fitting_slots(self.positions, record.slots)
+            return sum(slot < fitting for slot in record.open_slots)
+        return in_replicas(self.replica_size, record.slots, record.open_count)
+
+    def positions_of(self, record: HostRecord, coverage: Sequence[int]) -> list[int]:
+        """The positions of a host's slots, from slot 0; slots that fit into no replica have no position.
+
+        A host with at least as many slots as a replica has workers has all positions in turn. The slots of a smaller
+        one are a part of a replica: which part is chosen when its first worker is started.
+
+        Args:
+            record: the host.
+            coverage: the number of workers of each position, of which a host without workers takes the fewest.
+        """
+        size, slots = self.positions, record.slots
+        fitting = fitting_slots(size, slots)
+        if slots >= size:
+            return [slot % size for slot in range(fitting)]
+        if not fitting:
+            return []
+        offset = record.offset
+        if offset is None or offset % slots or not any(self.on(record.name)):
+            offset = min(range(0, size, slots), key=lambda first: max(coverage[first : first + slots]))
+        return [offset + slot for slot in range(slots)]
+
+    def choose_offset(self, record: HostRecord, offset: int) -> None:
+        """The position of slot 0 of a host that has fewer slots than a replica has workers."""
+        record.offset = offset
 
     def usable_of(self, record: HostRecord, count: int) -> int:
         """How many of so many slots of a host can be in whole replicas."""
+        if self.positions > 1:
+            return min(count, fitting_slots(self.positions, record.slots))
         return in_replicas(self.replica_size, record.slots, count)
 
     def width(self, record: HostRecord) -> int:
@@ -531,12 +587,40 @@ class Roster:
     @property
     def occupied(self) -> int:
         """The number of workers that have a slot and are in whole replicas, whether they are ready or not."""
+        if self.positions > 1:
+            return min(self.live_at) * self.positions
         return len(self.placed) if self.replica_size == 1 else self._live.total
 
     @property
     def ready(self) -> int:
         """The number of those that are in whole replicas of workers that are ready for a round, or in one."""
-        return self._ready.total
+        return min(self.ready_at) * self.positions if self.positions > 1 else self._ready.total
+
+    def with_slot(self, workers: Iterable[int]) -> int:
+        """How many of these workers that have a slot make up whole replicas by their positions."""
+        placed = [worker_id for worker_id in workers if worker_id in self.placed]
+        if self.positions == 1:
+            return len(placed)
+        counts = Counter(self.workers[worker_id].position for worker_id in placed)
+        return min(counts[position] for position in range(self.positions)) * self.positions
+
+    def surplus(self, members: Container[int], most: int) -> set[int]:
+        """Waiting workers, the youngest first, of which there are more than replicas could have at their position.
+
+        Args:
+            members: those that are in the round.
+            most: the maximum number of workers.
+        """
+        found = set[int]()
+        for position, count in enumerate(self.live_at):
+            spare = [w for w in self.waiting if w in self.placed and w not in members]
+            excess = max(0, count - most // self.positions)
+            found |= set(sorted((w for w in spare if self.workers[w].position == position), reverse=True)[:excess])
+        return found
+
+    def position(self, worker_id: int) -> int:
+        """A worker's position in its replica."""
+        return self.workers[worker_id].position
 
     def fitting(self, most: int) -> int:
         """The largest number of workers up to this one that whole replicas of those that are ready make up."""
@@ -605,16 +689,26 @@ class Roster:
     def _stops_then(self, at: float, worker_id: int) -> bool:
         return worker_id in self.workers and self.workers[worker_id].stop_at == at
 
-    def candidates(self, waiting: Iterable[Worker], by_place: bool) -> list[Candidate]:
+    def candidates(
+        self, waiting: Iterable[Worker], by_place: bool, ranks: Mapping[int, int] | None = None
+    ) -> list[Candidate]:
         """What waiting workers offer.
 
         Args:
             waiting: workers that have made an offer.
             by_place: whether ranks follow hosts and slots, or the ranks of the round before: see Candidate.place.
+            ranks: the ranks of the last round, by worker_id.
         """
-        if not by_place:
-            return [worker.candidate((1, 0) if worker.rank is None else (0, worker.rank)) for worker in waiting]
-        return [worker.candidate((self._places[worker.host], worker.slot)) for worker in waiting]
+        if by_place:
+            return [worker.candidate((self._places[worker.host], worker.slot)) for worker in waiting]
+        size, ranks = self.positions, ranks or {}
+        return [
+            worker.candidate(
+                (1, 0) if worker.rank is None else (0, worker.rank),
+                ranks[worker.worker_id] // size if worker.worker_id in ranks else None,
+            )
+            for worker in waiting
+        ]
 
     def keeps(self, worker: Worker) -> bool:
         """Whether a worker's place is to be used: its host is named by discovery, and it is not drained."""
@@ -627,8 +721,9 @@ class Roster:
             return
         taken = {worker.slot for worker in self.on(record.name)}
         room = self.capacity(record) - sum(not record.is_drained(slot) for slot in taken)
+        fitting = fitting_slots(self.positions, record.slots)
         for slot in record.ready_slots(now):
-            if room > 0 and slot not in taken and not record.places[slot].completed:
+            if room > 0 and slot < fitting and slot not in taken and not record.places[slot].completed:
                 room -= 1
                 yield slot
 

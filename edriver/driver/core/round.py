@@ -199,6 +199,7 @@ class Round:
         entered_next: whether a member has since entered the script's next `run`.
         before_first: the members not yet seen to be under way; may include some that are, or are no longer members.
         ranks: the ranks of all current and former members, by worker_id.
+        guests: the members that make up no replica: they send what they hold, and leave.
         last_step: the last step that a former member's script has made, in restart mode; 0: not known.
         left_at: where in the script members were when they left it for the loss of a peer, each place with one of them.
     """
@@ -232,11 +233,14 @@ class Round:
     without_place: set[int] = field(default_factory=set)
     before_first: set[int] = field(init=False)
     ranks: dict[int, int] = field(init=False)
+    guests: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin."""
         self.before_first = set(self.plan.workers)
-        self.ranks = {worker_id: rank for rank, worker_id in enumerate(self.plan.workers)}
+        workers, size = self.plan.workers, self.plan.replica_size
+        self.ranks = {worker_id: rank for rank, worker_id in enumerate(workers)}
+        self.guests = frozenset(workers[len(workers) // size * size :])
 
     # ---- its state -------------------------------------------------------------------------------------------
 

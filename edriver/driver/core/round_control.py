@@ -31,7 +31,15 @@ from edriver.driver.core.obstacles import Obstacles
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round, RunCall
-from edriver.driver.core.selection import Selection, plan_round, prospect, select, still_needed, wanted_members
+from edriver.driver.core.selection import (
+    Selection,
+    placed_in_replicas,
+    plan_round,
+    prospect,
+    select,
+    still_needed,
+    wanted_members,
+)
 from edriver.model import events
 from edriver.model.actions import (
     Abort,
@@ -290,7 +298,7 @@ class RoundControl:
         if current is None:
             return actions
         if not current.finished and worker.worker_id in current.members:
-            if current.running:
+            if current.running and worker.worker_id not in current.guests:
                 actions += self.abort(Cause(CauseKind.LEFT_ROUND, worker.name), now)
             current.leave(worker.worker_id, now)
         elif current.finished and worker.state is WorkerState.FINISHED:
@@ -403,6 +411,8 @@ class RoundControl:
                 without |= self._without_replica(len(current.members))
             actions += [self.dismiss(roster.workers[worker_id], now) for worker_id in sorted(without)]
         members, placed = current.members, roster.placed
+        if not members.isdisjoint(current.guests):
+            return actions  # they leave once they have sent what they hold
         interrupt = current.interrupt
         if interrupt is not None and not interrupt.answered(members) and now < interrupt.deadline:
             return actions
@@ -427,12 +437,14 @@ class RoundControl:
             return actions  # some have run the whole script: the others are to finish it
         if current.done and not survive:
             wanted = members  # a restart would have scripts that have run to their end make their last steps again
-        elif roster.replica_size != 1:
+        elif roster.replica_size != roster.positions:
             wanted = self._wanted_replicas(members, newcomers, staying)
         else:
-            ready = sum(worker in placed for worker in (*members, *newcomers))
+            ready = roster.with_slot((*members, *newcomers))
             ready += min(len(staying), self._needed_of_leaving(members, newcomers))
-            wanted = wanted_members(members, newcomers, placed, sizes.allowed(ready), survive, staying)
+            most = roster.fitting(sizes.allowed(ready))
+            size = roster.positions
+            wanted = wanted_members(members, newcomers, placed, most, survive, staying, roster.position, size)
         if interrupt is None:
             return actions + self._begin_interrupt(current, wanted, now)
         if interrupt.answered(members):
@@ -443,11 +455,13 @@ class RoundControl:
     def _needed_of_leaving(self, members: set[int], newcomers: list[int]) -> int:
         """The number of places of members with drained slots that no newcomer can take yet."""
         roster = self.roster
-        if roster.replica_size != 1:
+        if roster.replica_size != roster.positions:
             ready = len(roster.in_replicas(self._with_slot((*members, *newcomers))))
-            return still_needed(ready, len(members), self.placement.sizes.max_workers)
-        staying = len(members) - len(members & roster.leaving) - len(members & roster.unplaced)
-        ready = staying + sum(worker in roster.placed for worker in newcomers)
+        elif roster.positions > 1:
+            ready = roster.with_slot((*members, *newcomers))
+        else:
+            ready = len(members) - len(members & roster.leaving) - len(members & roster.unplaced)
+            ready += sum(worker in roster.placed for worker in newcomers)
         return still_needed(ready, len(members), self.placement.sizes.max_workers)
 
     def _with_slot(self, workers: Iterable[int]) -> list[Worker]:
@@ -479,6 +493,8 @@ class RoundControl:
         Others wait until their replica is whole.
         """
         roster, most = self.roster, self.placement.sizes.max_workers
+        if roster.positions > 1:
+            return roster.surplus(self.current.members if self.current else (), most)
         if len(roster.placed) <= most:
             return set()
         waiting = (roster.workers[worker_id] for worker_id in roster.waiting.keys() & roster.placed)
@@ -643,15 +659,19 @@ class RoundControl:
         actions = self._find_newest_checkpoint()
         roster, call, sizes = self.roster, self.call, self.placement.sizes
         offers = roster.offers(call.ordinal)
-        if roster.replica_size == 1:
-            ready = sum(count for kind, count in offers.items() if kind.placed)
+        if roster.replica_size == roster.positions:
+            ready = placed_in_replicas(offers, roster.positions)
         else:
             ready = roster.ready
         leaving = sum(count for kind, count in offers.items() if kind.leaving)
         before = self._size_to_keep(now) if leaving else 0
         allowed = sizes.allowed(ready + min(leaving, still_needed(ready, before, sizes.max_workers)))
         allowed = roster.fitting(allowed)
-        chosen = prospect(offers, allowed, before)
+        chosen = prospect(offers, allowed, before, roster.positions)
+        if chosen.lost and call.checkpoints and not self.suspects and roster.ranked <= roster.waiting.keys():
+            # What the others hold is of no use without these positions: their replacements look for a checkpoint.
+            parts = [w for w in roster.waiting_in(call.ordinal) if w.offer and w.offer.version != NO_VERSION]
+            return actions + [self.dismiss(worker, now) for worker in parts]
         ended = self.current if chosen.size or not call.checkpoints else None
         if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
             return actions + self.give_up(trouble)
@@ -677,7 +697,10 @@ class RoundControl:
         if roster.replica_size == 1:
             may_leave = set(roster.waiting)
         else:  # those whose replica is not whole wait for the others of it
-            may_leave = (roster.unplaced | self._without_replica(chosen.members)) & roster.waiting.keys()
+            may_leave = roster.unplaced | self._without_replica(chosen.members)
+            if roster.positions > 1:
+                may_leave |= roster.leaving
+            may_leave &= roster.waiting.keys()
             if not may_leave:
                 return actions
         selected = selected or self._select(allowed, before)
@@ -694,13 +717,13 @@ class RoundControl:
     def _select(self, allowed: int, before: int) -> Selection:
         roster = self.roster
         waiting = roster.waiting_in(self.call.ordinal)
-        if roster.replica_size == 1:
+        if roster.replica_size == roster.positions:
             by_place = self.current is None or not self.settings.mode.members_survive
-            candidates = roster.candidates(waiting, by_place)
+            candidates = roster.candidates(waiting, by_place, self.current.ranks if self.current else None)
         else:
             chosen = roster.in_replicas((w for w in waiting if w.worker_id in roster.placed), allowed)
             candidates = [worker.candidate((rank, 0)) for rank, worker in enumerate(chosen)]
-        return select(candidates, roster.placed, allowed, roster.leaving, before)
+        return select(candidates, roster.placed, allowed, roster.leaving, before, roster.positions)
 
     def _size_to_keep(self, now: float) -> int:
         """The size that workers with drained slots are to fill the next round up to; 0: they leave."""
@@ -740,14 +763,19 @@ class RoundControl:
     def _assign(self, chosen: Selection, now: float) -> RoundPlan:
         settings, sizes, before = self.settings, self.placement.sizes, self.current
         self._formed += 1
-        if chosen.state_keeper:  # it leaves once the others have the state
-            self.roster.wait_no_longer(self.roster.workers[chosen.state_keeper.worker_id])
+        for keeper in chosen.state_keepers:  # it leaves once the others have the state
+            self.roster.wait_no_longer(self.roster.workers[keeper.worker_id])
+        keepers = chosen.state_keepers
+        guests = keepers if len(keepers) < self.roster.positions else ()  # as many as that are a replica
         plan = plan_round(
             RoundId(self.incarnation, self._formed),
             self.call.ordinal,
-            chosen.all,
+            chosen.all[: len(chosen.all) - len(guests)],
             first=self.call.may_differ(chosen.version),
             failures=self.budgets.failures.total,
+            version=chosen.version,
+            replica_size=self.roster.positions,
+            guests=guests,
         )
         assert before is None or not before.running, "one round runs at a time"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
@@ -758,7 +786,7 @@ class RoundControl:
             plan = self._with_what_is_lost(plan)
         elif before is not None:
             plan = replace(plan, steps_lost=max(0, before.last_step - start.checkpoint.step))
-        size = len(plan.seats)
+        size = len(chosen.members)
         assert self.roster.fitting(size) == size, f"{size} workers make up no whole replicas"
         plan = replace(plan, guarded=guarded, fallback_size=fallback, memory_checkpoint=start)
         looks_after = plan.round_id if self.completed is not None else None

@@ -1,6 +1,9 @@
 """Who should be in a round, and with which rank. Pure: when to act on it is decided elsewhere.
 
-Rank 0 is the oldest holder of the highest version. Where none has trained in this `run` call, it is the oldest worker
+In a round of replicas of S workers, rank = replica * S + position. What follows is said of their members at position 0,
+which bring the rest of their replica along: with S = 1 that is all of them.
+
+Rank 0 is the oldest holder of the newest version. Where none has trained in this `run` call, it is the oldest worker
 that can load the newest checkpoint, if there is one. Its host comes first, then hosts by the age of their oldest
 survivor; within a host survivors come by age, then newcomers. Ranks of one host are contiguous.
 
@@ -11,29 +14,45 @@ the slots takes the place of age.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
+from edriver.driver.core.continuation import ShardOffer, continue_from
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate, RoundPlan, Seat
 from edriver.model.records import OfferKind
 
 
-def highest_version(candidates: Iterable[Candidate]) -> Version:
-    """The highest version that any candidate offers."""
-    return max((c.version for c in candidates), default=NO_VERSION)
+def newest_version(offers: Iterable[Candidate | OfferKind], replica_size: int) -> tuple[Version, tuple[int, ...]]:
+    """What a round continues from, and the positions of which that is lost.
+
+    Returns:
+        NO_VERSION: none of them holds state, or positions are lost.
+    """
+    held = [offer for offer in offers if offer.version != NO_VERSION]
+    if replica_size == 1:  # every version that is held can be had
+        return max((offer.version for offer in held), default=NO_VERSION), ()
+    if not held:
+        return NO_VERSION, ()
+    shards = [ShardOffer(number, offer.position, offer.version, offer.sealed) for number, offer in enumerate(held)]
+    found = continue_from(shards, replica_size)
+    return found.version or NO_VERSION, found.lost
 
 
-def newest_checkpoint(candidates: Iterable[Candidate]) -> int:
-    """The steps of the newest checkpoint that a candidate can load; 0: none can, or it is not ahead of what one holds.
+def newest_checkpoint(offers: Iterable[Candidate | OfferKind], version: Version, replica_size: int = 1) -> int:
+    """The steps of the newest checkpoint that one of each position can load; 0: there is no such checkpoint, or it is
+    not ahead of the version that they hold.
 
     Those that hold the state of the call before have looked, too, and say so of checkpoints that are ahead of it alone.
     """
-    candidates = tuple(candidates)
-    best = highest_version(candidates)
-    if best != NO_VERSION and not any(c.checkpoint for c in candidates if c.reaches(best)):
+    offers = tuple(offers)
+    if version != NO_VERSION and not any(offer.checkpoint for offer in offers if offer.reaches(version)):
         return 0
-    return max((c.checkpoint for c in candidates), default=0)
+    loadable = [{offer.checkpoint for offer in offers if offer.position == p} for p in range(replica_size)]
+    return max(set.intersection(*loadable), default=0)
 
 
 # ---- who ------------------------------------------------------------------------------------------------------
@@ -44,25 +63,22 @@ class Selection:
     """The members that a round would have if it formed now.
 
     Attributes:
-        version: the highest version that any waiting worker offers.
-        members: the candidates that have a slot, at most max_np of them.
-        state_keeper: a holder of that version without a slot, kept because no member holds the version: it is rank 0
-            until the members are synced, counts neither for min_np nor for max_np, and then leaves.
+        version: the version that it continues from.
+        members: the candidates that have a slot, in whole replicas, at most max_np of them.
+        state_keepers: holders of that version without a slot, one of each position that no member holds: they count
+            neither for min_np nor for max_np, and leave once the members are synced.
+        lost: the positions of which the newest version is lost.
     """
 
     version: Version
     members: tuple[Candidate, ...]
-    state_keeper: Candidate | None
+    state_keepers: tuple[Candidate, ...] = ()
+    lost: tuple[int, ...] = ()
 
     @property
     def all(self) -> tuple[Candidate, ...]:
-        """Members and state keeper."""
-        return self.members if self.state_keeper is None else (*self.members, self.state_keeper)
-
-    @property
-    def checkpoint(self) -> int:
-        """The steps of the newest checkpoint that one of them can load; 0: none can."""
-        return newest_checkpoint(self.all)
+        """Members and state keepers."""
+        return (*self.members, *self.state_keepers)
 
 
 def select(
@@ -71,11 +87,13 @@ def select(
     max_np: int,
     leaving: Collection[int] = (),
     before: int = 0,
+    replica_size: int = 1,
 ) -> Selection:
-    """Choose a round's members among the workers that wait.
+    """Choose a round's members among the workers that wait: as many of each position.
 
-    If there are more than max_np, the youngest are left out; holders of the highest version come before other
-    survivors, and those before newcomers, of which those come first that can load the newest checkpoint.
+    If there are more of a position than that, the youngest are left out; those that reach the version come before other
+    survivors, and those before newcomers, of which those come first that can load the newest checkpoint. Members of
+    replicas that are still whole come before those of broken ones.
 
     Args:
         candidates: the waiting workers.
@@ -83,15 +101,54 @@ def select(
         max_np: maximum number of members.
         leaving: worker_ids that stay while their replacements get ready: they fill the round up to its size before.
         before: that size.
+        replica_size: the number of workers in a replica.
     """
-    best = highest_version(candidates)
-    ordered = sorted(candidates, key=lambda c: (not c.reaches(best), c.version == NO_VERSION, -c.checkpoint, c.age))
-    staying = [c for c in ordered if c.worker_id in placed][:max_np]
-    room = still_needed(len(staying), before, max_np)
-    members = (*staying, *[c for c in ordered if c.worker_id in leaving][:room])
-    if best == NO_VERSION or any(c.reaches(best) for c in members):
-        return Selection(best, members, state_keeper=None)
-    return Selection(best, members, state_keeper=ordered[0])
+    version, lost = newest_version(candidates, replica_size)
+    able = Counter(c.replica for c in candidates if c.worker_id in placed and c.reaches(version))
+
+    def order(c: Candidate) -> tuple[object, ...]:
+        broken = version != NO_VERSION and (c.replica is None or able[c.replica] < replica_size)
+        return not c.reaches(version), c.version == NO_VERSION, -c.checkpoint, broken, c.age
+
+    columns = _columns(sorted(candidates, key=order), replica_size)
+    placed_ones = [[c for c in column if c.worker_id in placed] for column in columns]
+    filled = [[*has, *[c for c in of if c.worker_id in leaving]] for has, of in zip(placed_ones, columns, strict=True)]
+    replicas, filled_up = _number(map(len, placed_ones), map(len, filled), max_np, before, replica_size)
+    chosen = [column[:replicas] for column in (filled if filled_up else placed_ones)]
+    keepers = [
+        next(c for c in column if c.reaches(version))
+        for column, of in zip(columns, chosen, strict=True)
+        if version != NO_VERSION and not any(c.reaches(version) for c in of)
+    ]
+    return Selection(version, tuple(chain.from_iterable(chosen)), tuple(keepers), lost)
+
+
+_Offer = TypeVar("_Offer", Candidate, OfferKind)
+
+
+def _columns(offers: Iterable[_Offer], replica_size: int) -> list[list[_Offer]]:
+    """Those of each position, in the same order."""
+    columns: list[list[_Offer]] = [[] for _ in range(replica_size)]
+    for offer in offers:
+        columns[offer.position].append(offer)
+    return columns
+
+
+def _number(
+    placed: Iterable[int], filled: Iterable[int], max_np: int, before: int, replica_size: int
+) -> tuple[int, bool]:
+    """The number of replicas, and whether workers that are leaving are needed for them.
+
+    Args:
+        placed: the number of workers with a slot, by position.
+        filled: the same with those that are leaving.
+        max_np: maximum number of members.
+        before: the number of members before.
+        replica_size: the number of workers in a replica.
+    """
+    replicas = min(*placed, max_np // replica_size)
+    kept = min(*filled, max_np // replica_size, before // replica_size)
+    return max(replicas, kept, 0), kept > replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +159,24 @@ class Prospect:
         version: see Selection.
         members: the number of members.
         survivors: the number of members that hold a state.
-        keeper: whether there is a state keeper.
-        checkpoint: see Selection.
+        keepers: the number of state keepers.
+        checkpoint: the steps of the newest checkpoint that they can load; 0: there is no such checkpoint.
         waiting: the number of workers to choose from.
+        lost: see Selection.
     """
 
     version: Version
     members: int
     survivors: int
-    keeper: bool
+    keepers: int
     checkpoint: int
     waiting: int
+    lost: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
-        """Number of members and state keeper."""
-        return self.members + self.keeper
+        """Number of members and state keepers."""
+        return self.members + self.keepers
 
 
 def still_needed(ready: int, before: int, max_np: int) -> int:
@@ -131,24 +190,40 @@ def still_needed(ready: int, before: int, max_np: int) -> int:
     return max(0, min(before, max_np) - ready)
 
 
-def prospect(offers: Mapping[OfferKind, int], max_np: int, before: int = 0) -> Prospect:
+def prospect(offers: Mapping[OfferKind, int], max_np: int, before: int = 0, replica_size: int = 1) -> Prospect:
     """What `select` would choose among workers that make these offers; the arguments as there."""
-    best = max((kind.version for kind in offers), default=NO_VERSION)
-    ordered = sorted(offers, key=lambda kind: (not kind.reaches(best), kind.version == NO_VERSION, -kind.checkpoint))
-    chosen = _fill([kind for kind in ordered if kind.placed], offers, max_np)
-    room = still_needed(sum(count for _, count in chosen), before, max_np)
-    chosen += _fill([kind for kind in ordered if kind.leaving], offers, room)
-    keeper = best != NO_VERSION and not any(kind.reaches(best) for kind, _ in chosen)
-    kinds = [kind for kind, _ in chosen] + ordered[:1] * keeper
-    holds = best == NO_VERSION or any(kind.checkpoint for kind in kinds if kind.reaches(best))
+    version, lost = newest_version(offers, replica_size)
+    ordered = sorted(offers, key=lambda kind: (not kind.reaches(version), kind.version == NO_VERSION, -kind.checkpoint))
+    columns = _columns(ordered, replica_size)
+    placed = [[kind for kind in column if kind.placed] for column in columns]
+    filled = [[*has, *[k for k in of if k.leaving]] for has, of in zip(placed, columns, strict=True)]
+    counts = [[sum(map(offers.__getitem__, column)) for column in of] for of in (placed, filled)]
+    replicas, filled_up = _number(counts[0], counts[1], max_np, before, replica_size)
+    chosen = [_fill(column, offers, replicas) for column in (filled if filled_up else placed)]
+    keepers = [
+        next(kind for kind in column if kind.reaches(version))
+        for column, of in zip(columns, chosen, strict=True)
+        if version != NO_VERSION and not any(kind.reaches(version) for kind, _ in of)
+    ]
+    members = list(chain.from_iterable(chosen))
     return Prospect(
-        version=best,
-        members=sum(count for _, count in chosen),
-        survivors=sum(count for kind, count in chosen if kind.version != NO_VERSION),
-        keeper=keeper,
-        checkpoint=max((kind.checkpoint for kind in kinds), default=0) if holds else 0,
+        version=version,
+        members=sum(count for _, count in members),
+        survivors=sum(count for kind, count in members if kind.version != NO_VERSION),
+        keepers=len(keepers),
+        checkpoint=newest_checkpoint([*[kind for kind, _ in members], *keepers], version, replica_size),
         waiting=sum(offers.values()),
+        lost=lost,
     )
+
+
+def placed_in_replicas(offers: Mapping[OfferKind, int], replica_size: int) -> int:
+    """The number of workers with a slot that make up whole replicas, of those that make these offers."""
+    counts = [0] * replica_size
+    for kind, count in offers.items():
+        if kind.placed:
+            counts[kind.position] += count
+    return min(counts) * replica_size
 
 
 def _fill(kinds: Iterable[OfferKind], offers: Mapping[OfferKind, int], room: int) -> list[tuple[OfferKind, int]]:
@@ -161,6 +236,10 @@ def _fill(kinds: Iterable[OfferKind], offers: Mapping[OfferKind, int], room: int
     return chosen
 
 
+def _alone(_: int) -> int:
+    return 0
+
+
 def wanted_members(
     members: Collection[int],
     newcomers: Iterable[int],
@@ -168,64 +247,116 @@ def wanted_members(
     max_np: int,
     keeps_state: bool = True,
     leaving: Collection[int] = (),
+    position: Callable[[int], int] = _alone,
+    replica_size: int = 1,
 ) -> set[int]:
-    """The members that a running round should have: those that still have a slot, then newcomers that are ready.
+    """The members that a running round should have, as many of each position: those that still have a slot, then
+    newcomers that are ready.
 
-    Members that are `leaving` stay as long as there would be fewer members than now without them. If no member has a
-    place any more, the oldest stays where members hold the state, so that it is held.
+    Members that are `leaving` stay as long as there would be fewer members than now without them. If no member of a
+    position has a place any more, the oldest stays where members hold the state, so that it is held.
     """
-    staying = sorted(w for w in members if w in placed)[:max_np]
-    joining = sorted(w for w in newcomers if w in placed)[: max_np - len(staying)]
-    still = sorted(w for w in members if w in leaving)[
-        : still_needed(len(staying) + len(joining), len(members), max_np)
-    ]
-    state_keeper = [] if staying or still or not keeps_state else [min(members)]
-    return {*staying, *joining, *still, *state_keeper}
+    with_place: list[list[int]] = [[] for _ in range(replica_size)]
+    filled: list[list[int]] = [[] for _ in range(replica_size)]
+    for worker in (*sorted(w for w in members if w in placed), *sorted(w for w in newcomers if w in placed)):
+        with_place[position(worker)].append(worker)
+        filled[position(worker)].append(worker)
+    for worker in sorted(w for w in members if w in leaving):
+        filled[position(worker)].append(worker)
+    replicas, filled_up = _number(map(len, with_place), map(len, filled), max_np, len(members), replica_size)
+    wanted = {worker for of in (filled if filled_up else with_place) for worker in of[:replicas]}
+    if keeps_state:
+        held = {position(worker) for worker in members if worker in wanted}
+        wanted |= {min(w for w in members if position(w) == p) for p in range(replica_size) if p not in held}
+    return wanted
 
 
 # ---- with which rank ------------------------------------------------------------------------------------------
 
 
-def in_order_of_rank(candidates: Sequence[Candidate], checkpoint: int = 0) -> list[Candidate]:
+def in_order_of_rank(
+    candidates: Sequence[Candidate], version: Version, checkpoint: int = 0, replica_size: int = 1
+) -> list[Candidate]:
     """The candidates in the order of the ranks they get; see the module's text for the rule.
 
     Args:
-        candidates: a round's members.
+        candidates: a round's members, as many of each position.
+        version: the version that the round continues from.
         checkpoint: the steps of the checkpoint that rank 0 is to load; 0: none.
+        replica_size: the number of workers in a replica.
     """
-    best = highest_version(candidates)
-    able = [c for c in candidates if (c.checkpoint == checkpoint if checkpoint else c.reaches(best))]
-    first = min(able, key=lambda c: c.age)
 
     def newcomer(c: Candidate) -> bool:
         return c.version == NO_VERSION
 
+    leaders = [c for c in candidates if c.position == 0]
+    able = [c for c in leaders if (c.checkpoint == checkpoint if checkpoint else c.reaches(version))]
+    first = min(able or leaders, key=lambda c: c.age)  # a state keeper of position 0 has no rank in a replica
     by_host: dict[str, list[Candidate]] = {}
-    for candidate in candidates:
+    for candidate in leaders:
         by_host.setdefault(candidate.host, []).append(candidate)
     for group in by_host.values():
         group.sort(key=lambda c: (c is not first, newcomer(c), c.age))
     hosts = sorted(by_host.values(), key=lambda group: (group[0] is not first, newcomer(group[0]), group[0].age))
-    return [candidate for group in hosts for candidate in group]
+    ordered = [candidate for group in hosts for candidate in group]
+    if replica_size == 1:
+        return ordered
+    replicas = [[leader] for leader in ordered]
+    for column in _columns(sorted(candidates, key=lambda c: (newcomer(c), c.age)), replica_size)[1:]:
+        _join(replicas, column)
+    return [candidate for replica in replicas for candidate in replica]
+
+
+def _join(replicas: list[list[Candidate]], column: list[Candidate]) -> None:
+    """Add one of a position to each replica: who was in one with its members, else who is on one of their hosts."""
+    ties: tuple[Callable[[Candidate], object], ...] = (lambda c: c.replica, lambda c: c.host, lambda c: c is not None)
+    found = dict[int, Candidate]()
+    for tie in ties:
+        left: dict[object, deque[Candidate]] = {}
+        taken = {c.worker_id for c in found.values()}
+        for candidate in column:
+            if candidate.worker_id not in taken:
+                left.setdefault(tie(candidate), deque()).append(candidate)
+        for number, replica in enumerate(replicas):
+            alike = (left[tie(c)] for c in replica if tie(c) is not None and left.get(tie(c)))
+            if number not in found and (of := next(alike, None)):
+                found[number] = of.popleft()
+    for number, replica in enumerate(replicas):
+        replica.append(found[number])
 
 
 def plan_round(
-    round_id: RoundId, ordinal: int, candidates: Sequence[Candidate], first: bool, failures: int = 0
+    round_id: RoundId,
+    ordinal: int,
+    candidates: Sequence[Candidate],
+    first: bool,
+    failures: int = 0,
+    version: Version | None = None,
+    replica_size: int = 1,
+    guests: Sequence[Candidate] = (),
 ) -> RoundPlan:
     """Assign all ranks at once.
 
     Args:
         round_id: the round's id.
         ordinal: the number of the script's `run` call that it belongs to.
-        candidates: its members.
+        candidates: its members, as many of each position.
         first: whether the members' states have not been made equal yet, as before the call's first sync: then all
-            but rank 0 receive state, and rank 0 loads the newest checkpoint if any member can. Otherwise those that do
-            not reach the highest version receive.
+            but the sources receive state, and those load the newest checkpoint if members can. Otherwise those that do
+            not reach the version receive.
         failures: the number of earlier rounds that ended by a failure.
+        version: what the round continues from; None: the newest that the candidates hold.
+        replica_size: the number of workers in a replica.
+        guests: holders of the version that make up no replica. They get the last ranks, and only send.
     """
-    checkpoint = newest_checkpoint(candidates) if first else 0
-    ordered = in_order_of_rank(candidates, checkpoint)
-    best = highest_version(candidates)
+    if version is None:
+        version, _ = newest_version(candidates, replica_size)
+    checkpoint = newest_checkpoint([*candidates, *guests], version, replica_size) if first else 0
+    ordered = [*in_order_of_rank(candidates, version, checkpoint, replica_size), *guests]
+    able = [
+        rank for rank, c in enumerate(ordered) if (c.checkpoint == checkpoint if checkpoint else c.reaches(version))
+    ]
+    sources = tuple(next(rank for rank in able if ordered[rank].position == p) for p in range(replica_size))
     local_sizes: dict[str, int] = {}
     for candidate in ordered:
         local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1
@@ -254,14 +385,20 @@ def plan_round(
         )
         for rank, (candidate, local_rank, cross_rank) in enumerate(places)
     )
-    receivers = tuple(rank for rank, c in enumerate(ordered) if rank > 0 and (first or not c.reaches(best)))
+    receivers = tuple(
+        rank
+        for rank, c in enumerate(ordered[: len(candidates)])
+        if rank != sources[c.position] and (first or not c.reaches(version))
+    )
     return RoundPlan(
         round_id=round_id,
         ordinal=ordinal,
-        version=best,
+        version=version,
         seats=seats,
         store=ordered[0].store,
         receivers=receivers,
+        sources=sources,
+        replica_size=replica_size,
         first_sync=first,
         checkpoint=checkpoint,
         failures=failures,

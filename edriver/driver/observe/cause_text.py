@@ -351,6 +351,8 @@ def _end_of_run(cause: Cause) -> str:
         case CauseKind.STATE_LOST, why.RaisedByAll(error, workers):
             who = "its only worker" if workers == 1 else f"each of its {workers} workers"
             return f"all workers that held the state of the run are lost: {who} raised {error}"
+        case CauseKind.STATE_LOST, why.ReportedText(positions):
+            return f"all workers that held the newest state of these positions in a replica are lost: {positions}"
         case CauseKind.STATES_DIFFER, why.Digests() as digests:
             return f"{_disagreement_text(digests)}. {_EQUAL_ADVICE}"
         case CauseKind.COLLECTIVES_BROKEN, why.Tracebacks(version, raised):

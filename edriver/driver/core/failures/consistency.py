@@ -14,12 +14,12 @@ Where survivors make a step in between, nothing ends: a worker that dies of its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round
-from edriver.model.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, Tracebacks
+from edriver.model.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, ReportedText, Tracebacks
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.model.records import Worker
 from edriver.model.script_error import ScriptError
@@ -41,6 +41,13 @@ def state_lost(last: Round) -> Cause:
     if len(raised) == 1 and last.errors.keys() == set(last.plan.workers):
         return Cause(CauseKind.STATE_LOST, detail=RaisedByAll(raised.pop(), len(last.errors)))
     return Cause(CauseKind.STATE_LOST)
+
+
+def positions_lost(positions: Sequence[int]) -> Cause:
+    """Why the run ends once no worker holds the newest state, or none holds that of these positions."""
+    if not positions:
+        return Cause(CauseKind.STATE_LOST)
+    return Cause(CauseKind.STATE_LOST, detail=ReportedText(", ".join(map(str, positions))))
 
 
 def disagreement(waiting: Iterable[Worker], version: Version) -> Cause | None:
