@@ -58,6 +58,11 @@ def hosts_of(options: RunOptions) -> list[str]:
             "-np 1 --blacklist-cooldown-range 2 4 sh", Settings(1, 1, 1, cooldown_range=(2.0, 4.0)), id="horovods-name"
         ),
         pytest.param(
+            "-np 4 --replica-size 2 --host-discovery-script sh sh",
+            Settings(4, 4, MAX_TOTAL_SLOTS, replica_size=2),
+            id="replicas-elastic",
+        ),
+        pytest.param(
             "-np 4 --replica-size 2 --mode restart --host-discovery-script sh sh",
             Settings(4, 4, MAX_TOTAL_SLOTS, mode=Mode.RESTART, replica_size=2),
             id="replicas",
@@ -367,7 +372,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 --tee 3 sh", "--tee is for restart mode, in which a worker has one", id="tee-elastic"),
         pytest.param("-np 1 --log-dir d sh", "--log-dir is for restart mode", id="log-dir-elastic"),
         pytest.param(
-            "-np 2 --replica-size 2 sh", "--replica-size 2 is for scripts in restart mode", id="replicas-elastic"
+            "-np 2 --replica-size host sh", "--replica-size host is for scripts in restart mode", id="whole-hosts-elastic"
         ),
         pytest.param(f"{LOGS} --log-dir /dev/null {A_PY}", "--log-dir '/dev/null' is not a folder", id="log-dir"),
         pytest.param(f"{LOGS} -r 4 {A_PY}", "--redirects: '4' is neither 0 (no stream), 1 (st", id="redirects"),

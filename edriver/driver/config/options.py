@@ -281,12 +281,6 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float], m
         raise UsageError(
             "-np is missing: give the number of workers to start with, for example -np 2; -np auto is one for each GPU"
         )
-    if mode.members_survive and flags.replica_size != 1:  # no worker can sync the parts of a state that is divided yet
-        text = "host" if flags.replica_size == WHOLE_HOSTS else str(flags.replica_size)
-        raise UsageError(
-            f"--replica-size {text} is for scripts in restart mode: give --mode restart, too, and have the script "
-            "load its newest checkpoint at every start"
-        )
     try:
         return Settings(
             np=flags.np,

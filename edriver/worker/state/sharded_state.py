@@ -7,7 +7,7 @@ the shards.
 
 Positions reduce their gradients apart from each other, so a loss could find some a step ahead of others, and nobody
 could undo an optimizer's step. Hence the seal: a collective over all members, after the last one that gradients need
-and before the step. A worker that leaves it knows that all have their gradients. Where the seal breaks, this worker
+and before the step, or before a boundary that has none. A worker that leaves it knows that all have their gradients. Where the seal breaks, this worker
 keeps its gradients, with which it can make the step alone: whether it does depends on what the next round continues
 from (BoundaryListener.seal_broken).
 
@@ -227,8 +227,27 @@ class ShardedState(TorchState):
 
     # ---- the seal
 
+    def commit(self) -> None:
+        """Save the state, then pass a boundary: see State.commit."""
+        self._seal_boundary()
+        super().commit()
+
+    def check_host_updates(self) -> None:
+        """Pass a boundary without saving: see State.check_host_updates."""
+        self._seal_boundary()
+        super().check_host_updates()
+
+    def _seal_boundary(self) -> None:
+        """Seal a boundary that no optimizer's step comes before, or a loss could find positions a boundary apart."""
+        if not self.half_done() and self._steps.begun == self._begun:
+            self._seal()
+
     def _step_begins(self) -> None:
         super()._step_begins()
+        self._seal()
+        self._collectives = self._collectives_begun()
+
+    def _seal(self) -> None:
         due = self._exposed and self._schedule.due()
         if self._rounds is not None and context.assignment().size > 1:
             try:
@@ -236,7 +255,6 @@ class ShardedState(TorchState):
             except RuntimeError as error:
                 self._rounds.seal_broken(error)
         self._commit_due = self._commit_due or due
-        self._collectives = self._collectives_begun()
 
     def _step_made(self, *_: object) -> None:
         self._communicates = self._communicates or self._collectives_begun() != self._collectives
