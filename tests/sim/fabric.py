@@ -60,7 +60,9 @@ class Fabric:
                 complete = functools.partial(self._complete, meeting, party)
                 # Slower than in any network, so that members die while some have left the seal and others have not.
                 seal = isinstance(name, tuple) and name[0] == "seal"
-                self._clockwork.after(self._seals.uniform(0, 0.06) if seal else self._rng.uniform(0.0005, 0.004), complete)
+                self._clockwork.after(
+                    self._seals.uniform(0, 0.06) if seal else self._rng.uniform(0.0005, 0.004), complete
+                )
 
     def leave(self, round_id: Hashable, who: int) -> None:
         """A member's connections of a round close: it died, tore its group down, or was severed."""
