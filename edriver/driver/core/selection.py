@@ -356,7 +356,9 @@ def plan_round(
     able = [
         rank for rank, c in enumerate(ordered) if (c.checkpoint == checkpoint if checkpoint else c.reaches(version))
     ]
-    sources = tuple(next(rank for rank in able if ordered[rank].position == p) for p in range(replica_size))
+    lowest = {ordered[rank].position: rank for rank in reversed(able)}
+    assert len(lowest) == replica_size, "a position has no member that holds the version"
+    sources = tuple(lowest[position] for position in range(replica_size))
     local_sizes: dict[str, int] = {}
     for candidate in ordered:
         local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1
