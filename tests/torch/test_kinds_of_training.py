@@ -44,5 +44,5 @@ def test_a_loss_in_a_validation_leaves_none_of_its_modes_and_a_newcomer_has_thos
 def test_a_model_that_is_sharded_inside_the_function_is_refused_at_the_first_boundary() -> None:
     with world(sharded) as one:
         one.form(one.start(None, None))
-        with pytest.raises(AssertionError, match="use DistributedDataParallel"):
+        with pytest.raises(AssertionError, match=r"Use edriver\.ShardedState.*, DistributedDataParallel"):
             one.finish()
