@@ -372,7 +372,9 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 --tee 3 sh", "--tee is for restart mode, in which a worker has one", id="tee-elastic"),
         pytest.param("-np 1 --log-dir d sh", "--log-dir is for restart mode", id="log-dir-elastic"),
         pytest.param(
-            "-np 2 --replica-size host sh", "--replica-size host is for scripts in restart mode", id="whole-hosts-elastic"
+            "-np 2 --replica-size host sh",
+            "--replica-size host is for scripts in restart mode",
+            id="whole-hosts-elastic",
         ),
         pytest.param(f"{LOGS} --log-dir /dev/null {A_PY}", "--log-dir '/dev/null' is not a folder", id="log-dir"),
         pytest.param(f"{LOGS} -r 4 {A_PY}", "--redirects: '4' is neither 0 (no stream), 1 (st", id="redirects"),

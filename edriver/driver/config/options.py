@@ -56,7 +56,7 @@ from edriver.model import defaults
 from edriver.model import limits as bounds
 from edriver.model.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost
 from edriver.model.mode import Mode
-from edriver.model.settings import WHOLE_HOSTS, Settings
+from edriver.model.settings import Settings
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.model.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
