@@ -7,9 +7,9 @@ the shards.
 
 Positions reduce their gradients apart from each other, so a loss could find some a step ahead of others, and nobody
 could undo an optimizer's step. Hence the seal: a collective over all members, after the last one that gradients need
-and before the step, or before a boundary that has none. A worker that leaves it knows that all have their gradients. Where the seal breaks, this worker
-keeps its gradients, with which it can make the step alone: whether it does depends on what the next round continues
-from (BoundaryListener.seal_broken).
+and before the step, or before a boundary that has none. A worker that leaves it knows that all have their gradients.
+Where the seal breaks, this worker keeps its gradients, with which it can make the step alone: whether it does depends
+on what the next round continues from (BoundaryListener.seal_broken).
 
 Writes to parameters outside of an optimizer's step tear the state, as those to a TorchState do. Torch counts none that
 a `torch._foreach_` function makes to a DTensor (2.13), so such a write outside of a step is not seen.
