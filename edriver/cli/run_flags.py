@@ -201,8 +201,8 @@ _WORKERS: Final = (
         default=1,
         metavar="S",
         help="the run has whole replicas of S workers only, each on one host or, where hosts have fewer than S slots, "
-        "on whole hosts; in elastic mode two halves of replicas on different hosts make up one, too. In restart mode also "
-        "host: each replica is a whole host (default: %(default)s)",
+        "on whole hosts; in elastic mode two halves of replicas on different hosts make up one, too. In restart mode "
+        "also host: each replica is a whole host (default: %(default)s)",
     ),
     Flag(
         "--mode",
