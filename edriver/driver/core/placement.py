@@ -223,23 +223,23 @@ class Placement:
         if room <= 0 or not roster.with_room:
             return []
         excluded = self.quarantine.excluded_hosts(now)
-        positions: list[int] | None = None
         if roster.replica_size == 1:
-            free = ((record, slot) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
-            chosen = list(islice(((r, s) for r, s in free if r.name not in excluded), room))
-        elif roster.positions > 1:
-            found = self._slots_by_position(self._in_turn(now), excluded, now)
-            chosen, positions = [(record, slot) for record, slot, _ in found], [position for _, _, position in found]
+            free = ((record, slot, 0) for record in self._in_turn(now) for slot in roster.free_slots(record, now))
+            chosen = list(islice((of for of in free if of[0].name not in excluded), room))
+        elif roster.of_hosts:
+            found = self._slots_of_replicas(self._in_turn(now), excluded, room, now)
+            chosen = [(record, slot, 0) for record, slot in found]
         else:
-            chosen = list(self._slots_of_replicas(self._in_turn(now), excluded, room, now))
-        for number, (record, slot) in enumerate(chosen):
-            position = positions[number] if positions else 0
-            worker_id = self._workers + 1 + number
+            chosen = self._slots_by_position(self._in_turn(now), excluded, now)
+        actions = list[Action]()
+        for record, slot, position in chosen:
+            self._workers += 1
             if record.slots < roster.positions:
                 roster.choose_offset(record, position - slot)
-            roster.add(Worker(worker_id, record.name, slot, started=now, looks_after=looks_after, position=position))
-        first, self._workers = self._workers + 1, self._workers + len(chosen)
-        return [StartWorker(n, record.name, slot, background) for n, (record, slot) in enumerate(chosen, start=first)]
+            worker = Worker(self._workers, record.name, slot, started=now, looks_after=looks_after, position=position)
+            roster.add(worker)
+            actions.append(StartWorker(self._workers, record.name, slot, background))
+        return actions
 
     def _slots_by_position(
         self, hosts: Iterable[HostRecord], excluded: Container[str], now: float
@@ -441,7 +441,7 @@ class Placement:
             return Cause(CauseKind.HOST_REMOVED, host=host)
         if record.is_drained(worker.slot):
             return self._drains.get((host, None)) or self._drains.get((host, worker.slot))
-        if roster.replica_size != roster.positions and record.drained:  # its replica is not whole without those slots
+        if roster.of_hosts and record.drained:  # its replica is not whole without those slots
             return next((cause for (name, _), cause in self._drains.items() if name == host), None)
         if worker.worker_id in roster.unplaced:
             return Cause(CauseKind.HOST_RESIZED, host=host, detail=Count(record.slots))

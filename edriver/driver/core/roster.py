@@ -49,6 +49,7 @@ class Roster:
     Attributes:
         replica_size: as given.
         positions: the number of positions, 1 if they do not matter.
+        of_hosts: whether replicas of several workers are made up of hosts.
         live_at: the number of live workers that have a slot, by position.
         ready_at: the number of those that are ready for a round or in one, by position.
         hosts: the hosts by name, the oldest first.
@@ -83,6 +84,7 @@ class Roster:
     def __init__(self, replica_size: int = 1, by_position: bool = False) -> None:
         self.replica_size = replica_size
         self.positions = replica_size if by_position else 1
+        self.of_hosts = replica_size != self.positions
         self.live_at = [0] * self.positions
         self.ready_at = [0] * self.positions
         self._counted_at: dict[str, tuple[list[int], list[int]]] = {}  # what each host counts for in these two

@@ -437,7 +437,7 @@ class RoundControl:
             return actions  # some have run the whole script: the others are to finish it
         if current.done and not survive:
             wanted = members  # a restart would have scripts that have run to their end make their last steps again
-        elif roster.replica_size != roster.positions:
+        elif roster.of_hosts:
             wanted = self._wanted_replicas(members, newcomers, staying)
         else:
             ready = roster.with_slot((*members, *newcomers))
@@ -455,7 +455,7 @@ class RoundControl:
     def _needed_of_leaving(self, members: set[int], newcomers: list[int]) -> int:
         """The number of places of members with drained slots that no newcomer can take yet."""
         roster = self.roster
-        if roster.replica_size != roster.positions:
+        if roster.of_hosts:
             ready = len(roster.in_replicas(self._with_slot((*members, *newcomers))))
         elif roster.positions > 1:
             ready = roster.with_slot((*members, *newcomers))
@@ -659,10 +659,7 @@ class RoundControl:
         actions = self._find_newest_checkpoint()
         roster, call, sizes = self.roster, self.call, self.placement.sizes
         offers = roster.offers(call.ordinal)
-        if roster.replica_size == roster.positions:
-            ready = placed_in_replicas(offers, roster.positions)
-        else:
-            ready = roster.ready
+        ready = roster.ready if roster.of_hosts else placed_in_replicas(offers, roster.positions)
         leaving = sum(count for kind, count in offers.items() if kind.leaving)
         before = self._size_to_keep(now) if leaving else 0
         allowed = sizes.allowed(ready + min(leaving, still_needed(ready, before, sizes.max_workers)))
@@ -717,7 +714,7 @@ class RoundControl:
     def _select(self, allowed: int, before: int) -> Selection:
         roster = self.roster
         waiting = roster.waiting_in(self.call.ordinal)
-        if roster.replica_size == roster.positions:
+        if not roster.of_hosts:
             by_place = self.current is None or not self.settings.mode.members_survive
             candidates = roster.candidates(waiting, by_place, self.current.ranks if self.current else None)
         else:

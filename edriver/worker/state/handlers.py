@@ -378,7 +378,20 @@ class OptimizerHandler(StateHandler):
         values = TakeOver()
         for index, saved in saved_state.items():
             key = params.get(index, index)
-            state[key] = values.value(saved, before.get(key))
+            state[key] = self._restored(values, index, key, saved, before.get(key))
+
+    def _restored(self, values: TakeOver, index: Any, key: Any, saved: Any, live: Any) -> Any:
+        """What the optimizer keeps of a parameter.
+
+        Args:
+            values: where values go.
+            index: the parameter's number in the state_dict.
+            key: the parameter; or the index, of what is kept of no parameter.
+            saved: what was captured of it.
+            live: what there is of it; None: nothing.
+        """
+        del index, key
+        return values.value(saved, live)
 
     def _check(self, live_groups: list[dict[str, Any]], saved_groups: list[dict[str, Any]]) -> None:
         live = [len(group["params"]) for group in live_groups]

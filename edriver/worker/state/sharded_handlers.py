@@ -82,20 +82,14 @@ class ShardedOptimizerHandler(OptimizerHandler):
         """The shards and the parameters."""
         return (tensor for p in super().lasting() for tensor in (p, fsdp2.local(p)))
 
-    def _load_state(self, saved_state: dict[Any, Any], params: dict[int, torch.Tensor]) -> None:
-        state = self.value.state
-        before = dict(state)
-        state.clear()  # not replaced by a new object: others may refer to it
-        values = TakeOver()
-        for index, saved in saved_state.items():
-            parameter = params[index]
-            live = before.get(parameter, {})
-            state[parameter] = {
-                key: self._shard(values, parameter, value, live.get(key))
-                if key in self._sharded[index]
-                else values.value(value, live.get(key))
-                for key, value in saved.items()
-            }
+    def _restored(self, values: TakeOver, index: Any, key: Any, saved: Any, live: Any) -> Any:
+        of_live = live or {}
+        return {
+            name: self._shard(values, key, value, of_live.get(name))
+            if name in self._sharded[index]
+            else values.value(value, of_live.get(name))
+            for name, value in saved.items()
+        }
 
     def _shard(self, values: TakeOver, parameter: torch.Tensor, saved: torch.Tensor, live: Any) -> torch.Tensor:
         """A value of the same shape as its parameter, which shares its mesh."""
