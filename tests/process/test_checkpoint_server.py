@@ -224,17 +224,22 @@ def test_a_copy_is_made_and_keeps_the_shard_when_its_source_dies() -> None:
 
 def test_a_source_that_is_killed_in_the_middle_is_named_and_another_is_tried() -> None:
     data, wanted = data_of(8 * MIB), Shard(checkpoint_id_of(checkpoint(10)), 2, LAYOUT, 8 * MIB)
-    some = threading.Event()
+    some, killed = threading.Event(), threading.Event()
     told = itertools.count()
 
     def clock() -> float:
         """Asked when a call begins, and after each message."""
         if next(told) == 5:
             some.set()
+            assert killed.wait(BOUND)
         return time.monotonic()
 
+    def little_ahead(address: str) -> grpc.Channel:
+        """A channel that does not take in the rest of a shard while its reader waits."""
+        return grpc.insecure_channel(address, (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)))
+
     keeper = Keeper(16 * MIB)
-    copier = Copier(keeper, lambda address: grpc.insecure_channel(address), bytes_per_second=4 * MIB, clock=clock)
+    copier = Copier(keeper, little_ahead, clock=clock)
     with checkpoint_server(16 * MIB) as source, checkpoint_server(16 * MIB) as other, worker() as writer:
         source.save(10, 2, data, writer.pid)
         other.save(10, 2, data, writer.pid)
@@ -242,6 +247,7 @@ def test_a_source_that_is_killed_in_the_middle_is_named_and_another_is_tried() -
         copier.order([ShardCopy(wanted, source.held.address)])
         assert some.wait(BOUND)
         os.kill(source.process.pid, signal.SIGKILL)
+        killed.set()
         until(lambda: keeper.held().trouble, "the trouble")
         assert keeper.held().trouble.startswith(f"step 10, rank 2 could not be copied from {source.held.address}: ")
         assert keeper.held().shards == ()

@@ -273,6 +273,7 @@ class World:
         if report is None or report.HasField("worker_failed"):
             text = report.worker_failed.traceback if report else self._started[worker_id - 1].result()
             raise AssertionError(f"worker {worker_id} failed: {text}")
+        self._note(worker_id, report)
         return worker_id, report
 
     def _hear(self) -> _Worker | None:
@@ -282,9 +283,13 @@ class World:
         if report is None:
             return worker if worker in self._members else None
         assert not report.HasField("worker_failed"), report.worker_failed.traceback
+        self._note(worker_id, report)
+        return None
+
+    def _note(self, worker_id: int, report: pb.Report) -> None:
+        """Keep what a worker offers, whatever is being waited for: one that is in no round may say it at any time."""
         if report.HasField("worker_waiting"):
             self._waiting[worker_id] = report.worker_waiting
-        return None
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ UNDOCUMENTED: Final = {"get_preparation_data", "is_lazy"}
 """Names that do not begin like private ones, of which multiprocessing's and torch's documentation says nothing."""
 
 OF_BASE_CLASSES: Final = {
+    "_begun",
     "_capture",
     "_exposed",
     "_handlers",
@@ -34,6 +35,7 @@ OF_BASE_CLASSES: Final = {
     "_saved_modes",
     "_saved_random",
     "_schedule",
+    "_steps",
     "_too_large",
 }
 """Of states, for the classes derived from them."""
