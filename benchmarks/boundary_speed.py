@@ -45,6 +45,9 @@ class QuietRounds:
     def check(self) -> None:
         """Look for bad news."""
 
+    def clipped(self, norm: float) -> None:
+        """Take no notice."""
+
     def seal_broken(self, error: Exception) -> None:
         """Raise it."""
         raise error

@@ -108,6 +108,8 @@ class WorkerWaiting:
             holds state of this call; None: its state has no checkpoints.
         left_at: where its script was when it left its round for the loss of a peer; None: it did not, or not known.
         sealed: the version that it reaches with gradients that it has kept; None: it has kept none.
+        gradient_norm: the norm by which the gradients of the step that led to `version` were clipped; None: the seal of
+            that step carried no norm, or it is not known.
     """
 
     worker_id: int
@@ -120,6 +122,7 @@ class WorkerWaiting:
     checkpoint: int | None = None
     left_at: ScriptError | None = None
     sealed: Version | None = None
+    gradient_norm: float | None = None
 
 
 @frozen

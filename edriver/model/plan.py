@@ -83,6 +83,8 @@ class RoundPlan:
         sources: for each position, the lowest rank of it that holds the version, or loads the checkpoint.
         replica_size: the number of workers in a replica.
         first_sync: whether states of that version may differ: the script's `run` call has not made them equal yet.
+        gradient_norm: the norm by which members clip the gradients of the step that leads to that version, if they have
+            yet to make it; None: no member knows it.
         checkpoint: the number of steps of the checkpoint that the sources load first; 0: they do not load.
         failures: the number of earlier rounds that ended by a failure.
         steps_lost: the number of steps beyond that version that its holders had made and cannot return to.
@@ -103,6 +105,7 @@ class RoundPlan:
     sources: tuple[int, ...] = (0,)
     replica_size: int = 1
     first_sync: bool = False
+    gradient_norm: float | None = None
     checkpoint: int = 0
     failures: int = 0
     steps_lost: int = 0
@@ -146,6 +149,7 @@ class Assignment:
         replica_size: the number of workers in a replica: this worker's position in its replica is rank % replica_size.
         version: the version that the round continues from; NO_VERSION: no member holds state.
         first_sync: see RoundPlan.
+        gradient_norm: see RoundPlan.
     """
 
     round_id: RoundId
@@ -169,6 +173,7 @@ class Assignment:
     replica_size: int = 1
     version: Version = NO_VERSION
     first_sync: bool = False
+    gradient_norm: float | None = None
 
 
 SINGLE_WORKER = Assignment(

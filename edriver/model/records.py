@@ -77,6 +77,7 @@ class Offer:
     torn: str = ""
     checkpoint: int | None = None
     sealed: Version | None = None
+    gradient_norm: float | None = None
     latest: bool = False
     """Whether no worker could hold state, and write a newer checkpoint, when it looked for this one."""
 

@@ -1052,6 +1052,7 @@ class WorkerWaiting(_message.Message):
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     LEFT_AT_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
+    GRADIENT_NORM_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """The number of the `run` call that the script is in, from 1."""
     digest: _builtins.str
@@ -1069,6 +1070,10 @@ class WorkerWaiting(_message.Message):
     left_at: _builtins.str
     """Where the script was when the worker left its last round for the loss of a peer, as a line of a traceback; empty if it
     did not, or that is not known.
+    """
+    gradient_norm: _builtins.float
+    """The norm by which the gradients of the step that led to `version` were clipped. Absent if the seal of that step carried
+    no norm, or the worker does not know it.
     """
     @_builtins.property
     def version(self) -> _rounds_pb2.Version:
@@ -1096,14 +1101,20 @@ class WorkerWaiting(_message.Message):
         checkpoint_steps: _builtins.int | None = ...,
         left_at: _builtins.str = ...,
         sealed: _rounds_pb2.Version | None = ...,
+        gradient_norm: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "sealed", b"sealed", "store", b"store", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "gradient_norm", b"gradient_norm", "sealed", b"sealed", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "left_at", b"left_at", "ordinal", b"ordinal", "sealed", b"sealed", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "gradient_norm", b"gradient_norm", "left_at", b"left_at", "ordinal", b"ordinal", "sealed", b"sealed", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_steps: _TypeAlias = _typing.Literal["checkpoint_steps"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_steps: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps"]  # noqa: Y015
+    _WhichOneofReturnType__gradient_norm: _TypeAlias = _typing.Literal["gradient_norm"]  # noqa: Y015
+    _WhichOneofArgType__gradient_norm: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_steps) -> _WhichOneofReturnType__checkpoint_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gradient_norm) -> _WhichOneofReturnType__gradient_norm | None: ...
 
 Global___WorkerWaiting: _TypeAlias = WorkerWaiting  # noqa: Y015
 

@@ -198,6 +198,7 @@ class RoundAssignment(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FIRST_SYNC_FIELD_NUMBER: _builtins.int
+    GRADIENT_NORM_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Number of members."""
     source: _builtins.int
@@ -222,6 +223,10 @@ class RoundAssignment(_message.Message):
     """Number of workers in a replica. The rank of a worker is that of its replica times this, plus its position."""
     first_sync: _builtins.bool
     """Whether this is the first sync of the script's `run` call, before which states of that version may differ."""
+    gradient_norm: _builtins.float
+    """WorkerWaiting.gradient_norm of `version`: members that have yet to make the step that leads there clip their gradients by
+    it. Absent if no member knows it.
+    """
     @_builtins.property
     def round_id(self) -> Global___RoundId:
         """The round's ID."""
@@ -266,12 +271,15 @@ class RoundAssignment(_message.Message):
         sources: _abc.Iterable[_builtins.int] | None = ...,
         version: Global___Version | None = ...,
         first_sync: _builtins.bool = ...,
+        gradient_norm: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "gradient_norm", b"gradient_norm", "memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "first_sync", b"first_sync", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "first_sync", b"first_sync", "gradient_norm", b"gradient_norm", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__gradient_norm: _TypeAlias = _typing.Literal["gradient_norm"]  # noqa: Y015
+    _WhichOneofArgType__gradient_norm: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gradient_norm) -> _WhichOneofReturnType__gradient_norm | None: ...
 
 Global___RoundAssignment: _TypeAlias = RoundAssignment  # noqa: Y015
 

@@ -46,6 +46,7 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
                 waiting.checkpoint_steps if waiting.HasField("checkpoint_steps") else None,
                 script_place(waiting.left_at),
                 version_of(waiting.sealed) if waiting.HasField("sealed") else None,
+                waiting.gradient_norm if waiting.HasField("gradient_norm") else None,
             )
         case "boundary_reached":
             reached = report.boundary_reached

@@ -13,7 +13,7 @@ One command a line:
                                      round 1.1 and step 10 rank 0's of two shards, and rank 1's as a copy; `0of2disk`
                                      belongs on disk, `0of2due` is due there. How far the Nth write to disk is, or WHY
                                      it has failed
-    waiting W ... [version=R:B] [sealed=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N]
+    waiting W ... [version=R:B] [sealed=R:B] [norm=N] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N]
             [left=FILE:LINE]
                                      WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
@@ -284,6 +284,7 @@ class Interpreter:
             checkpoint=int(words.pairs["checkpoint"]) if "checkpoint" in words.pairs else None,
             left_at=_place(words.pairs["left"]) if "left" in words.pairs else None,
             sealed=parse_version(words.pairs["sealed"]) if "sealed" in words.pairs else None,
+            gradient_norm=float(words.pairs["norm"]) if "norm" in words.pairs else None,
         )
 
     def _do_boundary(self, words: Words) -> Iterator[str]:

@@ -80,7 +80,8 @@ def _rendered_plan(plan: RoundPlan) -> Iterator[str]:
     version = "none" if plan.version == NO_VERSION else str(plan.version)
     store = f"{plan.store.host}:{plan.store.port}"
     guarded = (f", checkpoint {plan.checkpoint}" if plan.checkpoint else "") + (", guarded" if plan.guarded else "")
-    yield f"assign round {plan.round_id}: ordinal {plan.ordinal}, version {version}, store {store}{guarded}"
+    norm = "" if plan.gradient_norm is None else f", gradient norm {plan.gradient_norm:g}"
+    yield f"assign round {plan.round_id}: ordinal {plan.ordinal}, version {version}, store {store}{guarded}{norm}"
     if (start := plan.memory_checkpoint) is not None:
         holders = ", ".join(start.addresses[holder] for holder in start.holders)
         yield f"    from {_checkpoint(start.checkpoint)}, whose shards are at {holders}"

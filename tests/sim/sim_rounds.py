@@ -167,6 +167,9 @@ class SimRounds:
             raise Severed
         assert verdict is BoundaryVerdict.PASS, "there is no other verdict"
 
+    def clipped(self, norm: float) -> None:
+        pass
+
     def seal_broken(self, error: Severed) -> Steps[None]:
         """The seal of a step has broken: returns if the step is to be made.
 

@@ -192,6 +192,12 @@ class World:
         behind = [w for w in members if w not in firsts and (best == NO_VERSION or w not in reach)]
         digests = {offers[w].digest for w in members if w not in behind and version_of(offers[w].version) == best}
         assert len(digests) == 1, digests
+        norms = {
+            offer.gradient_norm
+            for offer in offers.values()
+            if offer.HasField("gradient_norm") and version_of(offer.version) == best
+        }
+        assert len(norms) <= 1, norms
         self._round += 1
         self._members = members
         shared = rounds_pb2.RoundAssignment(
@@ -202,6 +208,7 @@ class World:
             sources=map(members.index, firsts),
             replica_size=size,
             version=version_message(best),
+            gradient_norm=next(iter(norms), None),
             receivers=[members.index(w) for w in behind],
             secret=bytes(range(32)),
         )

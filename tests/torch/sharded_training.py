@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,9 @@ from tests.torch.mesh_rounds import loss_of, new_model
 
 STEPS = 12
 
+MAX_NORM = 0.5
+"""To which gradients are clipped; their norms are larger."""
+
 SLOW_AT = 4
 """The step in whose seal some members stay behind, in `half_sealed`,"""
 
@@ -29,6 +33,15 @@ VICTIM = 3
 
 def hsdp(fate: Fate) -> str:
     """A sharded model with clipping, a scheduler, a sampler, and a commit now and then."""
+    return _trained(fate, lambda state: torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM))
+
+
+def hsdp_clipped_in_the_seal(fate: Fate) -> str:
+    """The same, where clipping is the seal."""
+    return _trained(fate, lambda state: state.clip_grad_norm_(MAX_NORM))
+
+
+def _trained(fate: Fate, clip: Callable[[edriver.ShardedState], object]) -> str:
 
     def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -52,7 +65,7 @@ def hsdp(fate: Fate) -> str:
             loss = loss_of(state.model, state.step)
             loss.register_hook(lambda _: fate.meets(state.step, "backward"))  # type: ignore[no-untyped-call]
             loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(state.model.parameters(), 0.5)
+            clip(state)
             state.optimizer.step()
             state.scheduler.step()
             state.step += 1
@@ -67,10 +80,21 @@ def hsdp(fate: Fate) -> str:
 
 def half_sealed(fate: Fate) -> str:
     """The same, where some members of the first round do not come to know that a seal is complete before one dies."""
+    _break_a_seal(fate)
+    return hsdp(fate)
+
+
+def half_clipped(fate: Fate) -> str:
+    """The same, where clipping is the seal: those members do not know the norm either."""
+    _break_a_seal(fate)
+    return hsdp_clipped_in_the_seal(fate)
+
+
+def _break_a_seal(fate: Fate) -> None:
     steps = [0]
 
-    def seal(wish: bool, real: Callable[[bool], bool] = sharded_state.sealed) -> bool:
-        answer = real(wish)
+    def seal(*given: Any, real: Callable[..., tuple[float, float]] = sharded_state.sealed) -> tuple[float, float]:
+        answer = real(*given)
         steps[0] += 1
         if steps[0] == SLOW_AT + 1 and context.assignment().round_id == RoundId(1, 1):
             if edriver.rank() in SLOW:
@@ -79,5 +103,4 @@ def half_sealed(fate: Fate) -> str:
                 fate.meets(SLOW_AT, "in the seal")
         return answer
 
-    sharded_state.sealed = seal
-    return hsdp(fate)
+    sharded_state.sealed = seal  # type: ignore[assignment]

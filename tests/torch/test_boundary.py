@@ -366,6 +366,9 @@ class LostPeer(Rounds):
     def check(self) -> None:
         raise PeerLostError("worker 2 died")
 
+    def clipped(self, norm: float) -> None:
+        pass
+
     def seal_broken(self, error: Exception) -> None:
         raise error
 

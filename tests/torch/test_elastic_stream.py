@@ -142,6 +142,9 @@ class Boundaries:
     def check(self) -> None:
         pass
 
+    def clipped(self, norm: float) -> None:
+        pass
+
     def seal_broken(self, error: Exception) -> None:
         raise error
 

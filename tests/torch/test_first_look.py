@@ -24,6 +24,9 @@ class Rounds:
     def check(self) -> None:
         pass
 
+    def clipped(self, norm: float) -> None:
+        pass
+
     def seal_broken(self, error: Exception) -> None:
         raise error
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import StepLR
 
 from edriver.worker.backend import fsdp2
@@ -54,6 +57,9 @@ class Rounds:
         self.commits += committed
 
     def check(self) -> None:
+        pass
+
+    def clipped(self, norm: float) -> None:
         pass
 
     def seal_broken(self, error: Exception) -> None:
@@ -158,7 +164,7 @@ def seal(applies: bool, worker: int) -> tuple[str, str, str]:
         train(state, 2)
         before = fingerprint(state)
         unbroken = sharded_state.sealed
-        sharded_state.sealed = broken
+        sharded_state.sealed = broken  # type: ignore[assignment]
         try:
             train(state, 1)
         except PeerLostError:
@@ -173,8 +179,8 @@ def seal(applies: bool, worker: int) -> tuple[str, str, str]:
     return before, left, after
 
 
-def broken(wish: bool) -> bool:
-    del wish
+def broken(*given: object) -> tuple[float, float]:
+    del given
     raise RuntimeError("a member is lost")
 
 
@@ -195,16 +201,18 @@ def unsealed(worker: int) -> list[str]:
         state.optimizer.register_step_post_hook(lambda *_: happened.append("stepped"))
         real = sharded_state.sealed
 
-        def sealing(wish: bool, real: Callable[[bool], bool] = real, late: bool = late) -> bool:
+        def sealing(
+            *given: Any, real: Callable[..., tuple[float, float]] = real, late: bool = late
+        ) -> tuple[float, float]:
             if late:
                 for rank in range(3):
                     dist.recv(torch.empty(1), rank)
                 happened.append("all others wait")
             else:
                 dist.send(torch.ones(1), 3)
-            return real(wish)
+            return real(*given)
 
-        sharded_state.sealed = sealing
+        sharded_state.sealed = sealing  # type: ignore[assignment]
         train(state, 1)
         sharded_state.sealed = real
         if not late:
@@ -269,6 +277,83 @@ def test_an_optimizer_that_communicates_in_its_step_is_refused_at_the_first_boun
         (one,) = found
         assert one.startswith("0: Communicating communicates in its step, so a loss there would leave")
         assert "restart mode, with edriver.checkpoints in memory" in one
+
+
+NORMS = [2.0, 1.0, math.inf]
+
+MAX_NORM = 0.5
+
+
+def clipped(worker: int) -> list[tuple[float, float, float]]:
+    """For each kind of norm: that of all gradients, what clipping says of it, and what it leaves."""
+    found: list[tuple[float, float, float]] = []
+    for _ in rounds_of(worker, 4, [[0, 1, 2, 3]]):
+        state = ShardedState(build=with_one_whole, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+        state.bind(Rounds())
+        state.sync()
+        for p in NORMS:
+            state.optimizer.zero_grad()
+            whole = state.model.get_parameter("whole")
+            (loss_of(state.model, 1) + whole.square().sum()).backward()  # type: ignore[no-untyped-call]
+            before = norm_of_whole_gradients(state.model, p)
+            said = state.clip_grad_norm_(MAX_NORM, p)
+            found.append((before, said.item(), norm_of_whole_gradients(state.model, p)))
+    return found
+
+
+def with_one_whole(mesh: DeviceMesh) -> torch.nn.Sequential:
+    """A model with a parameter that is not sharded."""
+    model = new_model(mesh)
+    model.register_parameter("whole", torch.nn.Parameter(torch.arange(1.0, 4.0)))
+    return model
+
+
+def norm_of_whole_gradients(model: torch.nn.Module, p: float) -> float:
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in gradients]
+    return float(torch.linalg.vector_norm(torch.cat([each.flatten() for each in whole]), p))
+
+
+def test_clipping_in_the_seal_is_by_the_norm_of_all_gradients() -> None:
+    for found in run_ranks(clipped, 4):
+        for before, said, after in found:
+            assert before > 2 * MAX_NORM, "there is something to clip"
+            assert said == pytest.approx(before)
+            assert after == pytest.approx(MAX_NORM)
+
+
+def seals_of_a_step(worker: int) -> list[int]:
+    """The seals of a step that is clipped by torch or in the seal, and made or left out."""
+    found: list[int] = []
+    real = sharded_state.sealed
+    for _ in rounds_of(worker, 4, [[0, 1, 2, 3]]):
+        state = new_state()
+        state.sync()
+        for in_seal, is_made in [(False, True), (True, True), (True, False), (False, True)]:
+            sharded_state.sealed = count = Mock(wraps=real)
+            state.optimizer.zero_grad()
+            loss_of(state.model, state.step).backward()  # type: ignore[no-untyped-call]
+            if in_seal:
+                state.clip_grad_norm_(MAX_NORM)
+            else:
+                torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM)
+            if is_made:
+                state.optimizer.step()
+            else:
+                state.optimizer.zero_grad()
+            state.check_host_updates()
+            found.append(count.call_count)
+    return found
+
+
+def test_a_step_has_one_seal() -> None:
+    for found in run_ranks(seals_of_a_step, 4):
+        assert found == [1, 1, 1, 1]
+
+
+def test_there_is_nothing_to_clip_before_the_first_round() -> None:
+    with pytest.raises(RuntimeError, match="once a backward pass has reduced them"):
+        new_state().clip_grad_norm_(1.0)
 
 
 # ---- in a world of one

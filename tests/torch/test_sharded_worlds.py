@@ -6,7 +6,7 @@ import pytest
 
 from edriver.model.ids import RoundId, Version
 from tests.torch.elastic_world import Death, Script, world
-from tests.torch.sharded_training import SLOW_AT, half_sealed, hsdp
+from tests.torch.sharded_training import SLOW_AT, half_clipped, half_sealed, hsdp, hsdp_clipped_in_the_seal
 
 
 def quiet(script: Script) -> list[str]:
@@ -38,10 +38,17 @@ def test_a_kill_costs_no_step(place: str, boundary: int) -> None:
         assert one.from_versions[2].round_id == RoundId(1, 2)
 
 
-def test_members_whose_seal_breaks_make_the_step_that_others_have_made() -> None:
+@pytest.mark.parametrize(
+    ("script", "undisturbed"),
+    [
+        pytest.param(half_sealed, hsdp, id="seal"),
+        pytest.param(half_clipped, hsdp_clipped_in_the_seal, id="clipping"),
+    ],
+)
+def test_members_whose_seal_breaks_make_the_step_that_others_have_made(script: Script, undisturbed: Script) -> None:
     """The only survivor of a position that goes on is one that was still in the seal, and newcomers receive from it."""
-    expected = quiet(hsdp)
-    with world(half_sealed, replica_size=2) as one:
+    expected = quiet(undisturbed)
+    with world(script, replica_size=2) as one:
         workers = one.start(None, None, None, Death(SLOW_AT, "in the seal"))
         one.form(workers)
         one.await_death()

@@ -24,6 +24,9 @@ class Rounds:
         if self.checked == 100:
             raise PeerLostError("lost")
 
+    def clipped(self, norm: float) -> None:
+        pass
+
     def seal_broken(self, error: Exception) -> None:
         raise error
 

@@ -32,6 +32,9 @@ class RecordingRounds:
     def check(self) -> None:
         raise AssertionError("plain objects are never half done")
 
+    def clipped(self, norm: float) -> None:
+        pass
+
     def seal_broken(self, error: Exception) -> None:
         raise error
 

@@ -54,13 +54,17 @@ class Worker:
     def take(self, **notice: Any) -> None:
         self.participant.take(pb.Notice(**notice))
 
-    def place(self, fallback_size: int = 0, size: int = 1, version: Version = NO_VERSION) -> None:
+    def place(
+        self, fallback_size: int = 0, size: int = 1, version: Version = NO_VERSION, norm: float | None = None
+    ) -> None:
         """It is assigned to the next round, which continues from this version."""
         self._n += 1
         seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="a", port=7001)
         shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=size, store=store, fallback_size=fallback_size)
         shared.version.CopyFrom(version_message(version))
+        if norm is not None:
+            shared.gradient_norm = norm
         self.take(assignment=pb.Assignment(round=shared, seat=seat))
 
     @property
@@ -562,6 +566,43 @@ def test_a_state_that_cannot_return_to_its_last_boundary_offers_no_step() -> Non
     assert worker.step(Raised.PEER_LOST) == effects.WaitForChange()
     assert worker.offered == (Version(RoundId(1, 1), 1), "of the commit")
     assert not worker.message[-1].worker_waiting.HasField("sealed")
+
+
+def norm_of(worker: Worker) -> float | None:
+    """What the worker offers with its version."""
+    waiting = worker.message[-1].worker_waiting
+    return waiting.gradient_norm if waiting.HasField("gradient_norm") else None
+
+
+def test_the_norm_of_a_step_is_offered_with_the_version_to_which_the_step_leads() -> None:
+    for boundaries, norm in ((2, None), (3, 2.5), (4, None)):
+        worker = entered()
+        worker.train(boundaries=2)
+        worker.participant.clipped(2.5)
+        for _ in range(boundaries - 2):
+            worker.participant.passed(committed=False)
+        worker.step(Raised.PEER_LOST)
+        assert worker.offered[0] == Version(RoundId(1, 1), boundaries)
+        assert norm_of(worker) == norm
+
+
+def test_who_makes_a_step_late_or_receives_what_it_led_to_offers_its_norm_as_well() -> None:
+    late = sealed()
+    late.place(version=NEXT, norm=2.5)
+    late.settle_seal()
+    late.clean = True
+    late.boundary()
+    late.step(Raised.HOSTS_UPDATED)
+    newcomer = entered()
+    newcomer.place(version=NEXT, norm=2.5)
+    newcomer.step(None)
+    newcomer.step(None)
+    for worker, answers in ((late, [None, None, True]), (newcomer, [True])):
+        for answer in answers:
+            worker.step(answer)
+        worker.step(Raised.PEER_LOST)
+        assert worker.offered[0] == NEXT
+        assert norm_of(worker) == 2.5
 
 
 @pytest.mark.parametrize("raised", [Raised.RUNTIME_ERROR, Raised.PEER_LOST, None], ids=str)

@@ -785,7 +785,8 @@ class RoundControl:
             plan = replace(plan, steps_lost=max(0, before.last_step - start.checkpoint.step))
         size = len(chosen.members)
         assert self.roster.fitting(size) == size, f"{size} workers make up no whole replicas"
-        plan = replace(plan, guarded=guarded, fallback_size=fallback, memory_checkpoint=start)
+        norm = self._gradient_norm(plan)
+        plan = replace(plan, guarded=guarded, fallback_size=fallback, memory_checkpoint=start, gradient_norm=norm)
         looks_after = plan.round_id if self.completed is not None else None
         for seat in plan.seats:
             self.roster.seat(self.roster.workers[seat.worker_id], seat.rank, looks_after)
@@ -809,6 +810,12 @@ class RoundControl:
         torn = "" if lost.torn in self._explained_losses else lost.torn
         self._explained_losses.add(lost.torn)
         return replace(plan, steps_lost=lost.steps_lost, torn=torn)
+
+    def _gradient_norm(self, plan: RoundPlan) -> float | None:
+        """The norm with which a round's version was reached, as the first member says that holds it and knows it."""
+        offers = (offer for w in plan.workers if (offer := self.roster.workers[w].offer) is not None)
+        norms = (offer.gradient_norm for offer in offers if offer.version == plan.version)
+        return next((norm for norm in norms if norm is not None), None)
 
     # ---- what is reported ------------------------------------------------------------------------------------
 

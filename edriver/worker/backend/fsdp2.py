@@ -158,6 +158,24 @@ def _places_of(info: Any) -> Iterator[tuple[int, str]]:
     yield from zip(map(id, info.shared_modules), info.shared_param_names, strict=True)
 
 
+def gradients(model: torch.nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The gradients: this rank's shards, and those that each worker has in full."""
+    found = [parameter.grad for parameter in parameters(model) if parameter.grad is not None]
+    return (
+        [local(gradient) for gradient in found if isinstance(gradient, DTensor)],
+        [gradient for gradient in found if not isinstance(gradient, DTensor)],
+    )
+
+
+def scale(tensors: list[torch.Tensor], factor: float) -> None:
+    """Multiply tensors in place, in few kernels.
+
+    Interface: torch._foreach_mul_, with which torch's own clipping and GradScaler do that.
+    """
+    if tensors:
+        torch._foreach_mul_(tensors, factor)
+
+
 def unsharded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The parameters and persistent buffers that each worker has in full, by name."""
     return {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor) and not isinstance(v, DTensor)}

@@ -123,6 +123,8 @@ class Participant:
         self.sealed: Version = NO_VERSION
         self.has_offered = False
         self.owes_boundary = False
+        # The norm by which the gradients of the last step were clipped, and the version to which that step leads:
+        self._clipped: tuple[Version, float] | None = None
         self._waiting = b""  # serialized, so that all attributes are immutable: tests compare and hash them
         self._brought = NO_VERSION
         self._carried = 0
@@ -210,6 +212,8 @@ class Participant:
         if assignment.round_id <= self.round_id:
             return
         self.assignment = assignment
+        if assignment.gradient_norm is not None:
+            self._clipped = assignment.version, assignment.gradient_norm
         self.round_id = assignment.round_id
         self.boundaries = 0
         self.abort_cause = None
@@ -271,6 +275,7 @@ class Participant:
             steps_lost=lost + uncounted,
             torn=torn,
             sealed=version_message(self.sealed) if sealed else None,
+            gradient_norm=self._clipped[1] if self._clipped is not None and self._clipped[0] == offer else None,
         ).SerializeToString()
         return self.waits_on(checkpoint)
 
@@ -295,6 +300,10 @@ class Participant:
         if committed:
             self.committed = self._brought
         self.news_seen = -1  # the round's first boundary is news, to the driver
+
+    def clipped(self, norm: float) -> None:
+        """The seal of the step that is about to be made has carried the norm by which its gradients are clipped."""
+        self._clipped = Version(self.round_id, self.boundaries + 1), norm
 
     def settle_seal(self) -> SealVerdict:
         """What becomes of the step in whose seal this worker has waited, now that it waits no longer."""

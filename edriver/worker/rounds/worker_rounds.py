@@ -139,11 +139,17 @@ class WorkerRounds:
         if self._participant.abort_cause is not None:
             raise PeerLostError(self._participant.abort_cause)
 
-    def seal_broken(self, error: Exception) -> None:
+    def clipped(self, norm: float) -> None:
+        """Note by which norm gradients are clipped: see `state.BoundaryListener`."""
+        self._participant.clipped(norm)
+
+    def seal_broken(self, error: Exception) -> float | None:
         """Wait for the next round's version: see `state.BoundaryListener`."""
         assert self._call is not None, "a seal of a state that is bound"
         if self._training.settle_seal(self._call, error) is SealVerdict.LEAVE:
             raise PeerLostError(str(error))
+        assert self._participant.assignment is not None, "the next round goes on from the step"
+        return self._participant.assignment.gradient_norm
 
     def _report_sources(self, files: Sequence[pb.SourceFile]) -> None:
         if files:

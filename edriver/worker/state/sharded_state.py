@@ -11,6 +11,11 @@ and before the step, or before a boundary that has none. A worker that leaves it
 Where the seal breaks, this worker keeps its gradients, with which it can make the step alone: whether it does depends
 on what the next round continues from (BoundaryListener.seal_broken).
 
+The norm of all gradients needs a collective, too. `clip_grad_norm_` makes one of both: the seal carries the norm. A
+worker whose seal has broken does not know it; it gets it from one that has left the seal, with the next round's
+version. torch's own clipping reduces the norm within each replica, so a worker that has it knows of its own replica
+alone, and the seal is still due.
+
 Writes to parameters outside of an optimizer's step tear the state, as those to a TorchState do. Torch counts none that
 a `torch._foreach_` function makes to a DTensor (2.13), so such a write outside of a step is not seen.
 """
@@ -19,7 +24,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -45,6 +51,9 @@ BUILD: Final = "build"
 MODEL: Final = "model"
 OPTIMIZER: Final = "optimizer"
 SCHEDULER: Final = "scheduler"
+
+NORM_EPSILON: Final = 1e-6
+"""Added to a norm that is divided by, as torch.nn.utils.clip_grad_norm_ does."""
 
 
 class ShardedState(TorchState):
@@ -117,6 +126,7 @@ class ShardedState(TorchState):
         self._commit_due = False
         self._collectives = 0
         self._communicates = False
+        self._sealed_after = 0  # the collectives begun when clipping had sealed a step
 
     def reset(self) -> None:
         """Bind the model and the optimizer to this round's mesh, or make them; split samplers again."""
@@ -201,7 +211,7 @@ class ShardedState(TorchState):
         else:
             self._make_again(mesh)
         self._mesh = mesh
-        self._outdated = True
+        self._outdated, self._sealed_after = True, 0
 
     def _make(self, mesh: DeviceMesh) -> None:
         fsdp2.forget_meshes()  # or the new parameters get the mesh of those that were made or captured before
@@ -227,6 +237,38 @@ class ShardedState(TorchState):
 
     # ---- the seal
 
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clip the model's gradients by their total norm, as torch.nn.utils.clip_grad_norm_ does.
+
+        That works, too, and costs one more collective a step: this one's serves as the seal. Call it on all workers,
+        once gradients are complete; the optimizer's step follows, and nothing that communicates comes between them.
+
+        Args:
+            max_norm: the largest norm that the gradients may have.
+            norm_type: the p of the p-norm; may be `inf`.
+
+        Returns:
+            the total norm before clipping, a tensor of no dimensions in host memory, float64.
+
+        Raises:
+            RuntimeError: there is no model yet, or gradients are not reduced yet.
+        """
+        if self._mesh is None or fsdp2.holds_unreduced(self.model):
+            raise RuntimeError("gradients can be clipped once a backward pass has reduced them over all workers")
+        shards, others = fsdp2.gradients(self.model)
+        op = dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM
+        reduced, norm = self._seal(power_sum(shards, norm_type), op)
+        self._sealed_after = self._collectives_begun()
+        if reduced is not None:
+            norm = total_norm(reduced, power_sum(others, norm_type), self._mesh.size(0), norm_type)
+            if self._rounds is not None:
+                self._rounds.clipped(norm)
+        if norm is None:
+            raise RuntimeError("another worker has made this step without clip_grad_norm_: call it on all workers")
+        with torch.no_grad(), without_tensor_modes():
+            fsdp2.scale([*shards, *others], min(1.0, max_norm / (norm + NORM_EPSILON)))
+            return torch.tensor(norm, dtype=torch.float64, device="cpu")
+
     def commit(self) -> None:
         """Save the state, then pass a boundary: see State.commit."""
         self._seal_boundary()
@@ -244,17 +286,38 @@ class ShardedState(TorchState):
 
     def _step_begins(self) -> None:
         super()._step_begins()
-        self._seal()
+        # What has communicated since clipping may have changed gradients, or break.
+        if not self._sealed_after or self._sealed_after != self._collectives_begun():
+            self._seal()
         self._collectives = self._collectives_begun()
 
-    def _seal(self) -> None:
+    def _seal(
+        self, value: float = 0.0, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> tuple[float | None, float | None]:
+        """Seal the step that is about to be made.
+
+        Args:
+            value: of this worker.
+            op: SUM or MAX.
+
+        Returns:
+            the values of all members, reduced; None: the seal has broken, and this worker makes the step alone,
+            and the norm that the seal has then carried to others, if any.
+
+        Raises:
+            PeerLostError: a member is lost, and the step is not to be made.
+        """
         due = self._exposed and self._schedule.due()
+        reduced: float | None = value
+        carried = None
         if self._rounds is not None and context.assignment().size > 1:
             try:
-                due = sealed(due)
+                reduced, wishes = sealed(value, float(due), op)
+                due = wishes > 0
             except RuntimeError as error:
-                self._rounds.seal_broken(error)
+                reduced, carried = None, self._rounds.seal_broken(error)
         self._commit_due = self._commit_due or due
+        return reduced, carried
 
     def _step_made(self, *_: object) -> None:
         self._communicates = self._communicates or self._collectives_begun() != self._collectives
@@ -268,8 +331,8 @@ class ShardedState(TorchState):
         return due
 
 
-def sealed(wish: bool) -> bool:
-    """Return once all members of the round have called this; whether one of them wished for something.
+def sealed(value: float, wish: float, op: dist.ReduceOp.RedOpType) -> tuple[float, float]:
+    """Return once all members of the round have called this: what they have given, reduced.
 
     The tensor lies in host memory, so the host knows of it before it asks a device for the optimizer's step.
 
@@ -277,9 +340,29 @@ def sealed(wish: bool) -> bool:
         RuntimeError: a member is lost. Others may have returned, if all have called this.
     """
     with without_tensor_modes():
-        flag = torch.tensor([wish], dtype=torch.uint8, device="cpu")
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
-        return bool(flag.item())
+        both = torch.tensor([value, wish], dtype=torch.float64, device="cpu")
+        dist.all_reduce(both, op)
+        reduced, wishes = both.tolist()
+        return reduced, wishes
+
+
+def power_sum(tensors: Sequence[torch.Tensor], p: float) -> float:
+    """The sum of the absolute values of all elements to the power of p; with p infinite, the largest one."""
+    with torch.no_grad(), without_tensor_modes():
+        norm = torch.nn.utils.get_total_norm(tensors, p).item()
+    return norm if p == math.inf else norm**p
+
+
+def total_norm(sharded: float, whole: float, replicas: int, p: float) -> float:
+    """The p-norm of all gradients.
+
+    Args:
+        sharded: power_sum of those that are sharded, reduced over all members.
+        whole: power_sum of those that each member has in full.
+        replicas: how many members have each shard.
+        p: may be infinite.
+    """
+    return max(sharded, whole) if p == math.inf else (sharded / replicas + whole) ** (1 / p)
 
 
 def refuse_unbound(model: torch.nn.Module, optimizer: Optimizer, mesh: DeviceMesh) -> None:

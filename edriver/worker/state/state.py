@@ -49,13 +49,19 @@ class BoundaryListener(Protocol):
             PeerLostError: a member of this round is lost.
         """
 
-    def seal_broken(self, error: Exception) -> None:
+    def clipped(self, norm: float) -> None:
+        """The seal of the step that is about to be made has carried this norm, by which its gradients are clipped."""
+
+    def seal_broken(self, error: Exception) -> float | None:
         """The seal of a step that is about to be made has failed: wait for what the next round continues from.
 
         Returns if it continues from that step: then make it, without any other worker.
 
         Args:
             error: what the seal has raised.
+
+        Returns:
+            the norm that the seal has carried to those that have made the step; None: it carries no norm.
 
         Raises:
             PeerLostError: it continues from the last boundary, or this worker is to leave.
