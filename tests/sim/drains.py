@@ -108,6 +108,9 @@ class Drains:
         worker, current = core.roster.workers.get(worker_id), core.round
         if worker is None or current is None or worker.rank is None or worker_id in self._state_keepers:
             return False
+        survivors = {w.position for w in core.roster.live() if current.had(w.worker_id)}
+        if len(survivors) < core.roster.positions:  # what the others hold is of no use: they begin from a checkpoint
+            return False
         bounds = self._of(core.roster.hosts[worker.host], worker.slot)
         return bounds is not None and core.now < bounds.earliest
 

@@ -38,8 +38,8 @@ Report: TypeAlias = (
 
 
 class RoundState(enum.Enum):
-    """The state of a round. It has ended once it is STOPPING, ABORTED or FINISHED; members may still be in it. One that is
-    HANDING_OVER ends as its members come back.
+    """The state of a round. It has ended once it is STOPPING, ABORTED or FINISHED; members may still be in it. One that
+    is HANDING_OVER ends as its members come back.
     """
 
     __hash__ = object.__hash__  # Enum's own is Python code, and the core looks these up in every step
@@ -120,7 +120,7 @@ class RunCall:
         self.best = self.best_before
 
     def worth(self, version: Version) -> Version:
-        """The version that a state counts as: one of a first sync that was undone is as good as what that began with."""
+        """The version that a state counts as: what a first sync that was undone has made is as good as before."""
         while version.round_id in self.undone:
             version = self.undone[version.round_id]
         return version
