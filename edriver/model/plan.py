@@ -79,7 +79,8 @@ class RoundPlan:
         version: the version that it continues from.
         seats: the members in order of rank.
         store: the address of rank 0's store.
-        receivers: the ranks that receive state, ascending: rank r from sources[r % replica_size].
+        receivers: the ranks that receive state, ascending: rank r from sources[r % replica_size]. Guests have the last
+            ranks, and never receive.
         sources: for each position, the lowest rank of it that holds the version, or loads the checkpoint.
         replica_size: the number of workers in a replica.
         first_sync: whether states of that version may differ: the script's `run` call has not made them equal yet.
@@ -119,6 +120,11 @@ class RoundPlan:
         """Find the members."""
         object.__setattr__(self, "workers", tuple(seat.worker_id for seat in self.seats))
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether it hands state over and does not train: it has guests, which are in no replica."""
+        return len(self.seats) % self.replica_size != 0
+
 
 @frozen
 class Assignment:
@@ -146,7 +152,8 @@ class Assignment:
             workers; 0: there is no such number, or the run has trained with `size` workers before.
         guarded: whether the members name their connections to one another before any byte of them is read.
         memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
-        replica_size: the number of workers in a replica: this worker's position in its replica is rank % replica_size.
+        replica_size: the number of workers in a replica: this worker's position in its replica is rank % replica_size,
+            unless it is a guest.
         version: the version that the round continues from; NO_VERSION: no member holds state.
         first_sync: see RoundPlan.
         gradient_norm: see RoundPlan.
@@ -174,6 +181,21 @@ class Assignment:
     version: Version = NO_VERSION
     first_sync: bool = False
     gradient_norm: float | None = None
+
+    @property
+    def hands_over(self) -> bool:
+        """See RoundPlan."""
+        return self.size % self.replica_size != 0
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether this worker is in no replica: it only sends what it holds, as the source of its position."""
+        return self.rank >= self.size - self.size % self.replica_size
+
+    @property
+    def position(self) -> int:
+        """This worker's position in its replica."""
+        return self.sources.index(self.rank) if self.is_guest else self.rank % self.replica_size
 
 
 SINGLE_WORKER = Assignment(

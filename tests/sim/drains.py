@@ -90,15 +90,26 @@ class Drains:
             return
         if not core.settings.mode.members_survive and (current.done or current.completed):
             return  # a restart would have scripts that have run to their end make their last steps again
+        whole = all(self._has_place(current.members, position, core) for position in range(roster.positions))
         for worker in map(roster.workers.__getitem__, current.members):
             bounds = self._of(roster.hosts[worker.host], worker.slot)
-            late = bounds is not None and core.now >= bounds.latest and not roster.placed.isdisjoint(current.members)
+            late = bounds is not None and core.now >= bounds.latest and whole
             check(not late, f"worker {worker.worker_id} trains on although its place is to be left by now")
+
+    def _has_place(self, members: Iterable[int], position: int, core: Membership) -> bool:
+        """Whether one of these members of a position has a slot. Without one of each they hold the state until others
+        come.
+        """
+        roster = core.roster
+        return any(w in roster.placed and roster.workers[w].position == position for w in members)
 
     def _may_stay(self, worker_id: int, core: Membership) -> bool:
         """Whether a worker of the last round need not leave yet."""
         worker, current = core.roster.workers.get(worker_id), core.round
         if worker is None or current is None or worker.rank is None or worker_id in self._state_keepers:
+            return False
+        survivors = {w.position for w in core.roster.live() if current.had(w.worker_id)}
+        if len(survivors) < core.roster.positions:  # what the others hold is of no use: they begin from a checkpoint
             return False
         bounds = self._of(core.roster.hosts[worker.host], worker.slot)
         return bounds is not None and core.now < bounds.earliest

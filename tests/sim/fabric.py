@@ -39,7 +39,7 @@ class Fabric:
         self._seals = random.Random(rng.getstate()[1][0])
         self._meetings: dict[Hashable, dict[Hashable, Meeting]] = {}
         self._gone: dict[Hashable, set[int]] = {}
-        self.completed_in: Callable[[Any], None] = lambda _round_id: None
+        self.completed_in: Callable[[Any, frozenset[int]], None] = lambda _round_id, _parties: None
 
     def meet(
         self, round_id: Hashable, name: Hashable, parties: frozenset[int], who: int, what: Any, wake: Wake
@@ -55,7 +55,7 @@ class Fabric:
             if self._rng.random() < 0.7:
                 self._break(meeting, who)
         elif meeting.brought.keys() == parties:
-            self.completed_in(round_id)
+            self.completed_in(round_id, parties)
             for party in list(meeting.waiting):
                 complete = functools.partial(self._complete, meeting, party)
                 # Slower than in any network, so that members die while some have left the seal and others have not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,9 @@ from tests.sim.trainee import BUG_LINE, Job
 from tests.sim.world import World
 
 NAMES = ("a", "b", "c", "d")
+
+REPLICA_SIZES = (1, 1, 1, 2, 2, 3)
+"""Of how many workers a replica consists."""
 
 KINDS = (
     "kill",
@@ -65,8 +69,6 @@ class Nemesis:
     """
 
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
-        import random
-
         rng = random.Random(seed ^ 0x5EED)
         np = rng.randint(1, 4)
         settings = Settings(
@@ -90,13 +92,15 @@ class Nemesis:
             kind = others.choice(("rank 0", "sample", "uneven"))
             job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
         job = replace(job, seals=random.Random(seed ^ 0x5EA1).random() < 0.3)
+        settings, job = self._in_replicas(settings, job, random.Random(seed ^ 0x2EB1))
         variants = random.Random(seed ^ 0x1A6E)
-        job = replace(job, large=variants.random() < 0.15)
+        job = replace(job, large=variants.random() < 0.15 and job.replica_size == 1)
         disk = random.Random(seed ^ 0xD15C5)
         job = replace(job, checkpoint_every=disk.choice((0, 0, 0, 1, 3, 10)))
         sizes = random.Random(seed ^ 0x512E)
-        if settings.max_np > np and sizes.random() < 0.1:
-            job = replace(job, bad_size=sizes.randint(np + 1, settings.max_np))
+        if settings.max_np > settings.np and sizes.random() < 0.1:
+            size = settings.replica_size
+            job = replace(job, bad_size=sizes.randrange(settings.np + size, settings.max_np + 1, size))
         self._crashes = random.Random(seed ^ 0xD21E)
         self._drains = random.Random(seed ^ 0xD2EB)
         self._drains_in_time = self._drains.randint(1, 3) if self._drains.random() < DRAIN_SHARE else 0
@@ -117,6 +121,18 @@ class Nemesis:
         self._any_unlinked = False
         self.world.driver.ordered = self._react
         self.world.driver.happened = self._surprise
+
+    def _in_replicas(self, settings: Settings, job: Job, rng: random.Random) -> tuple[Settings, Job]:
+        """Some runs have replicas of several workers. Then steps are sealed, and what tears a state outside of a step's
+        collectives, which the seal does not cover, is left out.
+        """
+        size = rng.choice(REPLICA_SIZES)
+        if size == 1:
+            return settings, job
+        replicas = rng.randint(1, 2)
+        least, most = rng.randint(1, replicas), replicas + rng.randint(0, 1)
+        settings = replace(settings, np=size * replicas, min_np=size * least, max_np=size * most, replica_size=size)
+        return settings, replace(job, replica_size=size, seals=True, late_collective=False)
 
     def run(self) -> actions.FinishRun:
         """Run to the end.
@@ -156,7 +172,8 @@ class Nemesis:
 
     def _some_hosts(self) -> list[tuple[str, int]]:
         count = self.rng.randint(1, len(NAMES))
-        return [(name, self.rng.randint(1, 3)) for name in self.rng.sample(NAMES, count)]
+        most = max(3, self.world.job.replica_size + 1)
+        return [(name, self.rng.randint(1, most)) for name in self.rng.sample(NAMES, count)]
 
     def _calm_down(self) -> None:
         """The faults end: all hosts are there and stay. Soon all that may train does."""
@@ -177,11 +194,13 @@ class Nemesis:
             return
         current = core.round
         members = [p for p in self.world.processes() if current and p.worker_id in current.plan.workers]
-        holders = [p for p in members if p.trainee.participant.committed != NO_VERSION]  # the others were never synced
-        # Where no holder is left, a suspected member may be one for all that the driver can know.
-        awaited = holders or [p for p in members if p.worker_id in core.suspects] or members
-        if all(p.frozen for p in awaited):  # there is none who could go on
-            return
+        for position in range(core.settings.replica_size):
+            alike = [p for p in members if (p.trainee.position or 0) == position]
+            holders = [p for p in alike if p.trainee.participant.committed != NO_VERSION]  # others were never synced
+            # Where no holder is left, a suspected member may be one for all that the driver can know.
+            awaited = holders or [p for p in alike if p.worker_id in core.suspects] or alike
+            if awaited and all(p.frozen for p in awaited):  # there is none who could go on
+                return
         check(not core.suspects, "a worker stays suspected: it is neither killed nor answers again")
         if (
             self.world.driver.outcome is None

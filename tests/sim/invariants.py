@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, FailedResize, RepeatedError
 from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.model.plan import RoundPlan
+from edriver.model.plan import RoundPlan, Seat
 from edriver.model.records import WorkerState
 from edriver.wire.conversion import round_id_of
 from edriver.worker.rounds.participant import Stage
@@ -48,10 +49,21 @@ def check_seats(plan: RoundPlan) -> None:
     """A round's ranks and slots by themselves."""
     seats = plan.seats
     check([seat.rank for seat in seats] == list(range(len(seats))), "ranks are not 0..n-1")
-    hosts = [seat.host for seat in seats]
+    # A replica follows its member at position 0.
+    hosts = [seat.host for seat in leaders_of(plan)]
     runs = [host for place, host in enumerate(hosts) if place == 0 or hosts[place - 1] != host]
     check(len(runs) == len(set(runs)), f"ranks of a host are not contiguous: {hosts}")
     check(len({(seat.host, seat.slot) for seat in seats}) == len(seats), "two members share a slot")
+
+
+def replicas_of(plan: RoundPlan) -> tuple[Seat, ...]:
+    """The members that are in replicas: all but the guests."""
+    return plan.seats[: len(plan.seats) - len(plan.seats) % plan.replica_size]
+
+
+def leaders_of(plan: RoundPlan) -> tuple[Seat, ...]:
+    """The members of position 0, in order of rank."""
+    return replicas_of(plan)[:: plan.replica_size]
 
 
 class FailedSizes:
@@ -71,7 +83,9 @@ class Invariants:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._states: dict[tuple[Version, int], tuple[int, int]] = {}  # by version and position: chain and shard
         self._chains: dict[Version, int] = {}
+        self._synced: dict[RoundId, tuple[Version, set[int]]] = {}  # first syncs: what of, and who is yet to be synced
         self._completed: RoundId = NO_ROUND
         self._assigned: RoundId = NO_ROUND
         self._plan: RoundPlan | None = None
@@ -80,10 +94,11 @@ class Invariants:
         self._finished: set[RoundId] = set()
         self._begun = False
         self._sent_off: set[int] = set()
-        self._models: dict[int, Model] = {}
+        self._models: dict[int, set[Model]] = {}  # by position
         self._rounds = 0
         self._struck: set[RoundId] = set()
         self._failed_alone: set[int] = set()
+        self._positions: dict[int, int] = {}
         self._sizes = FailedSizes()
         self._drains = Drains()
 
@@ -109,9 +124,12 @@ class Invariants:
                     # The last one with the state stays until they have it, and its host is drained.
                     waited = waited or self._world.driver.core.roster.placed.isdisjoint(members)
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
-                case actions.StartWorker():
-                    kept = len(self._world.driver.core.roster.placed)
-                    check(kept <= self._world.driver.core.settings.max_np, f"a worker is started: {kept} are too many")
+                case actions.StartWorker(worker_id):
+                    roster = self._world.driver.core.roster
+                    position = roster.workers[worker_id].position
+                    kept = sum(roster.workers[w].position == position for w in roster.placed)
+                    most = self._world.driver.core.settings.max_np // self._world.job.replica_size
+                    check(kept <= most, f"a worker is started: {kept} of position {position} are too many")
                 case actions.StopWorker(worker_id, _, 0.0):
                     self._check_spared({worker_id})
                 case actions.AbandonAgent(host, agent_id):
@@ -130,13 +148,30 @@ class Invariants:
                 case actions.FinishRun():
                     self._check_end(order)
 
-    def boundary_passed(self, trainee: Trainee, version: Version, chain: int) -> None:
-        """Equal versions mean equal state."""
+    def boundary_passed(self, trainee: Trainee, version: Version, model: Model) -> None:
+        """Equal versions mean equal state, of each position and of what all positions hold alike."""
         self._begun = self._begun or version.boundaries > 0
         if version.boundaries > 0:
             self._struck.clear()
-        known = self._chains.setdefault(version, chain)
-        check(known == chain, f"two states have version {version} (worker {trainee.worker_id})")
+        elif version.round_id in self._synced:
+            self._synced[version.round_id][1].discard(trainee.worker_id)
+        known = self._chains.setdefault(version, model.chain)
+        check(known == model.chain, f"two states have version {version} (worker {trainee.worker_id})")
+        state = model.chain, model.shard
+        assert trainee.position is not None, "it is in a round"
+        known_of = self._states.setdefault((version, trainee.position), state)
+        check(known_of == state, f"two states of position {trainee.position} have version {version}")
+
+    def _effective(self, version: Version) -> Version:
+        """What a version is worth. In replicas, a first sync that was broken before all had its state has come to
+        nothing: no step can follow it, and what its round began with is as good.
+        """
+        while version.round_id in self._synced and self._world.job.replica_size > 1:
+            before, unsynced = self._synced[version.round_id]
+            if not unsynced:
+                break
+            version = before
+        return version
 
     def round_begun(self, trainee: Trainee) -> None:
         """A worker begins a round with the state that it has offered.
@@ -145,7 +180,7 @@ class Invariants:
         """
         worker, rounds, model = trainee.worker_id, trainee.rounds, trainee.model
         if rounds.sealed != NO_VERSION and rounds.sealed == trainee.participant.live:
-            same = model.chain == self._chains.get(rounds.sealed)
+            same = (model.chain, model.shard) == self._states.get((rounds.sealed, trainee.position or 0))
             check(same, f"worker {worker} has made the step to {rounds.sealed} alone, and holds another state")
             return
         if rounds.offered == rounds.entered_at:
@@ -168,15 +203,18 @@ class Invariants:
         self._struck.add(round_id)
         check(len(self._struck) <= BUG_BOUND, f"one error ends {len(self._struck)} rounds without a step between them")
 
-    def collective_completed(self, round_id: RoundId) -> None:
-        """At most one round runs."""
+    def collective_completed(self, round_id: RoundId, parties: frozenset[int]) -> None:
+        """At most one round runs. Some of its members may be left that have collectives of their own, and no step."""
+        if self._world.job.replica_size > 1 and len(parties) < len(self._world.driver.seats[round_id]):
+            return
         check(round_id >= self._completed, f"round {round_id} computes after round {self._completed}")
         self._completed = round_id
 
     def process_ended(self, trainee: Trainee) -> None:
         """Keep what a worker that went through its whole script ended with."""
         if trainee.outcome and trainee.participant.stage is Stage.FINISHED:
-            self._models[trainee.worker_id] = trainee.outcome[-1]
+            assert trainee.position is not None, "it was in a round"
+            self._models.setdefault(trainee.position, set()).add(trainee.outcome[-1])
 
     def freed_without_driver(self, host: SimHost, since: float) -> None:
         """While there was no driver, no member waited in a round that another member of its host had left."""
@@ -196,14 +234,20 @@ class Invariants:
 
     def _check_spared(self, killed: set[int]) -> None:
         """No holder of the state is killed on a suspicion, unless another one waits for its next round."""
-        plan, known = self._plan, self._world.driver.core.roster.workers
+        plan = self._plan
         if plan is None or plan.round_id in self._finished:
             return
         processes = self._world.processes()
         unsynced = {p.worker_id for p in processes if p.trainee.participant.committed == NO_VERSION}
-        if not (killed - unsynced) & set(plan.workers):
-            return  # a member that was never synced holds nothing
-        trainees = (p.trainee for p in processes if p.worker_id in known and p.worker_id not in killed)
+        # A member that was never synced holds nothing, and one that was sent off nothing that is of use.
+        for position in {self._positions[w] for w in (killed - unsynced - self._sent_off) & set(plan.workers)}:
+            self._check_another_holds(plan, killed, position)
+
+    def _check_another_holds(self, plan: RoundPlan, killed: set[int], position: int) -> None:
+        known = {
+            w: worker for w, worker in self._world.driver.core.roster.workers.items() if worker.position == position
+        }
+        trainees = (p.trainee for p in self._world.processes() if p.worker_id in known and p.worker_id not in killed)
         holders = [t for t in trainees if t.worker_id in plan.workers and known[t.worker_id].live]
         waiting = [t.rounds.offered for t in holders if t.participant.stage is Stage.WAITING]
         ended = known.keys() - {t.worker_id for t in holders} - killed  # for all that the driver can know, they wait
@@ -213,13 +257,13 @@ class Invariants:
             if w.offer and w.waits_in(self._world.driver.core.rounds.call.ordinal)
         ]
         offered = any(version != NO_VERSION or not self._begun for version in waiting)
-        check(offered, f"of workers {killed}, which are killed, one is the last holder of the state")
+        check(offered, f"of workers {killed}, which are killed, one is the last holder of the state of its position")
 
     def _check_quarantine(self) -> None:
         """Quarantine never keeps a run from having --min-np workers."""
         core, now = self._world.driver.core, self._world.driver.now
         left_out = core.placement.quarantine.excluded_hosts(now)
-        if not left_out or core.ended:
+        if not left_out or core.ended or self._world.job.replica_size > 1:  # whose slots count by what they hold
             return
         placed = core.roster.placed
         staying = [w for w in core.roster.workers.values() if w.worker_id in placed and w.host in left_out]
@@ -245,19 +289,38 @@ class Invariants:
         settings, roster = self._world.driver.core.settings, self._world.driver.core.roster
         check(plan.round_id > self._assigned, f"round {plan.round_id} follows round {self._assigned}")
         check_seats(plan)
+        self._check_positions(plan)
         keepers = [seat for seat in plan.seats if seat.worker_id not in roster.placed | roster.leaving]
-        check(len(keepers) <= 1, "more than one member without a slot")
+        positions = {self._positions[seat.worker_id] for seat in keepers}
+        check(len(keepers) == len(positions), "more than one member of a position without a slot")
         size = len(plan.seats) - len(keepers)
+        check(size % plan.replica_size == 0, f"{size} workers with a slot make up no whole replicas")
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
         self._check_state_goes_on(plan)
         budgets = self._world.driver.core.budgets
         spent = (budgets.failures, budgets.preemptions, budgets.resizes, budgets.unproven)
         ended = sum(budget.total for budget in spent)
         check(self._rounds <= ended + len(self._finished), f"round {plan.round_id}: what ended the last is not counted")
-        self._rounds += 1
+        self._rounds += not plan.hands_over
         self._assigned = plan.round_id
         self._plan = plan
         self._ranks.update({seat.worker_id: seat.rank for seat in plan.seats})
+
+    def _check_positions(self, plan: RoundPlan) -> None:
+        """Rank = replica * S + position, each worker keeps its position for life, and guests only send."""
+        size = plan.replica_size
+        workers = self._world.driver.core.roster.workers
+        check(size == self._world.job.replica_size, f"replicas have {size} workers")
+        for seat in plan.seats:
+            guest = seat.rank >= len(plan.seats) - len(plan.seats) % size
+            check(not guest or seat.rank in plan.sources, f"guest {seat.worker_id} sends nothing")
+            check(not guest or seat.rank not in plan.receivers, f"guest {seat.worker_id} receives state")
+            position = plan.sources.index(seat.rank) if guest else seat.rank % size
+            known = self._positions.setdefault(seat.worker_id, position)
+            check(known == position, f"worker {seat.worker_id} changes from position {known} to {position}")
+            check(workers[seat.worker_id].position == position, f"worker {seat.worker_id} has another position")
+        held = [self._positions[plan.seats[rank].worker_id] for rank in plan.sources]
+        check(held == list(range(size)), f"the sources of positions 0 to {size - 1} hold {held}")
 
     def _age(self, worker_id: int) -> tuple[float, int]:
         """The order of age: by the last ranks, then those that have had none."""
@@ -266,18 +329,23 @@ class Invariants:
     def _check_state_goes_on(self, plan: RoundPlan) -> None:
         roster = self._world.driver.core.roster
         trainees = {p.worker_id: p.trainee for p in self._world.processes()}
-        offers = {s.worker_id: trainees[s.worker_id].rounds.offered for s in plan.seats if s.worker_id in trainees}
+        known, ordinal = roster.workers, self._world.driver.core.rounds.call.ordinal
+        heard_of = [w for w in trainees if w in plan.workers or (w in known and known[w].waits_in(ordinal))]
+        offers = {w: trainees[w].rounds.offered for w in heard_of}
         zero = plan.seats[0].worker_id
-        best = max(offers.values(), default=NO_VERSION)
+        best = self._best(offers, trainees, plan.replica_size)
+        if best < max(offers.values(), default=NO_VERSION):
+            offers = {worker: self._effective(version) for worker, version in offers.items()}
+            best = self._best(offers, trainees, plan.replica_size)
         able = {w for w, v in offers.items() if best in (v, trainees[w].rounds.sealed)}
+        check(plan.checkpoint > 0 or not offers.keys() >= set(plan.workers) or plan.version == best, f"not from {best}")
         if plan.checkpoint:
-            check(
-                len(plan.receivers) == len(plan.seats) - 1, "a member goes on with a state that is not the checkpoint's"
-            )
-        elif zero in offers:
+            others = len(plan.seats) - plan.replica_size
+            check(len(plan.receivers) == others, "a member goes on with a state that is not the checkpoint's")
+        elif zero in offers and not able.isdisjoint(seat.worker_id for seat in leaders_of(plan)):
             check(zero in able, f"rank 0 offers {offers[zero]}, another member {best}")
-            by_age = zero == min(able, key=self._age)
-            places = [(roster.place_of(seat.host), seat.slot) for seat in plan.seats]
+            by_age = zero == min(able & {seat.worker_id for seat in leaders_of(plan)}, key=self._age)
+            places = [(roster.place_of(seat.host), seat.slot) for seat in leaders_of(plan)]
             by_place = places == sorted(places)
             if plan.round_id == RoundId(1, 1):
                 check(by_place, f"the first round's ranks are not in the order of discovery: {places}")
@@ -286,10 +354,14 @@ class Invariants:
             else:
                 check(by_age, "rank 0 is not the oldest holder")
         for seat in plan.seats:
-            loads = seat.rank == 0 and plan.checkpoint
+            loads = seat.rank in plan.sources and plan.checkpoint
             if seat.worker_id in offers and seat.worker_id not in able and not loads:
                 check(seat.rank in plan.receivers, f"worker {seat.worker_id} is behind and receives nothing")
+            sends = seat.rank in plan.sources
+            check(not sends or loads or seat.worker_id in able or seat.worker_id not in offers, "a source is behind")
         check(not self._begun or plan.version != NO_VERSION or plan.checkpoint > 0, "training starts from scratch")
+        if plan.first_sync or plan.version == NO_VERSION:
+            self._synced[plan.round_id] = plan.version, set(plan.workers)
         newest = self._world.disk.newest()
         if plan.checkpoint:
             steps = 0 if newest is None else newest.steps
@@ -298,14 +370,19 @@ class Invariants:
         last = self._plan
         if last is None or last.round_id in self._finished:
             return
-        known = self._world.driver.core.roster.workers
         for survivor in (trainees[w] for w in last.workers if w in trainees and w in known):
             heard_of = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
             if heard_of and survivor.participant.stage is Stage.WAITING:
-                check(
-                    survivor.rounds.offered <= plan.version,
-                    f"round {plan.round_id} goes back from {survivor.rounds.offered}",
-                )
+                offered = survivor.rounds.offered
+                least = min(offered, self._effective(offered))
+                check(least <= plan.version, f"round {plan.round_id} goes back from {offered}")
+
+    def _best(self, offers: dict[int, Version], trainees: dict[int, Trainee], size: int) -> Version:
+        """The newest version that one of these holds and that one of each position holds or reaches."""
+        reached: list[set[Version]] = [set() for _ in range(size)]
+        for worker, version in offers.items():
+            reached[self._world.driver.core.roster.position(worker)] |= {version, trainees[worker].rounds.sealed} - {NO_VERSION}
+        return max(set(offers.values()).intersection(*reached), default=NO_VERSION)
 
     def _check_end(self, end: actions.FinishRun) -> None:
         bug = self._world.job.bug
@@ -323,9 +400,11 @@ class Invariants:
                     for t in trainees
                     if t.participant.committed != NO_VERSION and t.worker_id not in self._sent_off
                 }
-                left = [w for w in self._plan.workers if w in holders - self._world.agents.given_up]
                 failed = {f.worker.worker_id for f in end.failures}
-                check(not set(left) - failed, f"the run was given up although {left} hold its state")
+                left = {w for w in self._plan.workers if w in holders - self._world.agents.given_up - failed}
+                positions = {self._positions[w] for w in left}
+                lost = len(positions) < self._plan.replica_size
+                check(lost, f"the run was given up although {left} hold its state")
                 check(self._world.disk.newest() is None, "the run was given up although a checkpoint is on disk")
             case CauseKind.START_FAILED:
                 check(self._plan is None, "given up as if training had never begun")
@@ -343,7 +422,8 @@ class Invariants:
                 # blame, also if the errors differ: ranks may well run out of memory at different lines.
                 assert self._plan is not None
                 each_alone = self._failed_alone.issuperset(self._plan.workers)
-                blamed = each_alone or detail.size == bad
+                # So it does where one member of each replica does, for the replica that is left meets the bug, too.
+                blamed = each_alone or detail.size == bad or (bool(bug) and self._world.job.replica_size > 1)
                 check(blamed, f"a run ends of a size that its script can train with: {end.cause}")
                 check(detail.size < detail.before, f"a run ends of a size from which there is a way back: {end.cause}")
             case CauseKind.COLLECTIVES_BROKEN:
@@ -352,9 +432,13 @@ class Invariants:
                 check(kind is CauseKind.FAILED_LATE, f"the run failed: {end.cause}")
 
     def _check_history(self) -> None:
-        models = set(self._models.values())
-        if not models and self._world.workers.any_outlived:
+        found = self._models
+        if len(found) < self._world.job.replica_size and self._world.workers.any_outlived:
             return  # all members were killed once they were done, and their commands ended well all the same
+        most = max(len(models) for models in found.values())
+        check(most == 1, f"{most} different results of a position")
+        check(len(found) == self._world.job.replica_size, f"only positions {sorted(found)} have a result")
+        models = {replace(model, shard=0) for each in found.values() for model in each}
         check(len(models) == 1, f"{len(models)} different results")
         job = self._world.job
         seen: dict[int, Counter[int]] = {}

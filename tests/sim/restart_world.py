@@ -31,6 +31,7 @@ from tests.sim.sim_agents import SimAgents
 from tests.sim.sim_checkpoints import SimCheckpoints
 from tests.sim.sim_hosts import Process
 from tests.sim.sim_workers import SimWorkers
+from tests.sim.trainee import Job
 from tests.sim.world import World
 
 SAVE_BOUND = 600.0
@@ -214,7 +215,7 @@ class RestartNemesis(Nemesis):
         self.world.checkpoints = SimCheckpoints(self.world, random.Random(seed ^ 0xC0B1))
         watcher: Any = RestartInvariants(self.world)
         self.world.invariants = watcher
-        self.world.fabric.completed_in = lambda _round: None
+        self.world.fabric.completed_in = lambda _round, _parties: None
         self.world.workers.bad_hosts = bad
         self.world.restart_job = RestartJob(
             steps=draw.choice((10, 100, 300)),
@@ -225,6 +226,10 @@ class RestartNemesis(Nemesis):
             memory_every=draw.choice((0, 1, 3, 10)),
         )
         self.world.driver.ordered, self.world.driver.happened = self._react, self._surprise
+
+    def _in_replicas(self, settings: Settings, job: Job, rng: random.Random) -> tuple[Settings, Job]:
+        """They are drawn below, for this mode."""
+        return settings, job
 
     def _check_convergence(self) -> None:
         """After some have run the whole script, a round keeps its size."""

@@ -9,7 +9,7 @@ from itertools import product
 
 from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WINDOW
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.replicas import in_replicas, whole_replicas
+from edriver.driver.core.replicas import fitting_slots, in_replicas, whole_replicas
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import Prospect, newest_checkpoint, prospect, select
 from edriver.model.ids import NO_VERSION
@@ -62,6 +62,13 @@ def _check_replicas(roster: Roster, placed: set[int]) -> None:
     counted = [(roster.occupied, live)]
     if roster.replica_size != 1:
         counted.append((roster.ready, [worker for worker in live if worker.in_run]))
+    if roster.positions > 1:
+        for (found, workers), at in zip(counted, (roster.live_at, roster.ready_at), strict=True):
+            counts = [sum(worker.position == position for worker in workers) for position in range(roster.positions)]
+            check(at == counts, f"{at} workers are said to be at the positions, and {counts} are")
+            whole = roster.positions * min(counts)
+            check(found == whole, f"{found} workers are said to be in whole replicas, and {whole} are")
+        return
     for found, workers in counted:
         there = Counter(worker.host for worker in workers)
         hosts = [(record.name, record.slots, there[record.name]) for record in roster.hosts.values()]
@@ -85,7 +92,8 @@ def _check_suspects(core: Membership) -> None:
     def is_needed(worker: Worker) -> bool:
         suspicion = suspicions.get(worker.worker_id)
         since = -math.inf if suspicion is None or suspicion.idle else suspicion.since
-        others = [workers[w] for w in workers if w != worker.worker_id and shows_itself(w)]
+        alike = (w for w in workers if w != worker.worker_id and workers[w].position == worker.position)
+        others = [workers[w] for w in alike if shows_itself(w)]
         shown = any(other.waiting_since >= since or now >= since + SIMULTANEITY_WINDOW for other in others)
         return last is not None and last.had(worker.worker_id) and (now < suspects["_spared_until"] or not shown)
 
@@ -137,7 +145,7 @@ def _placed(roster: Roster) -> set[int]:
 def _leaving(roster: Roster, worker: Worker) -> bool:
     """Whether a worker without a slot trains on, for its own slot's sake or that of its replica."""
     record = roster.hosts[worker.host]
-    if not record.present or record.is_drained(worker.slot) or roster.replica_size == 1:
+    if not record.present or record.is_drained(worker.slot) or not roster.of_hosts:
         return record.present and record.is_drained(worker.slot) and worker.leave_at is not None
     others = (w for w in roster.live() if w.host == worker.host and record.is_drained(w.slot))
     return worker.rank is not None and any(w.leave_at is not None for w in others)
@@ -145,6 +153,8 @@ def _leaving(roster: Roster, worker: Worker) -> bool:
 
 def _capacity(roster: Roster, record: HostRecord) -> int:
     """The number of a host's slots that can be in whole replicas, given others like it."""
+    if roster.positions > 1:
+        return sum(slot < fitting_slots(roster.positions, record.slots) for slot in record.open_slots)
     return in_replicas(roster.replica_size, record.slots, record.open_count)
 
 

@@ -111,7 +111,9 @@ class SimRounds:
 
     Attributes:
         participant: what decides.
-        members: the workers of the round whose group was built last.
+        members: the workers of the round whose group was built last,
+        replica: those of this worker's replica,
+        alike: and those of its position in all of them.
         offered: the version that it has offered last,
         sealed: the version that it has said it reaches by a step of its own; NO_VERSION: none,
         digest: and the digest that it has offered with it.
@@ -130,6 +132,8 @@ class SimRounds:
     ) -> None:
         self.participant = Participant()
         self.members: frozenset[int] = frozenset()
+        self.replica: frozenset[int] = frozenset()
+        self.alike: frozenset[int] = frozenset()
         self.offered: Version = NO_VERSION
         self.sealed: Version = NO_VERSION
         self.digest = ""
@@ -217,6 +221,8 @@ class SimRounds:
             case effects.Train():
                 yield from script.train()
             case effects.Settle():
+                if self.participant.assignment is not None and self.participant.assignment.hands_over:
+                    script.passed()
                 if self.participant.must_leave:
                     yield Sleep(SETTLE_SECONDS)
                 if self.participant.abort_cause is not None:
@@ -254,6 +260,10 @@ class SimRounds:
         who = Meet("who", frozenset(), (place.rank, self._worker_id))  # answered at once: see World
         self._ranks = yield who
         self.members = frozenset(self._ranks.values())
+        size = place.replica_size
+        replica, position = divmod(place.rank, size)
+        self.replica = frozenset(worker for rank, worker in self._ranks.items() if rank // size == replica)
+        self.alike = frozenset(worker for rank, worker in self._ranks.items() if rank % size == position)
         yield Meet("build", self.members, None)
         if self.unproven and len(self.members) > 1:
             self.unproven -= 1

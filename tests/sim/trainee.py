@@ -1,7 +1,8 @@
 """A simulated worker: a user's script around the real rounds, with the real Cursor and a model that is a hash.
 
 Its state is a chain of hashes over the samples of every step, so two workers with equal chains have trained on the same
-samples in the same order.
+samples in the same order. In replicas of several workers, each holds the shard of its position beside what all hold
+alike, as in a ShardedState: a step is reduced in the replica, then over the workers of each position, then sealed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Job:
         commit_every: boundaries between commits; the others only check for news. 0: it never commits.
         late_collective: whether a collective follows the optimizer's step before the boundary: a loss there tears.
         seals: whether a seal comes before the optimizer's step.
+        replica_size: the number of workers in a replica.
         bug: which worker raises at one place of the first epoch: "rank 0": the worker with rank 0, in the step after
             which `bug_at` samples are done; "sample": the worker that gets the sample `bug_at`; "uneven": the last rank
             leaves out the last step, and the others wait for it; "": the script has no bug.
@@ -47,6 +49,7 @@ class Job:
     commit_every: int
     late_collective: bool
     seals: bool = False
+    replica_size: int = 1
     bug: str = ""
     bug_at: int = 0
     bad_size: int = 0
@@ -65,23 +68,28 @@ class Trained:
 
 @dataclass(frozen=True)
 class Model:
-    """All that a state consists of."""
+    """All that a state consists of.
+
+    Attributes:
+        shard: a chain of its own for each position: the part of the model that workers of this position hold.
+    """
 
     epoch: int
     chain: int
     trained: Trained | None = field(compare=False, repr=False)
     cursor: CursorState
     steps: int = 0
+    shard: int = 0
 
 
 class Disk(Protocol):
     """Where checkpoints are written."""
 
-    def write(self, worker_id: int, model: Model) -> None:
-        """Begin to write one. It is whole after a while, if the worker lives then."""
+    def write(self, worker_id: int, model: Model, position: int) -> None:
+        """Begin to write a position's part of one. It is whole after a while, if the worker lives then."""
 
-    def newest(self) -> Model | None:
-        """The whole one with the most steps."""
+    def newest(self, position: int = 0) -> Model | None:
+        """A position's part of the whole one with the most steps."""
 
 
 BUG_LINE = 1
@@ -99,7 +107,7 @@ class Trainee:
         worker_id: its id.
         job: the script.
         report: says something to the driver.
-        passed: called for every boundary passed, with version and chain.
+        passed: called for every boundary passed, with version and state.
         tear_down: called when it closes its connections of its round.
         boot: seconds until it enters its first `run`.
         tracker: draws the seconds of a step's computation.
@@ -111,7 +119,7 @@ class Trainee:
         worker_id: int,
         job: Job,
         report: Callable[[pb.Report], None],
-        passed: Callable[[Trainee, Version, int], None],
+        passed: Callable[[Trainee, Version, Model], None],
         tear_down: Callable[[], None],
         boot: float,
         tracker: Callable[[], float],
@@ -132,6 +140,7 @@ class Trainee:
         self.glitch = False
         self.outcome: list[Model] = []
         self.alone = 0  # steps made without the others
+        self.position: int | None = None  # in its replica, once it has been in a round
         self._job = job
         self._passed = passed
         self._boot = boot
@@ -145,7 +154,8 @@ class Trainee:
         for run in range(self._job.runs):
             self._epochs = (run + 1) * self._job.epochs
             if run:  # what the script makes of its state in between need not be the same everywhere
-                self.model = replace(self.model, chain=hash((self.model.chain, self.worker_id)))
+                chain, shard = (hash((part, self.worker_id)) for part in (self.model.chain, self.model.shard))
+                self.model = replace(self.model, chain=chain, shard=shard)
             self.entered_with = self.model
             end = yield from self.rounds.run()
             if end is End.LEFT:
@@ -193,37 +203,56 @@ class Trainee:
             self.keep_small()
 
     def sync(self, assignment: Assignment, members: dict[int, int]) -> Steps[bool]:
-        """Bring receivers to the source's state; returns whether that counts as committed."""
-        receives = assignment.rank in assignment.receivers
-        loads = bool(assignment.checkpoint) and assignment.rank == assignment.sources[0]
+        """Bring receivers to the state of their position's source; returns whether that counts as committed."""
+        rank, sources, size = assignment.rank, assignment.sources, assignment.replica_size
+        assert size == self._job.replica_size, "every round has replicas of the same size"
+        self._enter_position(assignment.position)
+        receives = rank in assignment.receivers
+        loads = bool(assignment.checkpoint) and rank in sources
         if loads:
             yield Sleep(self._tracker())
-            newest = self._disk.newest()
+            newest = self._disk.newest(assignment.position)
             assert newest is not None
             assert newest.steps >= assignment.checkpoint, "a checkpoint has gone"
             self.model = self.loaded = newest
-        if receives or (assignment.receivers and assignment.rank == assignment.sources[0]):
-            parties = frozenset(members[r] for r in (assignment.sources[0], *assignment.receivers))
-            brought = yield Meet("sync", parties, (assignment.rank, self.model))
+        first = assignment.first_sync and size > 1
+        if first and rank in sources:  # states may differ: what all hold alike comes from the first source alone
+            brought = yield Meet("common", frozenset(members[r] for r in sources), (rank, self.model))
+            common = next(model for other, model in brought.values() if other == sources[0])
+            self.model = replace(common, shard=self.model.shard)
+        source = sources[assignment.position]
+        others = [r for r in assignment.receivers if r % size == assignment.position]
+        if receives or (others and rank == source):
+            parties = frozenset(members[r] for r in (source, *others))
+            brought = yield Meet(("sync", source), parties, (rank, self.position, self.model))
+            assert {position for _, position, _ in brought.values()} == {self.position}, "shards of another position"
             if receives:
-                self.model = next(model for rank, model in brought.values() if rank == assignment.sources[0])
+                self.model = next(model for other, _, model in brought.values() if other == source)
         self.cursor.load(self.model.cursor)
-        self.cursor.enter(assignment.rank, assignment.size)
-        commits = receives or loads or self.saved is None  # a holder keeps the commit that it has
+        self.cursor.enter(rank, assignment.size)
+        commits = receives or loads or first or self.saved is None  # else a holder keeps the commit that it has
         if commits:
             self.save()
         self.keep_small()
         return commits
 
+    def _enter_position(self, position: int) -> None:
+        """Be a worker of this position, with the shard that its model is built with."""
+        assert self.position in (None, position), f"worker {self.worker_id} changes from position {self.position}"
+        if self.position is None and self._job.replica_size > 1:
+            self.model = replace(self.model, shard=hash(("shard", position)))
+        self.position = position
+
     def passed(self) -> None:
         """Take note that a boundary counts, the beginning of a round included."""
-        self._passed(self, self.participant.live, self.model.chain)
+        self._passed(self, self.participant.live, self.model)
 
     # ---- its training function --------------------------------------------------------------------------------
 
     def train(self) -> Steps[None]:
         """Train to the end of this `run` call's last epoch."""
         self.passed()
+        assert not self.participant.assignment.hands_over, "a round with guests trains"
         if len(self.rounds.members) == self._job.bad_size:
             raise Exploded(SIZE_LINE)
         step = 0
@@ -244,10 +273,7 @@ class Trainee:
                 if self.glitch:
                     self.glitch = False
                     raise Severed
-                brought = yield Meet(step, self.rounds.members, (self.model.chain, self.cursor.rank, mine))
-                chains = {chain for chain, _, _ in brought.values()}
-                assert len(chains) == 1, f"members train on different states: {brought}"
-                positions = tuple(p for _, _, batch in sorted(brought.values(), key=lambda b: b[1]) for p in batch)
+                positions = yield from self._reduce(step, mine)
                 if self._job.seals:
                     yield from self._seal(step)
                 self.cursor.record(count)
@@ -258,11 +284,33 @@ class Trainee:
                     Trained(self.model.trained, epoch, positions),
                     self.cursor.state(),
                     self.model.steps + 1,
+                    hash((self.model.shard, epoch, positions)),
                 )
                 if self._job.late_collective:
                     yield Meet(-step, self.rounds.members, None)
                 yield from self._boundary(committed=self._job.commit_every > 0 and step % self._job.commit_every == 0)
             self.model = replace(self.model, epoch=epoch + 1)
+
+    def _reduce(self, step: int, mine: tuple[int, ...]) -> Steps[tuple[int, ...]]:
+        """Reduce a step's gradients in the replica, and then with the workers of this position in the other replicas;
+        returns the samples that they are of, in order of rank.
+        """
+        state = self.model
+        batches = {self.cursor.rank: mine}
+        if len(self.rounds.replica) > 1:
+            alike = replace(state, shard=0)
+            brought = yield Meet(("replica", step, min(self.rounds.replica)), self.rounds.replica, (alike, batches))
+            assert {model for model, _ in brought.values()} == {alike}, (
+                f"a replica trains on different states: {brought}"
+            )
+            batches = {rank: batch for _, other in brought.values() for rank, batch in other.items()}
+        name = ("position", step, self.cursor.rank % self._job.replica_size)
+        brought = yield Meet(name, self.rounds.alike, (state.chain, state.shard, batches))
+        states = {(chain, shard) for chain, shard, _ in brought.values()}
+        assert len(states) == 1, f"members train on different states: {brought}"
+        batches = {rank: batch for _, _, other in brought.values() for rank, batch in other.items()}
+        assert len(batches) == len(self.rounds.members), "gradients of some members are left out"
+        return tuple(sample for rank in sorted(batches) for sample in batches[rank])
 
     def _seal(self, step: int) -> Steps[None]:
         """Make the step only if all members have its gradients, or if the next round continues from it."""
@@ -287,11 +335,12 @@ class Trainee:
 
     def _boundary(self, committed: bool) -> Steps[None]:
         every = self._job.checkpoint_every
-        due = every > 0 and self.cursor.rank == 0 and self.model.steps % every == 0
+        due = every > 0 and self.cursor.rank < self._job.replica_size and self.model.steps % every == 0
         if committed or due:
             self.save()
         if due:
-            self._disk.write(self.worker_id, self.model)
+            assert self.position is not None, "it is in a round"
+            self._disk.write(self.worker_id, self.model, self.position)
         self.keep_small()
         try:
             yield from self.rounds.boundary(committed or due)

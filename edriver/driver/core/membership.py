@@ -399,7 +399,7 @@ class Membership:
             return actions
         offer = Offer(
             event.ordinal,
-            event.version,
+            rounds.call.worth(event.version),
             event.store,
             event.digest,
             event.steps_lost,

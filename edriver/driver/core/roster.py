@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from edriver.driver.core.replicas import ReplicaCount, fitting_slots, in_replicas, replica_width, whole_replicas
 from edriver.model.hosts import HostSet
-from edriver.model.ids import RoundId
+from edriver.model.ids import RoundId, Version
 from edriver.model.plan import Candidate
 from edriver.model.records import (
     WORKER_TRANSITIONS,
@@ -373,6 +373,12 @@ class Roster:
         worker.offer, worker.waiting_since = offer, now
         heappush(self._waits, (now, worker.worker_id))
         self.move(worker, WorkerStep.OFFER)
+
+    def revise_offer(self, worker: Worker, version: Version) -> None:
+        """What a waiting worker holds counts as another version."""
+        assert worker.offer is not None
+        worker.offer.version = version
+        self.worker_changed(worker)
 
     def looked_last(self, worker: Worker, completed: RoundId | None) -> None:
         """Record whether a newer checkpoint may have been written since a waiting worker looked for one.

@@ -38,11 +38,14 @@ Report: TypeAlias = (
 
 
 class RoundState(enum.Enum):
-    """The state of a round. It has ended once it is STOPPING, ABORTED or FINISHED; members may still be in it."""
+    """The state of a round. It has ended once it is STOPPING, ABORTED or FINISHED; members may still be in it. One that
+    is HANDING_OVER ends as its members come back.
+    """
 
     __hash__ = object.__hash__  # Enum's own is Python code, and the core looks these up in every step
 
     RUNNING = "running"  # its members train
+    HANDING_OVER = "handing-over"  # it has guests: its members send and receive state, and come back
     NOTIFIED = "notified"  # they do, and must report the number of boundaries passed
     STOPPING = "stopping"  # each of them stops at the agreed boundary
     ABORTED = "aborted"  # its collectives are broken: each of them comes back from where it is
@@ -71,8 +74,9 @@ ROUND_TRANSITIONS: Final = {
     (RoundState.NOTIFIED, RoundStep.FINISH): RoundState.FINISHED,
     (RoundState.STOPPING, RoundStep.ABORT): RoundState.ABORTED,
     (RoundState.STOPPING, RoundStep.FINISH): RoundState.FINISHED,  # all returned before the boundary
+    (RoundState.HANDING_OVER, RoundStep.ABORT): RoundState.ABORTED,
 }
-"""What follows from what. A round begins as RUNNING, by its RoundPlan."""
+"""What follows from what. A round begins as RUNNING, by its RoundPlan, or as HANDING_OVER if that has guests."""
 
 
 @dataclass(slots=True)
@@ -85,6 +89,8 @@ class RunCall:
         checkpoints: whether its state is written to disk, so that new workers may find a checkpoint.
         previous: the last round of the call before.
         without_boundary: whether its latest steps were made without a boundary, so that no agreed interrupt can end.
+        best_before: `best` before its latest first sync.
+        undone: first syncs that have come to nothing, by their rounds: the versions that these had continued from.
     """
 
     ordinal: int = 1
@@ -92,20 +98,38 @@ class RunCall:
     checkpoints: bool = False
     previous: RoundId = NO_ROUND
     without_boundary: bool = False
+    best_before: Version = NO_VERSION
+    undone: dict[RoundId, Version] = field(default_factory=dict)
 
     def note_offer(self, version: Version, checkpoint: int | None) -> None:
         """A worker offers a state in it; `checkpoint` as in WorkerWaiting."""
-        self.best = max(self.best, version)
+        self.best = max(self.best, self.worth(version))
         self.checkpoints = self.checkpoints or checkpoint is not None
 
     def note_trained(self, round_id: RoundId) -> None:
         """A round may have trained, and none of its members has offered what it holds."""
         self.best = max(self.best, Version(round_id, 0))
 
+    def begin_first_sync(self) -> None:
+        """A round begins that makes the states of its members equal."""
+        self.best_before = self.best
+
+    def undo_first_sync(self, plan: RoundPlan) -> None:
+        """It has broken before all of them had their state, so no step has followed it."""
+        self.undone[plan.round_id] = plan.version
+        self.best = self.best_before
+
+    def worth(self, version: Version) -> Version:
+        """The version that a state counts as: what a first sync that was undone has made is as good as before."""
+        while version.round_id in self.undone:
+            version = self.undone[version.round_id]
+        return version
+
     def end(self, last: RoundId) -> None:
         """Its last round is finished: the script may enter the next one."""
         self.ordinal += 1
         self.best, self.checkpoints, self.previous = NO_VERSION, False, last
+        self.undone.clear()
         self.without_boundary = False
 
     def may_differ(self, version: Version) -> bool:
@@ -199,7 +223,6 @@ class Round:
         entered_next: whether a member has since entered the script's next `run`.
         before_first: the members not yet seen to be under way; may include some that are, or are no longer members.
         ranks: the ranks of all current and former members, by worker_id.
-        guests: the members that make up no replica: they send what they hold, and leave.
         last_step: the last step that a former member's script has made, in restart mode; 0: not known.
         left_at: where in the script members were when they left it for the loss of a peer, each place with one of them.
     """
@@ -233,14 +256,13 @@ class Round:
     without_place: set[int] = field(default_factory=set)
     before_first: set[int] = field(init=False)
     ranks: dict[int, int] = field(init=False)
-    guests: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin."""
         self.before_first = set(self.plan.workers)
-        workers, size = self.plan.workers, self.plan.replica_size
-        self.ranks = {worker_id: rank for rank, worker_id in enumerate(workers)}
-        self.guests = frozenset(workers[len(workers) // size * size :])
+        self.ranks = {worker_id: rank for rank, worker_id in enumerate(self.plan.workers)}
+        if self.plan.hands_over and self.state is RoundState.RUNNING:
+            self.state = RoundState.HANDING_OVER
 
     # ---- its state -------------------------------------------------------------------------------------------
 
@@ -256,6 +278,11 @@ class Round:
     def stopping(self) -> bool:
         """Whether its members have received the boundary at which to stop, and it is not aborted."""
         return self.state is RoundState.STOPPING
+
+    @property
+    def handing_over(self) -> bool:
+        """Whether its members send and receive state, and come back without training; it is not aborted."""
+        return self.state is RoundState.HANDING_OVER
 
     @property
     def aborted(self) -> bool:
@@ -483,8 +510,9 @@ class Round:
         hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
         plan, memory = self.plan, self.plan.memory_checkpoint
         checkpoint = plan.checkpoint if memory is None else memory.checkpoint.step
+        size = len(plan.seats) - len(plan.seats) % plan.replica_size  # without guests
         members = Members(
-            plan.round_id, len(plan.seats), hosts, plan.steps_lost, plan.torn, checkpoint, in_memory=memory is not None
+            plan.round_id, size, hosts, plan.steps_lost, plan.torn, checkpoint, in_memory=memory is not None
         )
         return Cause(CauseKind.ROUND_RUNS, detail=members)
 

@@ -298,7 +298,7 @@ class RoundControl:
         if current is None:
             return actions
         if not current.finished and worker.worker_id in current.members:
-            if current.running and worker.worker_id not in current.guests:
+            if current.running:
                 actions += self.abort(Cause(CauseKind.LEFT_ROUND, worker.name), now)
             current.leave(worker.worker_id, now)
         elif current.finished and worker.state is WorkerState.FINISHED:
@@ -411,8 +411,6 @@ class RoundControl:
                 without |= self._without_replica(len(current.members))
             actions += [self.dismiss(roster.workers[worker_id], now) for worker_id in sorted(without)]
         members, placed = current.members, roster.placed
-        if not members.isdisjoint(current.guests):
-            return actions  # they leave once they have sent what they hold
         interrupt = current.interrupt
         if interrupt is not None and not interrupt.answered(members) and now < interrupt.deadline:
             return actions
@@ -554,10 +552,12 @@ class RoundControl:
 
     def rejoin(self, current: Round, now: float) -> list[Action]:
         """Bound how long members of a round may take to stop at the agreed boundary."""
-        interrupt = current.interrupt
+        interrupt, members = current.interrupt, current.members
+        if current.handing_over and not members and current.rejoin_deadline is None:
+            current.extend(now)
+            self.idle_since = now
         if not current.stopping or interrupt is None:
             return []
-        members = current.members
         if not self.settings.mode.members_survive:
             return self._stop_saved(current, interrupt, now)
         if members and members == current.done.keys():
@@ -665,6 +665,10 @@ class RoundControl:
         allowed = sizes.allowed(ready + min(leaving, still_needed(ready, before, sizes.max_workers)))
         allowed = roster.fitting(allowed)
         chosen = prospect(offers, allowed, before, roster.positions)
+        if chosen.lost and self._undo_first_sync():
+            actions += self._find_newest_checkpoint()
+            offers = roster.offers(call.ordinal)
+            chosen = prospect(offers, allowed, before, roster.positions)
         if chosen.lost and call.checkpoints and not self.suspects and roster.ranked <= roster.waiting.keys():
             # What the others hold is of no use without these positions: their replacements look for a checkpoint.
             parts = [w for w in roster.waiting_in(call.ordinal) if w.offer and w.offer.version != NO_VERSION]
@@ -710,6 +714,23 @@ class RoundControl:
             self.current.without_place = {worker.worker_id for worker in without}
             return actions
         return actions + [self.dismiss(worker, now) for worker in without]
+
+    def _undo_first_sync(self) -> bool:
+        """Begin anew a call whose first sync has left a position without a holder of its version, if a member was not
+        synced: then no step has followed, and all are as good as before. Returns whether that has changed any offer.
+        """
+        last, call = self.current, self.call
+        if last is None or not last.plan.first_sync or last.plan.round_id in call.undone:
+            return False
+        waiting = self.roster.waiting_in(call.ordinal)
+        ids = {w.worker_id: w.offer.version.round_id for w in waiting if w.offer is not None}
+        if all(round_id == last.plan.round_id for w, round_id in ids.items() if last.had(w)):
+            return False
+        call.undo_first_sync(last.plan)
+        for worker in waiting:
+            if ids[worker.worker_id] == last.plan.round_id:
+                self.roster.revise_offer(worker, call.worth(Version(last.plan.round_id, 0)))
+        return True
 
     def _select(self, allowed: int, before: int) -> Selection:
         roster = self.roster
@@ -763,6 +784,7 @@ class RoundControl:
         for keeper in chosen.state_keepers:  # it leaves once the others have the state
             self.roster.wait_no_longer(self.roster.workers[keeper.worker_id])
         keepers = chosen.state_keepers
+        # The others are a part of a replica, with which no script can train: such a round hands state over.
         guests = keepers if len(keepers) < self.roster.positions else ()  # as many as that are a replica
         plan = plan_round(
             RoundId(self.incarnation, self._formed),
@@ -777,7 +799,8 @@ class RoundControl:
         assert before is None or not before.running, "one round runs at a time"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
-        guarded, fallback = self.budgets.unproven.total > 0, sizes.fallback_of(len(plan.seats))
+        guarded = self.budgets.unproven.total > 0
+        fallback = 0 if plan.hands_over else sizes.fallback_of(len(plan.seats))
         start = None if settings.mode.members_survive else self.memory.start_from(self.roster.is_reached)
         if start is None:
             plan = self._with_what_is_lost(plan)
@@ -787,6 +810,8 @@ class RoundControl:
         assert self.roster.fitting(size) == size, f"{size} workers make up no whole replicas"
         norm = self._gradient_norm(plan)
         plan = replace(plan, guarded=guarded, fallback_size=fallback, memory_checkpoint=start, gradient_norm=norm)
+        if plan.first_sync:
+            self.call.begin_first_sync()
         looks_after = plan.round_id if self.completed is not None else None
         for seat in plan.seats:
             self.roster.seat(self.roster.workers[seat.worker_id], seat.rank, looks_after)
@@ -794,7 +819,8 @@ class RoundControl:
         self.current = Round(plan, set(plan.workers), now + settings.newcomer_delay, now + settings.resize_pause)
         self.idle_since = None
         self.failures.round_formed()
-        sizes.note_size(len(plan.seats))
+        if not plan.hands_over:
+            sizes.note_size(len(plan.seats))
         self.activity = self.current.runs
         return plan
 

@@ -507,6 +507,8 @@ class RoundLoop:
             return synced
         self._synced = True
         participant.synced(committed=synced)
+        if participant.assignment is not None and participant.assignment.hands_over:
+            return Raised.HOSTS_UPDATED  # with guests no script can train: the next round is without them
         raised = yield effects.Train()
         if raised is not None:
             return raised

@@ -160,8 +160,8 @@ class ObjectState(State):
         self.reset()
         if arrived is not None:
             self._adopt(arrived)
-        elif not self.has_commit:
-            self.save()
+        elif not self.has_commit or (assignment.first_sync and assignment.replica_size > 1):
+            self.save()  # of what has got another name: where positions offered commits by unequal names, all were lost
         elif not loads:
             self.keep_small()
             return False

@@ -75,7 +75,7 @@ def sync_state(tree: Any, assignment: Assignment) -> Any | None:
         RuntimeError: the connection to a peer broke, or what came is not what the source has recorded.
     """
     size = assignment.replica_size
-    position = assignment.rank % size
+    position = assignment.position
     receivers = (rank for rank in assignment.receivers if rank % size == position)
     return send_along((assignment.sources[position], *receivers), tree, assignment)
 

@@ -176,7 +176,7 @@ class NewSizes:
 
     def explained(self, end: Cause, last: Round | None, failures: Mapping[int, Failure]) -> Cause:
         """The cause of the run's end, with the resize if the script has failed since and cannot return to a size."""
-        if last is None or not self._last_trained or len(last.plan.seats) in self._trained:
+        if last is None or not self._last_trained or len(last.plan.seats) in self._trained or last.plan.hands_over:
             return end
         failed = self._failed(last, failures)
         if self._steps_known(last) or last.long_lived or not failed:

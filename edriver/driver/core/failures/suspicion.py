@@ -265,16 +265,19 @@ class Suspects:
         return self._shown(last, call, now) is not None
 
     def _dispensable(self, worker: Worker, last: Round | None, call: RunCall, now: float) -> bool:
-        """Whether the run can continue without it: it holds no state, or another worker that does has shown itself."""
+        """Whether the run can continue without it: it holds no state, or another worker that does has shown itself.
+
+        In replicas, one of its position: the others hold other parts of the state.
+        """
         if last is None or not last.had(worker.worker_id):
             return True
         suspicion = self._workers.get(worker.worker_id)
         since = suspicion.since if suspicion and not suspicion.idle else float("-inf")
-        shown = self._shown(last, call, now, besides=worker.worker_id)
+        shown = self._shown(last, call, now, instead_of=worker)
         return shown is not None and (shown >= since or now >= since + SIMULTANEITY_WINDOW)
 
-    def _shown(self, last: Round, call: RunCall, now: float, besides: int | None = None) -> float | None:
-        """When a worker other than this one last showed that it lives and holds the state.
+    def _shown(self, last: Round, call: RunCall, now: float, instead_of: Worker | None = None) -> float | None:
+        """When a worker that can take the place of this one last showed that it lives and holds the state.
 
         None: no worker has, or those that are suspected are spared.
         """
@@ -282,7 +285,9 @@ class Suspects:
             return None
         for worker_id in reversed(self._roster.waiting):
             worker = self._roster.workers[worker_id]
-            if worker_id != besides and last.had(worker_id) and self._offers_the_state(worker, call):
+            if instead_of and (worker is instead_of or worker.position != instead_of.position):
+                continue
+            if last.had(worker_id) and self._offers_the_state(worker, call):
                 return worker.waiting_since
         return None
 
