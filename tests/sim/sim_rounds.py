@@ -171,11 +171,8 @@ class SimRounds:
             raise Severed
         assert verdict is BoundaryVerdict.PASS, "there is no other verdict"
 
-    def clipped(self, norm: float) -> None:
-        pass
-
-    def seal_broken(self, error: Severed) -> Steps[None]:
-        """The seal of a step has broken: returns if the step is to be made.
+    def seal_broken(self, error: Severed) -> Steps[float | None]:
+        """The seal of a step has broken: returns if the step is to be made, with the norm to clip its gradients by.
 
         Raises:
             Severed: it is not.
@@ -183,6 +180,8 @@ class SimRounds:
         self._raised = error
         if (yield from self._carry_out(self._loop.seal_broken())) is SealVerdict.LEAVE:
             raise Severed
+        assert self.participant.assignment is not None
+        return self.participant.assignment.gradient_norm
 
     def _carry_out(self, steps: Generator[Effect, Any, T]) -> Steps[T]:
         answer: Answer = None

@@ -275,7 +275,7 @@ class Trainee:
                     raise Severed
                 positions = yield from self._reduce(step, mine)
                 if self._job.seals:
-                    yield from self._seal(step)
+                    yield from self._seal(step, norm=float(hash((self.model.chain, positions)) % 997))
                 self.cursor.record(count)
                 self.stepped = True
                 self.model = Model(
@@ -312,14 +312,21 @@ class Trainee:
         assert len(batches) == len(self.rounds.members), "gradients of some members are left out"
         return tuple(sample for rank in sorted(batches) for sample in batches[rank])
 
-    def _seal(self, step: int) -> Steps[None]:
-        """Make the step only if all members have its gradients, or if the next round continues from it."""
+    def _seal(self, step: int, norm: float) -> Steps[None]:
+        """Make the step only if all members have its gradients, or if the next round continues from it.
+
+        Args:
+            step: the round's.
+            norm: of these gradients, which nobody knows before all are in the seal.
+        """
         try:
             yield Meet(("seal", step), self.rounds.members, None)
+            self.participant.clipped(norm)
             return
         except Severed as error:
             broken = error
-        yield from self.rounds.seal_broken(broken)
+        known = yield from self.rounds.seal_broken(broken)
+        assert known == norm, f"gradients of norm {norm} are clipped by {known}"
         self.alone += 1
 
     def _meets_the_bug(self, mine: tuple[int, ...]) -> bool:

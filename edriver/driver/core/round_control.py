@@ -838,8 +838,10 @@ class RoundControl:
         return replace(plan, steps_lost=lost.steps_lost, torn=torn)
 
     def _gradient_norm(self, plan: RoundPlan) -> float | None:
-        """The norm with which a round's version was reached, as the first member says that holds it and knows it."""
-        offers = (offer for w in plan.workers if (offer := self.roster.workers[w].offer) is not None)
+        """The norm with which a round's version was reached, as one says that holds it, whether or not it is a member:
+        all who hold it may have to leave, when those who can reach it stay.
+        """
+        offers = (w.offer for w in self.roster.waiting_in(plan.ordinal) if w.offer is not None)
         norms = (offer.gradient_norm for offer in offers if offer.version == plan.version)
         return next((norm for norm in norms if norm is not None), None)
 
