@@ -381,7 +381,9 @@ class Invariants:
         """The newest version that one of these holds and that one of each position holds or reaches."""
         reached: list[set[Version]] = [set() for _ in range(size)]
         for worker, version in offers.items():
-            reached[self._world.driver.core.roster.position(worker)] |= {version, trainees[worker].rounds.sealed} - {NO_VERSION}
+            reached[self._world.driver.core.roster.position(worker)] |= {version, trainees[worker].rounds.sealed} - {
+                NO_VERSION
+            }
         return max(set(offers.values()).intersection(*reached), default=NO_VERSION)
 
     def _check_end(self, end: actions.FinishRun) -> None:
@@ -395,10 +397,12 @@ class Invariants:
             case CauseKind.STATE_LOST:
                 assert self._plan is not None
                 trainees = (p.trainee for p in self._world.processes())
+                # Where a first sync of replicas was broken, all hold what the call has begun with.
+                broken = self._plan.replica_size > 1 and bool(self._synced.get(self._plan.round_id, (0, ()))[1])
                 holders = {
                     t.worker_id
                     for t in trainees
-                    if t.participant.committed != NO_VERSION and t.worker_id not in self._sent_off
+                    if (broken or t.participant.committed != NO_VERSION) and t.worker_id not in self._sent_off
                 }
                 failed = {f.worker.worker_id for f in end.failures}
                 left = {w for w in self._plan.workers if w in holders - self._world.agents.given_up - failed}
