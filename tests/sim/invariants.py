@@ -16,7 +16,7 @@ from edriver.model.records import WorkerState
 from edriver.wire.conversion import round_id_of
 from edriver.worker.rounds.participant import Stage
 from tests.sim.checking import check
-from tests.sim.drains import Drains
+from tests.sim.drains import Drains, have_places
 from tests.sim.trainee import BUG_LINE, SIZE_LINE
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ class Invariants:
                     self._open_at = self._world.driver.now + self._world.driver.core.settings.resize_pause
                 case actions.HostsUpdated(members, round_id, _, HostUpdateResult.ADDED):
                     waited = self._world.driver.now >= self._open_at
-                    # The last one with the state stays until they have it, and its host is drained.
-                    waited = waited or self._world.driver.core.roster.placed.isdisjoint(members)
+                    # The last one with a position's state stays until they have it, and its host is drained.
+                    waited = waited or not have_places(members, self._world.driver.core)
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker(worker_id):
                     roster = self._world.driver.core.roster
@@ -381,9 +381,8 @@ class Invariants:
         """The newest version that one of these holds and that one of each position holds or reaches."""
         reached: list[set[Version]] = [set() for _ in range(size)]
         for worker, version in offers.items():
-            reached[self._world.driver.core.roster.position(worker)] |= {version, trainees[worker].rounds.sealed} - {
-                NO_VERSION
-            }
+            sealed = trainees[worker].rounds.sealed
+            reached[self._world.driver.core.roster.position(worker)] |= {version, sealed} - {NO_VERSION}
         return max(set(offers.values()).intersection(*reached), default=NO_VERSION)
 
     def _check_end(self, end: actions.FinishRun) -> None:
@@ -402,7 +401,7 @@ class Invariants:
                 holders = {
                     t.worker_id
                     for t in trainees
-                    if (broken or t.participant.committed != NO_VERSION) and t.worker_id not in self._sent_off
+                    if t.worker_id not in self._sent_off and (broken or t.participant.committed != NO_VERSION)
                 }
                 failed = {f.worker.worker_id for f in end.failures}
                 left = {w for w in self._plan.workers if w in holders - self._world.agents.given_up - failed}

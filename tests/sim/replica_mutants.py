@@ -1,4 +1,4 @@
-"""Wrong variants of the rules of elastic replicas, each of which the simulation, or a case of tests/script, must catch."""
+"""Wrong variants of the rules of elastic replicas: the simulation, or a case of tests/script, must catch each."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from edriver.driver.core.selection import Selection
 from edriver.model.plan import Assignment, Candidate, RoundPlan
 from edriver.model.records import HostRecord, Worker
 from tests.sim.mutants import Patch
+from tests.sim.sim_rounds import Severed
 from tests.sim.trainee import Trainee
 
 
@@ -86,7 +87,7 @@ def sealed_workers_hold_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def spares_count_as_replicas(patch: pytest.MonkeyPatch) -> None:
     """Workers make up replicas whatever their positions are."""
-    patch.setattr(Roster, "ready", property(lambda self: sum(self.ready_at) // self.positions * self.positions))
+    patch.setattr(Roster, "ready", property(lambda self: sum(self.at.ready) // self.positions * self.positions))
 
 
 def spares_are_sent_away(patch: pytest.MonkeyPatch) -> None:
@@ -191,7 +192,7 @@ def a_step_is_made_without_the_verdict(patch: pytest.MonkeyPatch) -> None:
     def seal(self: Trainee, step: int) -> Any:
         try:
             yield from original(self, step)
-        except Exception:
+        except Severed:
             self.alone += 1
 
     patch.setattr(Trainee, "_seal", seal)
