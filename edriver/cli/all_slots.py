@@ -35,7 +35,7 @@ def with_counted_slots(
         raise UsageError(f"the workers cannot be counted (-np auto): {error}") from None
     if not hosts.total_slots:
         raise UsageError("-np auto: no host has been found yet: give the number of workers to start with")
-    slots = usable_slots(hosts, flags.replica_size)
+    slots = usable_slots(hosts, flags.replica_size, options.mode.mode)
     if not slots:
         raise UsageError(f"-np auto: of {hosts} none can be used {replicas_text(flags.replica_size)}")
     np = slots if flags.max_np is None else min(slots, flags.max_np)

@@ -90,18 +90,11 @@ class Drains:
             return
         if not core.settings.mode.members_survive and (current.done or current.completed):
             return  # a restart would have scripts that have run to their end make their last steps again
-        whole = all(self._has_place(current.members, position, core) for position in range(roster.positions))
+        whole = have_places(current.members, core)
         for worker in map(roster.workers.__getitem__, current.members):
             bounds = self._of(roster.hosts[worker.host], worker.slot)
             late = bounds is not None and core.now >= bounds.latest and whole
             check(not late, f"worker {worker.worker_id} trains on although its place is to be left by now")
-
-    def _has_place(self, members: Iterable[int], position: int, core: Membership) -> bool:
-        """Whether one of these members of a position has a slot. Without one of each they hold the state until others
-        come.
-        """
-        roster = core.roster
-        return any(w in roster.placed and roster.workers[w].position == position for w in members)
 
     def _may_stay(self, worker_id: int, core: Membership) -> bool:
         """Whether a worker of the last round need not leave yet."""
@@ -113,6 +106,12 @@ class Drains:
             return False
         bounds = self._of(core.roster.hosts[worker.host], worker.slot)
         return bounds is not None and core.now < bounds.earliest
+
+
+def have_places(members: Iterable[int], core: Membership) -> bool:
+    """Whether a member of each position has a slot. Else others hold that position's state until one comes."""
+    roster = core.roster
+    return len({roster.position(w) for w in members if w in roster.placed}) == roster.positions
 
 
 def _left(core: Membership) -> int:

@@ -16,7 +16,7 @@ from edriver.model.records import WorkerState
 from edriver.wire.conversion import round_id_of
 from edriver.worker.rounds.participant import Stage
 from tests.sim.checking import check
-from tests.sim.drains import Drains
+from tests.sim.drains import Drains, have_places
 from tests.sim.trainee import BUG_LINE, SIZE_LINE
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ class Invariants:
                     self._open_at = self._world.driver.now + self._world.driver.core.settings.resize_pause
                 case actions.HostsUpdated(members, round_id, _, HostUpdateResult.ADDED):
                     waited = self._world.driver.now >= self._open_at
-                    # The last one with the state stays until they have it, and its host is drained.
-                    waited = waited or self._world.driver.core.roster.placed.isdisjoint(members)
+                    # The last one with a position's state stays until they have it, and its host is drained.
+                    waited = waited or not have_places(members, self._world.driver.core)
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker(worker_id):
                     roster = self._world.driver.core.roster
@@ -381,7 +381,8 @@ class Invariants:
         """The newest version that one of these holds and that one of each position holds or reaches."""
         reached: list[set[Version]] = [set() for _ in range(size)]
         for worker, version in offers.items():
-            reached[self._world.driver.core.roster.position(worker)] |= {version, trainees[worker].rounds.sealed} - {NO_VERSION}
+            sealed = trainees[worker].rounds.sealed
+            reached[self._world.driver.core.roster.position(worker)] |= {version, sealed} - {NO_VERSION}
         return max(set(offers.values()).intersection(*reached), default=NO_VERSION)
 
     def _check_end(self, end: actions.FinishRun) -> None:
@@ -395,10 +396,12 @@ class Invariants:
             case CauseKind.STATE_LOST:
                 assert self._plan is not None
                 trainees = (p.trainee for p in self._world.processes())
+                # Where a first sync of replicas was broken, all hold what the call has begun with.
+                broken = self._plan.replica_size > 1 and bool(self._synced.get(self._plan.round_id, (0, ()))[1])
                 holders = {
                     t.worker_id
                     for t in trainees
-                    if t.participant.committed != NO_VERSION and t.worker_id not in self._sent_off
+                    if t.worker_id not in self._sent_off and (broken or t.participant.committed != NO_VERSION)
                 }
                 failed = {f.worker.worker_id for f in end.failures}
                 left = {w for w in self._plan.workers if w in holders - self._world.agents.given_up - failed}

@@ -10,6 +10,7 @@ import argparse
 import random
 import sys
 import traceback
+from dataclasses import replace
 
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
@@ -55,6 +56,11 @@ class RandomEvents:
             reset_limit=draw.choice((None, None, 3)),
             failure_window=draw.choice((5.0, 600.0)),
         )
+        size = random.Random(seed ^ 0x2EB1).choice((1, 1, 2, 3))
+        if settings.mode is Mode.ELASTIC and size > 1:
+            least, first = size * (least % 2 + 1), size * 2
+            most = first + size * (settings.max_np % 2)
+            settings = replace(settings, np=first, min_np=least, max_np=most, replica_size=size)
         self.core = Membership(settings, now=0.0, draw=draw.random)
         self._settings = settings
         self._now = 0.0

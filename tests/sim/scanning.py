@@ -63,7 +63,7 @@ def _check_replicas(roster: Roster, placed: set[int]) -> None:
     if roster.replica_size != 1:
         counted.append((roster.ready, [worker for worker in live if worker.in_run]))
     if roster.positions > 1:
-        for (found, workers), at in zip(counted, (roster.live_at, roster.ready_at), strict=True):
+        for (found, workers), at in zip(counted, (roster.at.live, roster.at.ready), strict=True):
             counts = [sum(worker.position == position for worker in workers) for position in range(roster.positions)]
             check(at == counts, f"{at} workers are said to be at the positions, and {counts} are")
             whole = roster.positions * min(counts)

@@ -45,6 +45,7 @@ from edriver.driver.config.training_script import (
     program_in_restart_mode,
 )
 from edriver.driver.config.usage_error import UsageError
+from edriver.driver.core.positions import slots_in_replicas
 from edriver.driver.core.replicas import whole_replicas
 from edriver.driver.launch.broker import BROKER_ENTRY_POINTS as BROKERS
 from edriver.driver.launch.broker import BrokerChoice
@@ -56,7 +57,7 @@ from edriver.model import defaults
 from edriver.model import limits as bounds
 from edriver.model.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost
 from edriver.model.mode import Mode
-from edriver.model.settings import Settings
+from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.model.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
@@ -258,8 +259,10 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     )
 
 
-def usable_slots(hosts: HostSet, replica_size: int) -> int:
+def usable_slots(hosts: HostSet, replica_size: int, mode: Mode) -> int:
     """The number of slots of counted hosts that make up whole replicas."""
+    if mode.members_survive and replica_size != WHOLE_HOSTS:
+        return slots_in_replicas(replica_size, (host.slots for host in hosts))
     return sum(whole_replicas(replica_size, ((host.name, host.slots, host.slots) for host in hosts)).values())
 
 
@@ -416,7 +419,7 @@ def _source_of(
         raise UsageError(str(error)) from None
     except DiscoveryError as error:
         raise UsageError(f"-H {flags.hosts!r}: {error}" if flags.hosts is not None else str(error)) from None
-    if hosts.is_counted and (usable := usable_slots(hosts, settings.replica_size)) < settings.min_np:
+    if hosts.is_counted and (usable := usable_slots(hosts, settings.replica_size, settings.mode)) < settings.min_np:
         needed = count_text(settings.min_np, "slot")
         given_by = chosen[0] if chosen else "--slots-per-host"
         if usable < hosts.total_slots:

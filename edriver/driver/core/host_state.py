@@ -87,8 +87,33 @@ class _Look:
 
     def _missing(self, record: HostRecord) -> int:
         """How many more hosts of a host's size would make up a replica with it; 0: no others are needed."""
+        if not self._run.roster.of_hosts:
+            return self._missing_parts(record)
         hosts = self._run.roster.width(record) // record.slots
         return -self._alike[record.slots] % hosts if hosts > 1 and record.name not in self._run.roster.unfit else 0
+
+    @cached_property
+    def _coverage(self) -> list[int]:
+        """How many workers there are of each position, or could be in the hosts that can be used."""
+        roster = self._run.roster
+        coverage = list(roster.at.live)
+        for record in roster.hosts.values():
+            if record.connected and record.wanted and record.name not in self._excluded:
+                taken = {worker.slot for worker in roster.on(record.name)}
+                positions = roster.positions_of(record, coverage)
+                for slot in record.ready_slots(self._run.now):
+                    if slot < len(positions) and slot not in taken:
+                        coverage[positions[slot]] += 1
+        return coverage
+
+    def _missing_parts(self, record: HostRecord) -> int:
+        """The same where any workers of all positions are a replica: hosts for the positions that are too few."""
+        size, slots = self._run.roster.positions, record.slots
+        if slots >= size:
+            return 0
+        coverage = self._coverage
+        parts = [coverage[first : first + slots] for first in range(0, size, slots)]
+        return sum(min(part) == min(coverage) for part in parts) if min(coverage) < max(coverage) else 0
 
     def at(self, record: HostRecord, there: int, live: int) -> HostStanding:
         """The state of a host with this many workers, and this many that the run counts on."""

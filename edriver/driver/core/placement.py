@@ -246,7 +246,7 @@ class Placement:
     ) -> list[tuple[HostRecord, int, int]]:
         """The free slots, each with its position, with which there are more whole replicas of the workers that live."""
         roster = self._roster
-        there, free = roster.live_at, list[tuple[HostRecord, int, int]]()
+        there, free = roster.at.live, list[tuple[HostRecord, int, int]]()
         coverage = list(there)
         for record in hosts:
             slots = [] if record.name in excluded else list(roster.free_slots(record, now))

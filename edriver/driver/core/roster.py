@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
+from edriver.driver.core.positions import PositionCounts, first_position, in_whole_replicas
 from edriver.driver.core.replicas import ReplicaCount, fitting_slots, in_replicas, replica_width, whole_replicas
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
@@ -50,8 +51,7 @@ class Roster:
         replica_size: as given.
         positions: the number of positions, 1 if they do not matter.
         of_hosts: whether replicas of several workers are made up of hosts.
-        live_at: the number of live workers that have a slot, by position.
-        ready_at: the number of those that are ready for a round or in one, by position.
+        at: how many workers there are of each position, if these matter.
         hosts: the hosts by name, the oldest first.
         workers: the workers by id, which is the order of age.
         placed: the live workers that have a slot now: on each host the oldest, as many as it has slots to use.
@@ -85,9 +85,7 @@ class Roster:
         self.replica_size = replica_size
         self.positions = replica_size if by_position else 1
         self.of_hosts = replica_size != self.positions
-        self.live_at = [0] * self.positions
-        self.ready_at = [0] * self.positions
-        self._counted_at: dict[str, tuple[list[int], list[int]]] = {}  # what each host counts for in these two
+        self.at = PositionCounts(self.positions)
         self.hosts: dict[str, HostRecord] = {}
         self.workers: dict[int, Worker] = {}
         self.placed: set[int] = set()
@@ -294,7 +292,7 @@ class Roster:
         self.with_room.discard(record.name)
         self._live.forget(record.name)
         self._ready.forget(record.name)
-        self._counted_at.pop(record.name, None)
+        self.at.forget(record.name)
         self._count(record.name, 0, 0, 0)
         self.revision += 1
         del self.hosts[record.name], self._places[record.name]
@@ -522,21 +520,11 @@ class Roster:
     def _count_replicas(self, record: HostRecord) -> None:
         placed = [worker for worker in self.on(record.name) if worker.worker_id in self.placed]
         if self.positions > 1:
-            self._count_positions(record.name, placed)
+            ready = [worker.position for worker in placed if worker.in_run]
+            self.at.note(record.name, [worker.position for worker in placed], ready)
             return
         self._live.note(record.name, record.slots, len(placed))
         self._ready.note(record.name, record.slots, sum(worker.in_run for worker in placed))
-
-    def _count_positions(self, host: str, placed: Iterable[Worker]) -> None:
-        before = self._counted_at.get(host, ([], []))
-        live = [worker.position for worker in placed]
-        ready = [worker.position for worker in placed if worker.in_run]
-        self._counted_at[host] = live, ready
-        for counts, was, now in zip((self.live_at, self.ready_at), before, (live, ready), strict=True):
-            for position in was:
-                counts[position] -= 1
-            for position in now:
-                counts[position] += 1
 
     # ---- questions -------------------------------------------------------------------------------------------
 
@@ -554,10 +542,7 @@ class Roster:
         return in_replicas(self.replica_size, record.slots, record.open_count)
 
     def positions_of(self, record: HostRecord, coverage: Sequence[int]) -> list[int]:
-        """The positions of a host's slots, from slot 0; slots that fit into no replica have no position.
-
-        A host with at least as many slots as a replica has workers has all positions in turn. The slots of a smaller
-        one are a part of a replica: which part is chosen when its first worker is started.
+        """The positions of a host's slots, from slot 0: see positions.py.
 
         Args:
             record: the host.
@@ -571,7 +556,7 @@ class Roster:
             return []
         offset = record.offset
         if offset is None or offset % slots or not any(self.on(record.name)):
-            offset = min(range(0, size, slots), key=lambda first: max(coverage[first : first + slots]))
+            offset = first_position(size, slots, coverage)
         return [offset + slot for slot in range(slots)]
 
     def choose_offset(self, record: HostRecord, offset: int) -> None:
@@ -596,21 +581,49 @@ class Roster:
     def occupied(self) -> int:
         """The number of workers that have a slot and are in whole replicas, whether they are ready or not."""
         if self.positions > 1:
-            return min(self.live_at) * self.positions
+            return in_whole_replicas(self.at.live)
         return len(self.placed) if self.replica_size == 1 else self._live.total
 
     @property
     def ready(self) -> int:
         """The number of those that are in whole replicas of workers that are ready for a round, or in one."""
-        return min(self.ready_at) * self.positions if self.positions > 1 else self._ready.total
+        return in_whole_replicas(self.at.ready) if self.positions > 1 else self._ready.total
 
     def with_slot(self, workers: Iterable[int]) -> int:
         """How many of these workers that have a slot make up whole replicas by their positions."""
         placed = [worker_id for worker_id in workers if worker_id in self.placed]
         if self.positions == 1:
             return len(placed)
-        counts = Counter(self.workers[worker_id].position for worker_id in placed)
-        return min(counts[position] for position in range(self.positions)) * self.positions
+        return self.whole(map(self.workers.__getitem__, placed))
+
+    def whole(
+        self,
+        workers: Iterable[Worker],
+        slots: Iterable[tuple[HostRecord, Collection[int]]] = (),
+        most: float = math.inf,
+    ) -> int:
+        """How many workers make up whole replicas.
+
+        Args:
+            workers: workers that there are.
+            slots: hosts with slots in which there could be more.
+            most: the maximum number of workers.
+        """
+        if self.of_hosts:
+            counts = Counter(worker.host for worker in workers)
+            counts.update({record.name: len(free) for record, free in slots})
+            hosts = ((record.name, record.slots, counts[record.name]) for record in self.hosts.values())
+            return sum(whole_replicas(self.replica_size, hosts, most).values())
+        coverage = [0] * self.positions
+        for worker in workers:
+            coverage[worker.position] += 1
+        for record, free in slots:
+            positions = self.positions_of(record, coverage)
+            for slot in free:
+                if slot < len(positions):
+                    coverage[positions[slot]] += 1
+        whole = in_whole_replicas(coverage)
+        return whole if whole <= most else int(most) - int(most) % self.positions
 
     def surplus(self, members: Container[int], most: int) -> set[int]:
         """Waiting workers, the youngest first, of which there are more than replicas could have at their position.
@@ -620,7 +633,7 @@ class Roster:
             most: the maximum number of workers.
         """
         found = set[int]()
-        for position, count in enumerate(self.live_at):
+        for position, count in enumerate(self.at.live):
             spare = [w for w in self.waiting if w in self.placed and w not in members]
             excess = max(0, count - most // self.positions)
             found |= set(sorted((w for w in spare if self.workers[w].position == position), reverse=True)[:excess])

@@ -815,6 +815,8 @@ class RoundControl:
         looks_after = plan.round_id if self.completed is not None else None
         for seat in plan.seats:
             self.roster.seat(self.roster.workers[seat.worker_id], seat.rank, looks_after)
+        for worker_id in self.roster.waiting:  # what they have found on disk will be older than what this round writes
+            self.roster.looked_last(self.roster.workers[worker_id], None)
         self._places_before = before.places_left if before else ()
         self.current = Round(plan, set(plan.workers), now + settings.newcomer_delay, now + settings.resize_pause)
         self.idle_since = None

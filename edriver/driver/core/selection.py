@@ -21,6 +21,7 @@ from itertools import chain
 from typing import TypeVar
 
 from edriver.driver.core.continuation import ShardOffer, continue_from
+from edriver.driver.core.positions import in_whole_replicas
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate, RoundPlan, Seat
 from edriver.model.records import OfferKind
@@ -223,7 +224,7 @@ def placed_in_replicas(offers: Mapping[OfferKind, int], replica_size: int) -> in
     for kind, count in offers.items():
         if kind.placed:
             counts[kind.position] += count
-    return min(counts) * replica_size
+    return in_whole_replicas(counts)
 
 
 def _fill(kinds: Iterable[OfferKind], offers: Mapping[OfferKind, int], room: int) -> list[tuple[OfferKind, int]]:

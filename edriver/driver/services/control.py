@@ -10,7 +10,6 @@ from google.protobuf.message import Message
 
 from edriver.driver.core.drain_preview import DrainOutcome, preview_drain
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.replicas import whole_replicas
 from edriver.model import events
 from edriver.model.limits import OutOfBoundsError
 from edriver.model.settings import WHOLE_HOSTS, nearest_sizes
@@ -180,10 +179,14 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
 
     def _left_without(self, record: HostRecord, slot: int | None) -> int:
         """How many slots there will be to use."""
-        gone = set(record.open_slots) if slot is None else {slot} & set(record.open_slots)
-        hosts = self._membership.roster.hosts.values()
-        left = ((host.name, host.slots, host.open_count - (len(gone) if host is record else 0)) for host in hosts)
-        return sum(whole_replicas(self._membership.settings.replica_size, left).values())
+        roster = self._membership.roster
+        left = {host.name: set(host.open_slots) for host in roster.hosts.values()}
+        left[record.name] -= left[record.name] if slot is None else {slot}
+        # Elsewhere than in an unused slot, who is there has a position.
+        kept = [worker for worker in roster.live() if worker.slot in left[worker.host]]
+        for worker in kept:
+            left[worker.host].discard(worker.slot)
+        return roster.whole(kept, ((roster.hosts[name], slots) for name, slots in left.items()))
 
 
 async def _check(request: Message, context: _ServicerContext) -> None:
