@@ -170,6 +170,18 @@ class Assignment:
     version: Version = NO_VERSION
     first_sync: bool = False
 
+    @property
+    def trainees(self) -> int:
+        """The number of workers that train: whole replicas. The others, with the last ranks, are guests: they send what
+        they hold, and leave.
+        """
+        return self.size - self.size % self.replica_size
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether this worker only sends what it holds."""
+        return self.rank >= self.trainees
+
 
 SINGLE_WORKER = Assignment(
     round_id=RoundId(0, 1),

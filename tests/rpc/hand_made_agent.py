@@ -36,6 +36,9 @@ class Group:
     def build(self, place: Assignment, timeout: float) -> None:
         self.severed.clear()
 
+    def part(self, place: Assignment, timeout: float) -> None:
+        pass
+
     @property
     def gloo_only(self) -> bool:
         return True

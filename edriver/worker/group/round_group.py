@@ -7,6 +7,7 @@ severs. A round stays dead once `sever` has named it, whether its group was buil
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import threading
 import weakref
@@ -39,6 +40,7 @@ from edriver.worker.backend.gloo.sever import (
 from edriver.worker.backend.interpreter import never_destroy
 from edriver.worker.backend.nccl import Communicator, Nccl, UnknownPartError, abort_together, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
+from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.backend.thread_count import ThreadCount
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group.connection_guard import ConnectionGuard
@@ -142,12 +144,13 @@ class RoundGroup:
         server = self._listening()
         return StoreAddress(server.host, server.port)
 
-    def build(self, assignment: Assignment, timeout: float) -> None:
+    def build(self, assignment: Assignment, timeout: float, part: str = "") -> None:
         """Build the round's group and make it the default one. Main thread only.
 
         Args:
             assignment: this worker's place.
             timeout: in seconds, for each step of building and, as torch has it, for each collective afterwards.
+            part: of the round's members, if the group is not of all.
 
         Raises:
             PeerLostError: a member is lost, the round has been severed, or the others did not connect in time. Nothing
@@ -166,7 +169,7 @@ class RoundGroup:
                 self._check(assignment)
                 self._round = current
             store.connect()
-            prefixed = PrefixStore(f"round/{assignment.round_id}", store)
+            prefixed = PrefixStore(f"round/{assignment.round_id}{part}", store)
             gloo_groups.when_made(self._prove, self._guarded_devices)
             torch_groups.init(self._backend, prefixed, assignment.rank, assignment.size, timedelta(seconds=timeout))
             if not current.pairs.proven:
@@ -183,6 +186,22 @@ class RoundGroup:
             text = f"a peer was lost while round {assignment.round_id}'s process group was built"
             raise PeerLostError(text) from error
         self._threads.follow(assignment.size, assignment.local_size)
+
+    def part(self, assignment: Assignment, timeout: float) -> None:
+        """Let guests go, once all have what they send, and build the group of those that train. Main thread only.
+
+        Args:
+            assignment: this worker's place among all members.
+            timeout: see `build`.
+
+        Raises:
+            PeerLostError, UnprovenPeerError, RuntimeError: see `build`.
+        """
+        with without_tensor_modes():
+            dist.all_reduce(torch.zeros(1, device="cpu"))  # one that left before would cut what others wait for
+        self.teardown()
+        if not assignment.is_guest:
+            self.build(dataclasses.replace(assignment, size=assignment.trainees), timeout, part="/trainees")
 
     def build_alone(self) -> None:
         """Build the group of a world of one, in which DistributedDataParallel works as anywhere. Main thread only.

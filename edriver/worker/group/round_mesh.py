@@ -63,14 +63,14 @@ def mesh() -> DeviceMesh:
 
 def _made(rank: int, size: int, replica: int) -> DeviceMesh:
     position = rank % replica
-    across = _group(f"edriver/{REPLICATE}/{position}", range(position, size, replica), size)
+    across = _group(f"edriver/{REPLICATE}/{position}", range(position, size, replica))
     first = rank - position
-    within = _group(f"edriver/{SHARD}/{first}", range(first, first + replica), size)
+    within = _group(f"edriver/{SHARD}/{first}", range(first, first + replica))
     device = "cpu" if nccl_here() is None else "cuda"
     places = torch.arange(size, dtype=torch.int, device="cpu").view(-1, replica)
     return DeviceMesh.from_group([across, within], device, places, mesh_dim_names=(REPLICATE, SHARD))
 
 
-def _group(name: str, ranks: range, size: int) -> dist.ProcessGroup:
+def _group(name: str, ranks: range) -> dist.ProcessGroup:
     world = dist.GroupMember.WORLD
-    return world if world is not None and len(ranks) == size else torch_groups.named(name, ranks)
+    return world if world is not None and len(ranks) == world.size() else torch_groups.named(name, ranks)

@@ -1,6 +1,6 @@
 """What the loop of a worker's rounds asks for, and what it is answered: data, which threads or a simulation carry out.
 
-An effect is answered with None unless its docstring says otherwise. Build, Adapt, Sync, Train and Settle run the
+An effect is answered with None unless its docstring says otherwise. Build, Part, Adapt, Sync, Train and Settle run the
 script's code or wait for peers: what they raise is answered with Raised. An exception out of any other effect ends the
 loop.
 """
@@ -51,6 +51,13 @@ class Say:
 @dataclass(frozen=True, slots=True)
 class Build:
     """Tear down the last round's group, and build the one of the assigned round. Answered with Raised, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Meet all members; unless this worker is a guest, build the group of those that train. Answered with Raised, or
+    None.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +182,7 @@ class Complain:
     how: Complaint
 
 
-Attempt = Build | Adapt | Sync | Train | Settle
+Attempt = Build | Part | Adapt | Sync | Train | Settle
 """What may raise."""
 
 OfScript = (
@@ -195,7 +202,7 @@ OfScript = (
 )
 """What concerns the script's function or its state."""
 
-OfWorker = Build | Settle | Stopped | Describe | FirstBoundary | CompareState | Complain
+OfWorker = Build | Part | Settle | Stopped | Describe | FirstBoundary | CompareState | Complain
 """What concerns the worker around them."""
 
 Effect = WaitForChange | Say | Forget | OfScript | OfWorker

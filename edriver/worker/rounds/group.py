@@ -23,6 +23,11 @@ class Group(Protocol):
     def build(self, assignment: Assignment, timeout: float) -> None:
         """Join the round's group; raises PeerLostError if the others do not come."""
 
+    def part(self, assignment: Assignment, timeout: float) -> None:
+        """Meet all members, and then join the group of those that train, unless this worker is a guest; raises as
+        `build` does.
+        """
+
     def sever(self, round_id: RoundId) -> int:
         """Break the round's connections, from any thread; returns their number."""
 

@@ -487,6 +487,8 @@ class RoundLoop:
     def _round(self) -> Generator[Effect, Any, Raised | None]:
         """Train in the round that this worker has a place in; None: it is finished."""
         participant = self._participant
+        place = participant.assignment
+        assert place is not None, "it has been assigned"
         raised: Raised | None = yield effects.Build()
         if raised is None and self._begun:
             raised = yield effects.Adapt()
@@ -498,6 +500,12 @@ class RoundLoop:
             return synced
         self._synced = True
         participant.synced(committed=synced)
+        if place.trainees != place.size:
+            raised = yield effects.Part()
+            if raised is None and place.is_guest:
+                raised = Raised.HOSTS_UPDATED  # it has no function to call in this round, and leaves as at a boundary
+            if raised is not None:
+                return raised
         raised = yield effects.Train()
         if raised is not None:
             return raised

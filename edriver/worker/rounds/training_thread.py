@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -197,6 +198,11 @@ class TrainingThread:
             case effects.Build():
                 assert self._participant.assignment is not None, "a group is built in a round that was assigned"
                 self._build(self._participant.assignment)
+            case effects.Part():
+                assert self._participant.assignment is not None, "a group is left in a round that was assigned"
+                self._group.part(self._participant.assignment, self._collective_timeout)
+                if self._watch.state is not None and not self._participant.assignment.is_guest:
+                    self._watch.state.reset()
             case effects.Settle():
                 self._group.settle()
             case effects.Stopped(loss, size):
@@ -229,7 +235,8 @@ class TrainingThread:
         self._group.teardown()
         self._group.build(assignment, self._collective_timeout)
         self._times.mark("built")
-        self._context.place.enter(assignment)
+        trainees = assignment.size if assignment.is_guest else assignment.trainees
+        self._context.place.enter(dataclasses.replace(assignment, size=trainees))
 
     def _kind_of(self, error: Exception) -> Raised:
         """What an exception is to the loop."""

@@ -74,10 +74,10 @@ def sync_state(tree: Any, assignment: Assignment) -> Any | None:
         TypeError: the tree holds a sparse, quantized or sharded tensor.
         RuntimeError: the connection to a peer broke, or what came is not what the source has recorded.
     """
-    size = assignment.replica_size
-    position = assignment.rank % size
+    size, sources, rank = assignment.replica_size, assignment.sources, assignment.rank
+    position = sources.index(rank) if rank in sources else rank % size  # a guest's rank says nothing of its position
     receivers = (rank for rank in assignment.receivers if rank % size == position)
-    return send_along((assignment.sources[position], *receivers), tree, assignment)
+    return send_along((sources[position], *receivers), tree, assignment)
 
 
 def send_along(chain: tuple[int, ...], tree: Any, assignment: Assignment) -> Any | None:
