@@ -17,7 +17,7 @@ import socket
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -171,16 +171,23 @@ class World:
             self._started.append(_Worker(len(self._started) + 1, self._script, fate, self._inbox))
         return self._started[begun:]
 
-    def form(self, workers: list[_Worker]) -> None:
+    def form(self, workers: list[_Worker], guests: Mapping[int, _Worker] | None = None) -> None:
         """Have these train in a round, once all are waiting; the oldest that holds the highest version is rank 0.
 
         Where replicas have several workers, ranks are in the order in which the workers are given.
+
+        Args:
+            workers: those that train.
+            guests: those that only send what they hold, by position: a round before that one hands state over.
         """
-        while not {worker.worker_id for worker in workers} <= self._waiting.keys():
+        present = {worker: at % self._replica_size for at, worker in enumerate(workers)}
+        present |= {worker: position for position, worker in (guests or {}).items()}
+        while not {worker.worker_id for worker in present} <= self._waiting.keys():
             self._hear()
-        offers = {worker: self._waiting.pop(worker.worker_id) for worker in workers}
+        offers = {worker: self._waiting.pop(worker.worker_id) for worker in present}
         size = self._replica_size
-        shards = [_offer(worker, at % size, offers[worker]) for at, worker in enumerate(workers)]
+        workers, trainees = list(present), workers
+        shards = [_offer(worker, position, offers[worker]) for worker, position in present.items()]
         best = continue_from(shards, size).version
         assert best is not None, shards
         self.from_versions.append(best)
@@ -188,8 +195,8 @@ class World:
         self.lost.append(max(offer.steps_lost for offer in offers.values()))
         reach = {w for w, shard in zip(workers, shards, strict=True) if best in (shard.version, shard.sealed)}
         members = workers if size > 1 else sorted(workers, key=lambda w: (w not in reach, w.worker_id))
-        firsts = [next(w for w in members[at::size] if w in reach) for at in range(size)]
-        behind = [w for w in members if w not in firsts and (best == NO_VERSION or w not in reach)]
+        firsts = [next(w for w in members if present[w] == at and w in reach) for at in range(size)]
+        behind = [w for w in trainees if w not in firsts and (best == NO_VERSION or w not in reach)]
         digests = {offers[w].digest for w in members if w not in behind and version_of(offers[w].version) == best}
         assert len(digests) == 1, digests
         norms = {
@@ -209,7 +216,7 @@ class World:
             replica_size=size,
             version=version_message(best),
             gradient_norm=next(iter(norms), None),
-            receivers=[members.index(w) for w in behind],
+            receivers=sorted(members.index(w) for w in behind),
             secret=bytes(range(32)),
         )
         for rank, worker in enumerate(members):
@@ -222,6 +229,8 @@ class World:
                 cross_size=1,
             )
             worker.say(assignment=pb.Assignment(round=shared, seat=seat))
+        if guests:
+            self.form(trainees)
 
     def await_death(self) -> list[_Worker]:
         """Wait until a member has died, and end its round; returns the survivors."""
@@ -249,7 +258,14 @@ class World:
 
     def leave(self, workers: list[_Worker]) -> None:
         """Have these leave, once all members wait."""
-        while not {member.worker_id for member in self._members} <= self._waiting.keys():
+        self._dismiss(workers, self._members)
+
+    def let_go(self, guests: list[_Worker]) -> None:
+        """Have guests leave, once they wait again."""
+        self._dismiss(guests, guests)
+
+    def _dismiss(self, workers: list[_Worker], once_waiting: list[_Worker]) -> None:
+        while not {worker.worker_id for worker in once_waiting} <= self._waiting.keys():
             self._hear()
         for worker in workers:
             self._waiting.pop(worker.worker_id)
@@ -277,6 +293,8 @@ class World:
 
     def _next(self) -> tuple[int, pb.Report]:
         worker_id, report = self._inbox.get(timeout=BOUND)
+        while report is None and self._started[worker_id - 1] not in self._members:  # one that was to leave
+            worker_id, report = self._inbox.get(timeout=BOUND)
         if report is None or report.HasField("worker_failed"):
             text = report.worker_failed.traceback if report else self._started[worker_id - 1].result()
             raise AssertionError(f"worker {worker_id} failed: {text}")

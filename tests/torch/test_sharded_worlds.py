@@ -56,3 +56,32 @@ def test_members_whose_seal_breaks_make_the_step_that_others_have_made(script: S
         assert one.finish() == expected * 2
         assert one.from_versions[1] == Version(RoundId(1, 1), SLOW_AT + 1)
         assert one.sealed[1] == 1
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_guest_sends_its_shards_and_leaves(position: int) -> None:
+    """The slot of a position's only holder is gone: a round takes it in, and trains without it."""
+    expected = quiet(hsdp)
+    with world(hsdp, gate_at=8, replica_size=2) as one:
+        workers = one.start(None, None)
+        one.form(workers)
+        guest, (newcomer,) = workers[position], one.start(None)
+        one.interrupt()
+        workers[position] = newcomer
+        one.form(workers, guests={position: guest})
+        one.let_go([guest])
+        assert one.finish() == expected
+
+
+def test_a_guest_whose_step_was_interrupted() -> None:
+    """It has parameters in full when it is asked for its shards, and is a member of a later round."""
+    expected = quiet(hsdp)
+    with world(hsdp, gate_at=8, replica_size=2) as one:
+        workers = one.start(None, None, None, Death(4, "backward"))
+        one.form(workers)
+        one.await_death()
+        (newcomer,) = one.start(None)
+        one.form([workers[2], newcomer], guests={1: workers[1]})
+        one.interrupt()
+        one.form([workers[2], newcomer, workers[0], workers[1]])
+        assert one.finish() == expected * 2

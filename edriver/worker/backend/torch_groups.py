@@ -2,7 +2,7 @@
 
 Interfaces: torch.distributed.distributed_c10d._world (pg_map, pg_names, pg_group_ranks, group_count),
 _new_process_group_helper, _get_default_store, default_pg_timeout; ProcessGroup._get_backend;
-Backend._get_sequence_number_for_group.
+Backend._get_sequence_number_for_group, options._timeout.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def named(name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
     Where only some ranks take part, torch's own new_group (use_local_synchronization) takes its name from the number of
     groups that the process has: ranks that are in other groups as well would wait for one another under two names.
 
+    Its collectives have the default group's timeout.
+
     Interface: _new_process_group_helper; _world.pg_map, pg_group_ranks. Without them new_group is called.
 
     Args:
@@ -138,18 +140,29 @@ def named(name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
         ranks: ascending; this process's is one of them.
     """
     if not names_groups():
-        plain = dist.new_group(list(ranks), use_local_synchronization=True)
+        plain = dist.new_group(list(ranks), timeout=_timeout(), use_local_synchronization=True)
         assert isinstance(plain, dist.ProcessGroup), "this rank is one of them"
         return plain
     backend, store = c10d._world.pg_map[c10d._get_default_group()]
     place = list(ranks).index(dist.get_rank())
     group, _ = c10d._new_process_group_helper(
         len(ranks), place, list(ranks), c10d.Backend(backend), store, c10d.GroupName(name),
-        timeout=c10d._get_default_timeout(c10d.Backend(backend)),
+        timeout=_timeout() or c10d._get_default_timeout(c10d.Backend(backend)),
     )  # fmt: skip
     assert isinstance(group, dist.ProcessGroup), "this rank is one of them"
     c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks)}
     return group
+
+
+def _timeout() -> timedelta | None:
+    """That of the default group's collectives.
+
+    Interface: Backend.options._timeout. Without it a group has torch's own, up to half an hour, and a peer that has
+    died without closing its connections is found later, by what else shows it.
+    """
+    backend = part_for(c10d._get_default_group(), _HOST)
+    found = getattr(getattr(backend, "options", None), "_timeout", None)
+    return found if isinstance(found, timedelta) else None
 
 
 def default_store() -> Store:

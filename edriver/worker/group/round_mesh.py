@@ -30,7 +30,8 @@ class RoundMesh:
         self._mesh: DeviceMesh | None = None
 
     def of(self, assignment: Assignment) -> DeviceMesh:
-        """The mesh of the round whose process group is there. All members of the round call this.
+        """The mesh of the round whose process group is there. All members of the round call this, except guests, which
+        are in no replica.
 
         Args:
             assignment: this worker's place in it.
@@ -40,7 +41,7 @@ class RoundMesh:
         """
         if self._mesh is None or self._world() is not dist.GroupMember.WORLD:
             self._mesh = None
-            self._mesh = _made(assignment.rank, assignment.size, assignment.replica_size)
+            self._mesh = _made(assignment.rank, assignment.size // assignment.replica_size, assignment.replica_size)
             self._world = weakref.ref(dist.GroupMember.WORLD)
         return self._mesh
 
@@ -61,16 +62,16 @@ def mesh() -> DeviceMesh:
     return context.current.part(RoundMesh).of(context.assignment())
 
 
-def _made(rank: int, size: int, replica: int) -> DeviceMesh:
-    position = rank % replica
-    across = _group(f"edriver/{REPLICATE}/{position}", range(position, size, replica), size)
+def _made(rank: int, replicas: int, replica: int) -> DeviceMesh:
+    position, size = rank % replica, replicas * replica
+    across = _group(f"edriver/{REPLICATE}/{position}", range(position, size, replica))
     first = rank - position
-    within = _group(f"edriver/{SHARD}/{first}", range(first, first + replica), size)
+    within = _group(f"edriver/{SHARD}/{first}", range(first, first + replica))
     device = "cpu" if nccl_here() is None else "cuda"
     places = torch.arange(size, dtype=torch.int, device="cpu").view(-1, replica)
     return DeviceMesh.from_group([across, within], device, places, mesh_dim_names=(REPLICATE, SHARD))
 
 
-def _group(name: str, ranks: range, size: int) -> dist.ProcessGroup:
+def _group(name: str, ranks: range) -> dist.ProcessGroup:
     world = dist.GroupMember.WORLD
-    return world if world is not None and len(ranks) == size else torch_groups.named(name, ranks)
+    return world if world is not None and len(ranks) == world.size() else torch_groups.named(name, ranks)

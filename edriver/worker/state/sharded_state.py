@@ -194,6 +194,9 @@ class ShardedState(TorchState):
 
     def _enter_mesh(self) -> None:
         """Have the model and its optimizer train on this round's mesh."""
+        if context.assignment().is_guest:
+            fsdp2.forget_step(self.model)
+            return
         mesh = context.current.part(RoundMesh).of(context.assignment())
         if mesh is self._mesh:
             return

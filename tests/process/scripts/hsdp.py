@@ -1,0 +1,86 @@
+"""A sharded model (HSDP) that trains without a commit: a worker waits in a step to be killed, and all for another one.
+
+Every rank has the same data, and sizes are powers of two, so the mean of all gradients is each rank's own, bit for bit.
+"""
+
+from tests.quick_start import end_quickly, start_quickly
+
+# isort: split
+import hashlib
+import os
+import signal
+import time
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+import edriver
+
+start_quickly()
+
+STEPS, GATE = 16, 10
+SIZE = int(os.environ["SIZE"])
+"""The number of workers for which all wait before step GATE."""
+
+VICTIM, PLACE, AT = (os.environ.get("VICTIM", " ") + " 0").split(" ")[:3]
+"""A worker's id, and the place and the step at which it waits to be killed."""
+
+
+def reaches(place: str) -> None:
+    """This worker is at a place of a step."""
+    if (os.environ["EDRIVER_WORKER_ID"], place, state.step) == (VICTIM, PLACE, int(AT)):
+        print(f"worker {VICTIM} waits in step {AT} pid {os.getpid()}", flush=True)
+        signal.pause()
+
+
+def build(mesh: DeviceMesh) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)
+    )
+    for layer in (model[0], model[2], model[4]):
+        fully_shard(layer, mesh=mesh)
+    model[2].register_forward_pre_hook(lambda *_: reaches("forward"))  # the first layer has been gathered
+    model[2].register_full_backward_hook(lambda *_: reaches("backward"))  # the last one is about to be reduced
+    return fully_shard(model, mesh=mesh)
+
+
+def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer.register_step_post_hook(lambda *_: reaches("optimizer"))
+    return optimizer
+
+
+def digest() -> str:
+    """Of this worker's shards of the parameters, and of all that the optimizer keeps of them."""
+    found = hashlib.sha256()
+    for parameter in state.model.parameters():
+        for tensor in (parameter, *state.optimizer.state[parameter].values()):
+            part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            found.update(part.detach().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+state = edriver.ShardedState(build=build, optimizer=make_optimizer, step=0)
+
+
+@edriver.run
+def train(state: edriver.ShardedState) -> None:
+    shape = "x".join(map(str, edriver.mesh().shape))
+    print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}, {shape}", flush=True)
+    while state.step < STEPS:
+        while state.step == GATE and edriver.size() != SIZE:
+            time.sleep(0.01)  # leaves the processor to processes that start
+            state.check_host_updates()
+        batch = torch.randn(6, 4, generator=torch.Generator().manual_seed(state.step))
+        state.optimizer.zero_grad()
+        state.model(batch).square().sum().backward()
+        state.optimizer.step()
+        state.step += 1
+        state.check_host_updates()
+
+
+train(state)
+print(f"rank {edriver.rank()} ends at step {state.step} with {digest()}", flush=True)
+end_quickly()

@@ -1,0 +1,58 @@
+"""A sharded model under a real driver: a loss costs no step, and all end with the bits of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.running import SCRIPTS, Run, running
+
+HSDP = [sys.executable, str(SCRIPTS / "hsdp.py")]
+FLAGS = ["-np", "4", "--min-np", "2", "-H", "localhost:2,127.0.0.2:2", "--replica-size", "2"]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the positions of an undisturbed run end with."""
+    with running([*FLAGS, *HSDP], tmp_path_factory.mktemp("quiet"), {"SIZE": "4"}) as run:
+        assert run.end() == 0, run.text
+        first, second, *others = digests(run)
+        assert first != second
+        assert others == [first, second]
+        return [first, second]
+
+
+def digests(run: Run) -> list[str]:
+    """What the four ranks of a run's last round have ended with."""
+    return [run.line(rf"rank {rank} ends at step 16 with (\w+)$")[1] for rank in range(4)]
+
+
+def steps_lost(folder: Path, run: Run) -> list[int]:
+    """How many steps each round has lost, by what the run has recorded."""
+    lines = (folder / "state" / "edriver" / run.id / "events.jsonl").read_text().splitlines()
+    rounds = {event["round"]["round_id"]["n"]: event["round"] for event in map(json.loads, lines) if "round" in event}
+    return [int(found["steps_lost"]) for found in rounds.values()]
+
+
+@pytest.mark.parametrize("place", ["forward", "backward", "optimizer"])
+def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str], place: str) -> None:
+    """The other replica goes on; the survivor stays in its process, and trains again with the newcomer."""
+    environ = {"SIZE": "4", "VICTIM": f"4 {place} 5", "XDG_STATE_HOME": str(tmp_path / "state")}
+    with running([*FLAGS, *HSDP], tmp_path, environ) as run:
+        victim = int(run.line(r"worker 4 waits in step 5 pid (\d+)")[1])
+        pids = run.pids()
+        assert pids[3] == victim
+        os.kill(victim, signal.SIGKILL)
+        for rank in range(2):
+            run.line(rf"rank {rank} of 2 pid {pids[rank]} at step [56], 1x2$")
+        for rank in range(3):
+            run.line(rf"rank {rank} of 4 pid {pids[rank]} at step 10, 2x2$")
+        assert run.end() == 0, run.text
+        assert digests(run) == expected * 2
+        assert steps_lost(tmp_path, run) == [0, 0, 0]
+        assert run.gone()
