@@ -8,8 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import edriver
@@ -19,8 +22,22 @@ from edriver.worker import context
 
 
 @edriver.run
-def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, recorder: Recorder) -> None:
-    """Train until the file named stop exists, and record every step."""
+def train(
+    state: edriver.TorchState,
+    data: Numbered,
+    flags: argparse.Namespace,
+    recorder: Recorder,
+    parallel: Callable[[nn.Module], nn.Module],
+) -> None:
+    """Train until the file named stop exists, and record every step.
+
+    Args:
+        state: model, optimizer, sampler, step and epoch.
+        data: what is trained on.
+        flags: the workload's.
+        recorder: writes the steps down.
+        parallel: makes of the state's model, in each round, the one that is called.
+    """
 
     def digest() -> str:
         rest = (state.step, state.epoch, state.sampler.state_dict())
@@ -29,7 +46,7 @@ def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, 
     place = context.assignment()
     host = os.environ.get("EDRIVER_HOST", "localhost")
     recorder.round_start(place.round_id.n, place.rank, place.size, host, state.step, digest())
-    model = DistributedDataParallel(state.model, init_sync=False)
+    model = parallel(state.model)
     loader = make_loader(data, state.sampler, flags.batch_size)
     while True:
         state.sampler.set_epoch(state.epoch)
@@ -53,13 +70,13 @@ def main() -> None:
     flags = options()
     time.sleep(flags.boot_seconds)
     data = Numbered(flags.samples)
-    model = make_model(flags.hidden).to(flags.device)
+    model = make_model(flags.hidden, flags.layers).to(flags.device)
     optimizer = torch.optim.Adam(model.parameters())
     sampler = edriver.ElasticSampler(data, seed=7)
     state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, step=0)
     recorder = Recorder(flags.folder / "records")
     recorder.boot()
-    train(state, data, flags, recorder)
+    train(state, data, flags, recorder, partial(DistributedDataParallel, init_sync=False))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,10 @@ def judge(goal: Goal, figures: Figures) -> Judgement:
     return Judgement(goal, value, connected)
 
 
+LOSSES = ("steps lost", "samples lost", "samples repeated")
+"""What no recovery may cost."""
+
+
 def _kill(part: str) -> list[Goal]:
     ours = Key(part, "edriver", "downtime")
 
@@ -151,6 +155,41 @@ def _driver() -> list[Goal]:
     ]
 
 
+def _sharded() -> list[Goal]:
+    def of(part: str, name: str, system: str = "edriver") -> Key:
+        return Key(f"HSDP {part}", system, name)
+
+    goals = []
+    for part in ("K1", "K0"):
+        ours = of(part, "downtime")
+        goals += [
+            Goal(
+                f"HSDP {part}: kill to the next finished step, against DDP's",
+                ours,
+                1.5,
+                over=of(part, ours.name, "DDP"),
+            ),
+            Goal(f"HSDP {part}: torchft's against edriver's", of(part, ours.name, "torchft"), least=4, over=ours),
+            *(Goal(f"HSDP {part}: {name}", of(part, name), most=0) for name in LOSSES),
+        ]
+    alone = of("SPEED", "ratio to bare")
+    other = of("BITS", "ranks with other bits than undisturbed")
+    return [
+        *goals,
+        Goal(
+            "HSDP UP: pause beyond a step, against a shard's transfer over one link + 60 ms",
+            of("UP", "pause beyond a step"),
+            most=1.3,
+            over=of("SEAL", "shard over one link, + 60 ms"),
+        ),
+        *(Goal(f"HSDP UP: {name}", of("UP", name), most=0) for name in LOSSES),
+        Goal("HSDP: the seal of a step, 4 ranks", of("SEAL", "seal"), most=0.5e-3),
+        Goal("HSDP: training speed, against the same script without edriver", alone, least=0.98),
+        Goal("HSDP: ranks with other bits than undisturbed, after 20 kills", other, most=0),
+        Goal("HSDP: steps lost in 20 kills", of("BITS", "steps lost"), most=0),
+    ]
+
+
 GOALS = (
     *_kill("K1"),
     *_kill("K0"),
@@ -199,6 +238,7 @@ GOALS = (
     *_journal(),
     *_driver(),
     *_on_ray(),
+    *_sharded(),
     Goal("driver: memory", _ours("QUIET", "memory of the driver"), most=80e6),
     Goal("driver: processor", _ours("QUIET", "processor of the driver"), most=0.02),
     Goal("agent: memory", _ours("QUIET", "memory of an agent"), most=80e6),

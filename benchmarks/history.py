@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 
 from benchmarks.records import Batch, Boot, Grouped, Record, RoundStart, StepDone
 
@@ -135,6 +136,16 @@ class History:
         """The longest time between two steps that rank 0 finished in a row, of those that ended after that time."""
         times = sorted(done[0].time for current in self.rounds for done in current.done.values() if 0 in done)
         return max((two - one for one, two in pairwise(times) if two > after), default=0.0)
+
+    def step_seconds(self, size: int) -> float:
+        """The usual time between two steps that rank 0 finished in a row, in rounds of that size.
+
+        Raises:
+            statistics.StatisticsError: there are no two.
+        """
+        rounds = [current for current in self.rounds if current.size == size]
+        times = ([done[0].time for _, done in sorted(current.done.items()) if 0 in done] for current in rounds)
+        return median(two - one for of_round in times for one, two in pairwise(of_round))
 
     def longest_boot(self, after: float) -> float | None:
         """The longest time that a process which began after that time took to be ready; None: there was none."""

@@ -55,6 +55,7 @@ class Workload:
     digest: bool = False
     device: str = "cpu"
     boot_seconds: float = 0.0
+    layers: int = 1
 
     def flags(self, folder: Path) -> list[str]:
         """As a command line's end."""
@@ -62,6 +63,7 @@ class Workload:
         found += ["--samples", str(self.samples), "--batch-size", str(self.batch_size)]
         found += ["--hidden", str(self.hidden), "--step-seconds", str(self.step_seconds)]
         found += ["--commit-steps", str(self.commit_steps), "--device", self.device]
+        found += ["--layers", str(self.layers)] if self.layers > 1 else []
         found += ["--boot-seconds", str(self.boot_seconds)] if self.boot_seconds else []
         return [*found, "--digest"] if self.digest else found
 
@@ -169,7 +171,7 @@ class Job(abc.ABC):
                 raise HarnessError(f"not within {bound:g} s: {what}", self.folder)
             time.sleep(LOOK_SECONDS)
 
-    def wait_for_steps(self, size: int, steps: int, after: float = 0.0, bound: float = 120.0) -> None:
+    def wait_for_steps(self, size: int, steps: int, after: float = 0.0, bound: float = 300.0) -> None:
         """Wait until a round of that size, begun after that time, has finished so many steps, and is the newest."""
 
         def happened(rounds: list[Round]) -> bool:

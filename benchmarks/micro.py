@@ -21,11 +21,13 @@ class Micro:
         part: what it measures, as on the command line.
         module: what is run.
         seconds: how long it takes, roughly.
+        arguments: of its command line.
     """
 
     part: str
     module: str
     seconds: float
+    arguments: tuple[str, ...] = ()
 
 
 MICROS = (
@@ -48,7 +50,7 @@ def measured(micro: Micro) -> dict[str, float]:
     Raises:
         subprocess.SubprocessError: it failed.
     """
-    command = [sys.executable, "-m", micro.module]
+    command = [sys.executable, "-m", micro.module, *micro.arguments]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=BOUND, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}

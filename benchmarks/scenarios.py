@@ -82,6 +82,19 @@ def resized(make: Callable[[], Job], before: int, after: int) -> dict[str, float
         return found
 
 
+def replica_joined(make: Callable[[], EdriverJob]) -> dict[str, float]:
+    """HSDP UP: to a replica of two another one comes. What a step takes then is no part of the pause."""
+    with make() as job:
+        _warm_up(job, 2)
+        now = time.monotonic()
+        job.resize(4)
+        job.wait_for_steps(size=4, steps=AFTER_STEPS, after=now)
+        adoption = _first_step(job, now, 4)
+        found = {"adoption": adoption, **_finished(job, now), **_from_the_news(job, now, adoption)}
+        step = job.history.step_seconds(4)
+        return {**found, "step of 4": step, "pause beyond a step": found["longest pause"] - step}
+
+
 def on_ray(make: Callable[[], EdriverOnRayJob | RayTrainJob]) -> dict[str, float]:
     """RAY: a worker of four is killed, then the node of another, then a node is added."""
     with make() as job:

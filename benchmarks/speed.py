@@ -1,4 +1,4 @@
-"""SPEED: how fast two workers train under edriver, beside a bare process group.
+"""SPEED: how fast workers train under edriver, beside a bare process group.
 
 Both run at the same time, and all processes of one are stopped while those of the other have the machine, in turns of
 half a second: what else the machine does then falls on both alike, which on a virtual one is a tenth of its speed from
@@ -16,6 +16,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -24,21 +25,44 @@ from benchmarks.processes import MARK, kill_all, processes_of
 from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS
 
 BOUND = 180.0
-WORKERS = 2
-WARM_STEPS, TURNS, TURN_SECONDS = 30, 50, 0.5
 SETTLING = 0.1
 """Seconds at the beginning of a turn that do not count."""
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What trains, under both.
+
+    Attributes:
+        module: the script, which takes the file for its steps as the first argument,
+        arguments: and these after it.
+        workers: how many workers there are.
+        flags: more flags of edriver's.
+        warm_steps: how many steps come before the first turn.
+        turns: how many turns each of the two has.
+        turn_seconds: how long a turn is: several steps.
+    """
+
+    module: str = "benchmarks.speed_job"
+    arguments: Sequence[str] = ()
+    workers: int = 2
+    flags: Sequence[str] = ()
+    warm_steps: int = 30
+    turns: int = 50
+    turn_seconds: float = 0.5
+
+
 class SpeedRun:
-    """One system's run of speed_job.py.
+    """One system's run of a subject.
 
     Args:
+        subject: what trains.
         system: "edriver" or "bare".
         folder: where its steps and its output go.
     """
 
-    def __init__(self, system: str, folder: Path) -> None:
+    def __init__(self, subject: Subject, system: str, folder: Path) -> None:
+        self._subject = subject
         self.mark = f"{folder.name}-{system}"
         self._steps = folder / system
         self._steps.touch()
@@ -59,7 +83,7 @@ class SpeedRun:
                     stderr=output,
                     start_new_session=True,  # as edriver's workers: the scheduler shares by session
                 )
-                for command, settings in _commands(system, self._steps)
+                for command, settings in _commands(subject, system, self._steps)
             ]
 
     @property
@@ -83,7 +107,7 @@ class SpeedRun:
         """Let it have a turn; returns its steps a second in it."""
         self.signal(signal.SIGCONT)
         begin = time.monotonic()
-        time.sleep(TURN_SECONDS)
+        time.sleep(self._subject.turn_seconds)
         end = time.monotonic()
         self.signal(signal.SIGSTOP)
         return rate(self.steps(), begin + SETTLING, end)
@@ -95,20 +119,23 @@ class SpeedRun:
             process.wait()
 
 
-def speed() -> dict[str, float]:
+def speed(subject: Subject = Subject()) -> dict[str, float]:
     """Let both train, in turns.
+
+    Args:
+        subject: what they train.
 
     Raises:
         HarnessError: one ended, or did not begin in time.
     """
     folder = Path(tempfile.mkdtemp(prefix="speed-"))
-    runs = [SpeedRun(system, folder) for system in ("edriver", "bare")]
+    runs = [SpeedRun(subject, system, folder) for system in ("edriver", "bare")]
     try:
-        _await_warmth(runs, folder)
+        _await_warmth(runs, subject.warm_steps, folder)
         runs[1].signal(signal.SIGSTOP)
         runs[0].signal(signal.SIGSTOP)
         pairs = []
-        for turn in range(TURNS):
+        for turn in range(subject.turns):
             order = runs if turn % 2 == 0 else runs[::-1]
             found = {run: run.turn() for run in order}
             pairs.append((found[runs[0]], found[runs[1]]))
@@ -135,9 +162,9 @@ def rate(steps: Sequence[float], begin: float, end: float) -> float:
     return (len(inside) - 1) / (inside[-1] - inside[0])
 
 
-def _await_warmth(runs: Sequence[SpeedRun], folder: Path) -> None:
+def _await_warmth(runs: Sequence[SpeedRun], steps: int, folder: Path) -> None:
     deadline = time.monotonic() + BOUND
-    while any(len(run.steps()) < WARM_STEPS for run in runs):
+    while any(len(run.steps()) < steps for run in runs):
         if not all(run.lives for run in runs):
             raise HarnessError("a run of SPEED ended before its time", folder)
         if time.monotonic() > deadline:
@@ -145,11 +172,11 @@ def _await_warmth(runs: Sequence[SpeedRun], folder: Path) -> None:
         time.sleep(0.1)
 
 
-def _commands(system: str, steps: Path) -> list[tuple[list[str], dict[str, str]]]:
+def _commands(subject: Subject, system: str, steps: Path) -> list[tuple[list[str], dict[str, str]]]:
     """What to start, and with what in its environment. The bare ones have what edriver's agent gives to workers."""
-    job = [sys.executable, "-m", "benchmarks.speed_job", str(steps)]
+    job = [sys.executable, "-m", subject.module, str(steps), *subject.arguments]
     if system == "edriver":
-        return [([sys.executable, "-m", "edriver", "-np", str(WORKERS), *job], {})]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(WORKERS)}
+        return [([sys.executable, "-m", "edriver", "-np", str(subject.workers), *subject.flags, *job], {})]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(subject.workers)}
     group |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **MALLOC_DEFAULTS}
-    return [(job, {**group, "RANK": str(rank)}) for rank in range(WORKERS)]
+    return [(job, {**group, "RANK": str(rank)}) for rank in range(subject.workers)]

@@ -25,17 +25,26 @@ import edriver
 WIDTH, BATCH = 512, 512
 
 
-def train_on(model: nn.Module, optimizer: torch.optim.Optimizer, boundary: Callable[[], None]) -> None:
-    """Train for ever."""
+def train_on(
+    model: nn.Module, optimizer: torch.optim.Optimizer, boundary: Callable[[], None], width: int, batch: int
+) -> None:
+    """Train for ever.
+
+    Args:
+        model: the parallel one.
+        optimizer: its optimizer.
+        boundary: is called after each step.
+        width: how many features a sample has.
+        batch: how many samples a step has.
+    """
     rank = dist.get_rank()
     generator = torch.Generator().manual_seed(rank)
-    inputs = torch.randn(BATCH, WIDTH, generator=generator)
-    labels = torch.randint(10, (BATCH,), generator=generator)
-    wrapped = DistributedDataParallel(model)
+    inputs = torch.randn(batch, width, generator=generator)
+    labels = torch.randint(10, (batch,), generator=generator)
     with Path(sys.argv[1]).open("ab", buffering=0) if rank == 0 else Path(os.devnull).open("wb", buffering=0) as file:
         while True:
             optimizer.zero_grad()
-            torch.autograd.backward(nn.functional.cross_entropy(wrapped(inputs), labels))
+            torch.autograd.backward(nn.functional.cross_entropy(model(inputs), labels))
             optimizer.step()
             boundary()
             file.write(struct.pack("d", time.monotonic()))
@@ -44,7 +53,7 @@ def train_on(model: nn.Module, optimizer: torch.optim.Optimizer, boundary: Calla
 @edriver.run
 def train(state: edriver.TorchState) -> None:
     """The training function."""
-    train_on(state.model, state.optimizer, state.check_host_updates)
+    train_on(DistributedDataParallel(state.model), state.optimizer, state.check_host_updates, WIDTH, BATCH)
 
 
 def main() -> None:
@@ -56,7 +65,7 @@ def main() -> None:
         train(edriver.TorchState(model, optimizer))
     else:
         dist.init_process_group("gloo")
-        train_on(model, optimizer, lambda: None)
+        train_on(DistributedDataParallel(model), optimizer, lambda: None, WIDTH, BATCH)
 
 
 if __name__ == "__main__":

@@ -73,10 +73,27 @@ class NcclQuorums(Remembering, ProcessGroupNCCL):  # type: ignore[misc]
 
 
 def train(
-    flags: argparse.Namespace, recorder: Recorder, model: nn.Module, manager: Manager, group: Remembering
+    flags: argparse.Namespace,
+    recorder: Recorder,
+    model: nn.Module,
+    wrapped: nn.Module,
+    manager: Manager,
+    group: Remembering,
+    position: int = 0,
+    width: int = 1,
 ) -> None:
-    """Train until the step that the file named stop tells, writing down every step."""
-    wrapped = Parallel(manager, model)
+    """Train until the step that the file named stop tells, writing down every step.
+
+    Args:
+        flags: the workload's.
+        recorder: writes the steps down.
+        model: holds the parameters.
+        wrapped: the model as it is called.
+        manager: this replica's.
+        group: that of the replicas.
+        position: this worker's place in its replica,
+        width: and how many workers a replica has.
+    """
     optimizer = Optimizer(manager, torch.optim.Adam(model.parameters()))
 
     def load(state: dict[str, Any]) -> None:
@@ -89,7 +106,9 @@ def train(
     manager.register_state_dict_fn("job", load, save)
     data = Numbered(flags.samples)
     place = int(os.environ["REPLICA"])
-    sampler = DistributedSampler(data, replica_rank=place, num_replica_groups=PLACES, group_rank=0, num_replicas=1)
+    sampler = DistributedSampler(
+        data, replica_rank=place, num_replica_groups=PLACES // width, group_rank=position, num_replicas=width
+    )
     quorum = 0
     for samples, inputs, labels in _batches(make_loader(data, sampler, flags.batch_size), sampler):
         before = manager.current_step()
@@ -98,7 +117,8 @@ def train(
         if step > before:  # else the step was given up, and the next one takes its place
             if group.quorum != quorum:
                 quorum = group.quorum
-                recorder.round_start(quorum, group.rank, group.members, str(place), step - 1, "")
+                rank, size = group.rank * width + position, group.members * width
+                recorder.round_start(quorum, rank, size, str(place), step - 1, "")
             recorder.batch(0, step, tuple(samples.tolist()))
             recorder.done(step, "")
         if step >= _last_step(flags.folder):
@@ -143,7 +163,7 @@ def main() -> None:
         hostname="127.0.0.1",
         init_sync=False,  # in its favour: all replicas begin with the same parameters
     )
-    train(flags, recorder, model, manager, group)
+    train(flags, recorder, model, Parallel(manager, model), manager, group)
     manager.shutdown(wait=False)
 
 

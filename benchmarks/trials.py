@@ -9,15 +9,16 @@ from functools import partial
 from benchmarks import driver_loss
 from benchmarks.goodput import goodput
 from benchmarks.jobs import Workload
-from benchmarks.micro import measured, present
+from benchmarks.micro import Micro, measured, present
 from benchmarks.quiet import quiet
-from benchmarks.scenarios import killed, on_ray, resized, stopped, without_ray
+from benchmarks.scenarios import killed, on_ray, replica_joined, resized, stopped, without_ray
+from benchmarks.sharded import KILLS, QUICK, WORKLOAD, ShardedJob, equal_bits, sharded_speed
 from benchmarks.speed import speed
 from benchmarks.under_edriver import EdriverJob, EdriverWithoutJournalJob
 from benchmarks.under_nothing import BareJob
 from benchmarks.under_ray import EdriverOnRayJob, FourHostsJob, RayTrainJob, ray_train_installed
 from benchmarks.under_restart_mode import RestartJob
-from benchmarks.under_torchft import TorchftJob, installed
+from benchmarks.under_torchft import TorchftJob, TorchftShardedJob, installed
 from benchmarks.under_torchrun import TorchrunJob
 
 
@@ -109,4 +110,30 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
             Trial("RAY", "Ray Train", 400, partial(on_ray, lambda: RayTrainJob(Workload()))),
         ]
     found += [Trial(micro.part, "edriver", micro.seconds, partial(measured, micro)) for micro in present()]
+    found += sharded_trials()
+    return [trial for trial in found if trial.system != "torchft" or installed()]
+
+
+def sharded_trials(quick: bool = False) -> list[Trial]:
+    """Those of a sharded model: `python -m benchmarks.sharded_recovery` has them alone.
+
+    Args:
+        quick: with a small model, few kills and few turns, to see whether the harness works.
+    """
+    workload = QUICK if quick else WORKLOAD
+    found = []
+    for part, rank in (("HSDP K1", 2), ("HSDP K0", 0)):
+        found += [
+            Trial(part, "edriver", 90, partial(killed, partial(ShardedJob, workload), rank)),
+            Trial(part, "DDP", 90, partial(killed, partial(EdriverJob, workload), rank)),
+            Trial(part, "torchft", 90, partial(killed, partial(TorchftShardedJob, workload), rank)),
+        ]
+    seal = Micro("HSDP SEAL", "benchmarks.seal_speed", 15, ("--quick",) if quick else ())
+    kills, turns, turn_seconds = (2, 4, 1.0) if quick else (KILLS, 40, 3.0)
+    found += [
+        Trial("HSDP UP", "edriver", 90, partial(replica_joined, partial(ShardedJob, workload))),
+        Trial(seal.part, "edriver", seal.seconds, partial(measured, seal)),
+        Trial("HSDP SPEED", "edriver", 280, partial(sharded_speed, workload, turns, turn_seconds)),
+        Trial("HSDP BITS", "edriver", 400, partial(equal_bits, workload, kills), once=True),
+    ]
     return [trial for trial in found if trial.system != "torchft" or installed()]

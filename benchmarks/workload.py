@@ -48,9 +48,8 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--samples", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument(
-        "--hidden", type=int, required=True, help="width of the two hidden layers; 512: 0.4 M parameters"
-    )
+    parser.add_argument("--hidden", type=int, required=True, help="width of the hidden layers; 512: 0.4 M parameters")
+    parser.add_argument("--layers", type=int, default=1, help="layers from one such width to the next")
     parser.add_argument("--step-seconds", type=float, required=True, help="stand-in compute of a step: a sleep")
     parser.add_argument(
         "--commit-steps", type=int, required=True, help="every which step edriver commits; 0: it never does"
@@ -75,12 +74,18 @@ def share_the_gpu() -> None:
         os.environ.setdefault(name, value)
 
 
-def make_model(hidden: int) -> nn.Module:
-    """A multilayer perceptron with two hidden layers; the same parameters in every process."""
+def make_model(hidden: int, layers: int = 1) -> nn.Sequential:
+    """A multilayer perceptron; the same parameters in every process.
+
+    Args:
+        hidden: its width.
+        layers: how many layers lead from this width to the same width.
+    """
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(FEATURES, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES)
-    )
+    model = nn.Sequential(nn.Linear(FEATURES, hidden), nn.ReLU())
+    for _ in range(layers):
+        model.extend([nn.Linear(hidden, hidden), nn.ReLU()])
+    return model.append(nn.Linear(hidden, CLASSES))
 
 
 Loaded = DataLoader[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -110,11 +115,15 @@ def stop_requested(folder: Path) -> bool:
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, rest: Any) -> str:
-    """A short hash of parameters and optimizer state, to the last bit, and of what else there is."""
+    """A short hash of parameters and optimizer state, to the last bit, and of what else there is.
+
+    Of what is sharded it takes this worker's own shards.
+    """
     digest = hashlib.blake2b(repr(rest).encode(), digest_size=8)
     for value in [*model.parameters(), *_leaves(optimizer.state_dict())]:
         if isinstance(value, torch.Tensor):
-            digest.update(value.detach().cpu().numpy().tobytes())
+            own = value.to_local() if hasattr(value, "to_local") else value
+            digest.update(own.detach().cpu().numpy().tobytes())
         else:
             digest.update(repr(value).encode())
     return digest.hexdigest()

@@ -19,6 +19,7 @@ from typing import Any, Final
 from edriver.driver.agents import admission, registry
 from edriver.driver.config import options
 from edriver.driver.config.options import RunOptions, poll_timeout
+from edriver.driver.config.training_script import source_of_sharded_state
 from edriver.driver.feeds import broker_feed, discovery_feed
 from edriver.driver.launch import local
 from edriver.driver.observe.console import progress_lines
@@ -135,6 +136,7 @@ def explanation(parser: argparse.ArgumentParser, arguments: Sequence[str], judge
         ]
         if rows:
             parts.append([f"{group.title}:", *_table(rows)])
+    parts.append(["state:", *_table([("seal before an optimizer's step", *_seal(judged))])])
     parts.append(["bounds:", *_table(bounds_of(judged, flags, given))])
     command = shlex.join(judged.command) if judged.command else "none given (a run needs one)"
     return "\n".join([f"command: {command}", *(line for part in parts for line in ("", *part))])
@@ -185,6 +187,15 @@ def bounds_of(judged: RunOptions, flags: argparse.Namespace, given: frozenset[st
         yield description, "no limit" if value in (None, math.inf) else f"{value:g} s", origin
     for bound in DRIVER_BOUNDS:
         yield bound.description, f"{_text(bound.value)}{'' if isinstance(bound.value, tuple) else ' s'}", FIXED_ORIGIN
+
+
+def _seal(judged: RunOptions) -> tuple[str, str]:
+    """Whether members wait for each other before an optimizer's step: edriver.ShardedState has them do so."""
+    if not judged.mode.mode.members_survive:
+        return "none", "derived: from restart mode"
+    if source := source_of_sharded_state(judged.command, Path.cwd(), options.python_path()):
+        return f"on: ShardedState in {source.name}", "derived: from command"
+    return "only with edriver.ShardedState", DEFAULT_ORIGIN
 
 
 def _threads_of(environ: Mapping[str, str]) -> tuple[str, str]:

@@ -473,6 +473,7 @@ class Members:
         torn: why, in a worker's words; empty if it has been reported.
         checkpoint: the steps of the checkpoint that it begins from; 0: it begins from none.
         in_memory: whether that checkpoint is in the memory of hosts.
+        replica_size: the number of workers in a replica, as in Settings.
     """
 
     round_id: RoundId
@@ -482,6 +483,7 @@ class Members:
     torn: str = ""
     checkpoint: int = 0
     in_memory: bool = False
+    replica_size: int = 1
 
 
 @frozen

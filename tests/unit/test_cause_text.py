@@ -14,6 +14,7 @@ from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Detail, Halt, RoundEnd, WorkerName
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.script_error import ScriptError
+from edriver.model.settings import WHOLE_HOSTS
 from edriver.wire.causes import cause_message
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
@@ -490,6 +491,16 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.TIMED_OUT, why.TimedOut(600.0, None), "gave up after --elastic-timeout 600 s"),
     (CauseKind.ROUND_RUNS, why.Members(RoundId(1, 2), 3, ("a", "b")), "round 1.2: 3 workers on a, b"),
     (CauseKind.ROUND_RUNS, why.Members(RoundId(1, 2), 1, ("a",), 1), "round 1.2: 1 worker on a; 1 step lost"),
+    (
+        CauseKind.ROUND_RUNS,
+        why.Members(RoundId(1, 2), 4, ("a", "b"), replica_size=2),
+        "round 1.2: 4 workers, 2 replicas of 2, on a, b",
+    ),
+    (
+        CauseKind.ROUND_RUNS,
+        why.Members(RoundId(1, 2), 4, ("a", "b"), replica_size=WHOLE_HOSTS),
+        "round 1.2: 4 workers, in a replica on each host, on a, b",
+    ),
     (
         CauseKind.ROUND_RUNS,
         why.Members(RoundId(1, 2), 3, ("a",), 20, "torn: commit"),

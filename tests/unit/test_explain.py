@@ -171,3 +171,22 @@ def test_all_slots_are_counted_for_it(monkeypatch: pytest.MonkeyPatch, capsys: p
     text = capsys.readouterr().out
     assert re.search(r"-np, --num-proc +2 +derived: from the hosts' slots", text)
     assert re.search(r"--slots-per-host, --nproc-per-node +gpu +derived: from PET_NPROC_PER_NODE", text)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        pytest.param("import edriver\nedriver.run\n", ["only with edriver.ShardedState", "default"], id="replicated"),
+        pytest.param(
+            "import edriver, model\nedriver.run\n",
+            ["on: ShardedState in model.py", "derived: from command"],
+            id="sharded",
+        ),
+        pytest.param("import torch\n", ["none", "derived: from restart mode"], id="restart-mode"),
+    ],
+)
+def test_the_seal_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, found: list[str]) -> None:
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "model.py").write_text("from edriver import ShardedState\n")
+    monkeypatch.chdir(tmp_path)
+    assert shown("-np 2 --explain python train.py", "seal before an optimizer's step") == found

@@ -363,12 +363,16 @@ def _command_of(flags: argparse.Namespace) -> tuple[str, ...]:
     return command
 
 
+def python_path() -> list[Path]:
+    """The folders of PYTHONPATH."""
+    return [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+
+
 def _mode_of(wanted: str | None, command: tuple[str, ...], *, no_python: bool) -> ModeChoice:
     if wanted is None:
         if no_python and PythonCommand.of(command) is None and not other_launcher(command):
             return ModeChoice(Mode.RESTART, "--no-python")
-        search = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-        return mode_of(command, Path.cwd(), search)
+        return mode_of(command, Path.cwd(), python_path())
     mode = Mode(wanted)
     if mode is Mode.RESTART and (name := other_launcher(command)):
         raise UsageError(f"--mode restart: {name} starts processes itself: put edriver in its place")

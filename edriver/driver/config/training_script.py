@@ -48,6 +48,9 @@ _FLAGS_WITH_VALUE: Final = "WX"
 _OUTSIDE_ROUNDS: Final = frozenset({"checkpoint_requested", "checkpoints", "edriver.checkpoints"})
 """What of edriver a script in restart mode may use."""
 
+_SHARDED_STATE: Final = "ShardedState"
+"""What of edriver a script uses whose optimizer's steps are sealed."""
+
 _MAX_SOURCES: Final = 500
 """Most files that are read: a script's own, and those beside it that it imports."""
 
@@ -203,12 +206,34 @@ def mode_of(command: Sequence[str], folder: Path, search: Sequence[Path] = ()) -
         installed = {} if python.module or path.suffix == ".py" else _installed_packages(path)
         if installed is None:
             return _unknown(f"the source of what {name} imports was not found here")
-        used = next(_uses_rounds(path, (path.parent, *(roots if python.module else ())), installed), None)
+        sources = _sources(path, (path.parent, *(roots if python.module else ())), installed)
+        used = next((source for source, names in sources if names - _OUTSIDE_ROUNDS), None)
     except (OSError, SyntaxError, ValueError):
         return _unknown(f"the source of {name} cannot be read")
     if used is None:
         return ModeChoice(Mode.RESTART, f"{name} does not call edriver.run")
     return ModeChoice(Mode.ELASTIC, f"{used.name} uses edriver")
+
+
+def source_of_sharded_state(command: Sequence[str], folder: Path, search: Sequence[Path] = ()) -> Path | None:
+    """Where a command's script makes an edriver.ShardedState; None: nowhere in what can be read of it.
+
+    Args:
+        command: the command.
+        folder: where it is run.
+        search: where else modules are looked for: PYTHONPATH.
+    """
+    python = PythonCommand.of(command)
+    roots = (folder, *search)
+    path = _file_of(python, roots) if python is not None else None
+    if python is None or path is None:
+        return None
+    try:
+        installed = {} if python.module or path.suffix == ".py" else _installed_packages(path)
+        sources = _sources(path, (path.parent, *(roots if python.module else ())), installed or {})
+        return next((source for source, names in sources if _SHARDED_STATE in names), None)
+    except (OSError, SyntaxError, ValueError):
+        return None
 
 
 def _unknown(reason: str) -> ModeChoice:
@@ -290,8 +315,10 @@ def _file_of(command: PythonCommand, roots: Sequence[Path]) -> Path | None:
     return None
 
 
-def _uses_rounds(script: Path, roots: Sequence[Path], installed: Mapping[str, Sequence[Path]]) -> Iterator[Path]:
-    """The sources that use edriver's rounds: the script's own, and those of modules beside it that it imports.
+def _sources(
+    script: Path, roots: Sequence[Path], installed: Mapping[str, Sequence[Path]]
+) -> Iterator[tuple[Path, set[str]]]:
+    """The sources of a script: its own, and those of modules beside it that it imports; and what each uses of edriver.
 
     Args:
         script: the script.
@@ -310,8 +337,7 @@ def _uses_rounds(script: Path, roots: Sequence[Path], installed: Mapping[str, Se
             if path == script:
                 raise
             continue  # the script will meet that, if it comes so far
-        if _of_edriver(tree) - _OUTSIDE_ROUNDS:
-            yield path
+        yield path, _of_edriver(tree)
         for name in _imported(tree):
             for folder in {path.parent, *roots, *installed.get(name.partition(".")[0], ())}:
                 module = folder.joinpath(*name.split("."))

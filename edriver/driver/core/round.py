@@ -504,15 +504,25 @@ class Round:
 
     # ---- as causes -------------------------------------------------------------------------------------------
 
-    @property
-    def runs(self) -> Cause:
-        """What the run does during this round."""
+    def runs(self, replica_size: int) -> Cause:
+        """What the run does during this round.
+
+        Args:
+            replica_size: as in Settings.
+        """
         hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
         plan, memory = self.plan, self.plan.memory_checkpoint
         checkpoint = plan.checkpoint if memory is None else memory.checkpoint.step
         size = len(plan.seats) - len(plan.seats) % plan.replica_size  # without guests
         members = Members(
-            plan.round_id, size, hosts, plan.steps_lost, plan.torn, checkpoint, in_memory=memory is not None
+            plan.round_id,
+            size,
+            hosts,
+            plan.steps_lost,
+            plan.torn,
+            checkpoint,
+            in_memory=memory is not None,
+            replica_size=replica_size,
         )
         return Cause(CauseKind.ROUND_RUNS, detail=members)
 

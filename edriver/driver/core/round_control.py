@@ -823,7 +823,7 @@ class RoundControl:
         self.failures.round_formed()
         if not plan.hands_over:
             sizes.note_size(len(plan.seats))
-        self.activity = self.current.runs
+        self.activity = self.current.runs(self.roster.replica_size)
         return plan
 
     def _with_what_is_lost(self, plan: RoundPlan) -> RoundPlan:
@@ -859,7 +859,7 @@ class RoundControl:
         if trouble:
             self.activity = trouble
         elif before and self.current and self.current.running:  # it is over, and nothing else has been reported since
-            self.activity = self.current.runs
+            self.activity = self.current.runs(self.roster.replica_size)
         if self.activity is None or self.activity == self._reported:
             return []
         self._reported = self.activity

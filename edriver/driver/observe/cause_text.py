@@ -16,8 +16,9 @@ from edriver.model import cause as why
 from edriver.model.cause import AgentFaultKind, Cause, CauseKind, Halt, RoundEnd, WorkerName
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.script_error import ScriptError
+from edriver.model.settings import WHOLE_HOSTS
 from edriver.text.pace_text import SAME_COLLECTIVES
-from edriver.text.phrases import count_text, exit_text
+from edriver.text.phrases import count_text, exit_text, workers_text
 from edriver.v1 import cause_pb2
 from edriver.wire.causes import cause_message
 
@@ -397,8 +398,9 @@ def _end_of_run(cause: Cause) -> str:
 
 def _doing(cause: Cause) -> str:
     match cause.kind, cause.detail:
-        case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts, lost, torn, checkpoint, in_memory):
-            text = f"round {round_id}: {count_text(size, 'worker')} on {', '.join(hosts)}"
+        case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts, lost, torn, checkpoint, in_memory, width):
+            workers = workers_text(size, width, replicas_are_hosts=width == WHOLE_HOSTS)
+            text = f"round {round_id}: {workers}{',' if width != 1 else ''} on {', '.join(hosts)}"
             if in_memory:  # which the script loads, or does not
                 text += f", to load the checkpoint in memory of step {checkpoint:,}"
             elif checkpoint:
