@@ -61,7 +61,7 @@ def _rank(rank: int, folder: str, part: int) -> None:
 
 def _seals() -> None:
     for _ in range(SERIES):
-        sealed(False)
+        sealed(0.0, 0.0, dist.ReduceOp.SUM)
 
 
 def _sent(rank: int, shard: torch.Tensor, links: int) -> None:
@@ -82,7 +82,7 @@ def _longest(count: int, action: Callable[[], object]) -> float:
         seconds.append(time.perf_counter() - begin)
     longest = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(longest, dist.ReduceOp.MAX)
-    return statistics.median(longest.tolist())
+    return float(statistics.median(longest.tolist()))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ def build(mesh: DeviceMesh) -> nn.Module:
     model = GPT()
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def main() -> None:

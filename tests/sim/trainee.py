@@ -252,7 +252,9 @@ class Trainee:
     def train(self) -> Steps[None]:
         """Train to the end of this `run` call's last epoch."""
         self.passed()
-        assert not self.participant.assignment.hands_over, "a round with guests trains"
+        assignment = self.participant.assignment
+        assert assignment is not None
+        assert not assignment.hands_over, "a round with guests trains"
         if len(self.rounds.members) == self._job.bad_size:
             raise Exploded(SIZE_LINE)
         step = 0
