@@ -30,6 +30,7 @@ OF_BASE_CLASSES: Final = {
     "_hold",
     "_load",
     "_names",
+    "_optimizer_remedy",
     "_outdated",
     "_rounds",
     "_saved_modes",

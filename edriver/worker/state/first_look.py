@@ -51,11 +51,12 @@ def refuse_uninitialized(name: str, value: object) -> None:
             )
 
 
-def say_untrained(values: dict[str, object]) -> None:
+def say_untrained(values: dict[str, object], remedy: str) -> None:
     """Warn, on rank 0, of parameters that have got gradients and are in no optimizer of the state.
 
     Args:
         values: the state's models and optimizers, by name.
+        remedy: how to have the state's optimizers train them, as an imperative clause.
 
     Raises:
         TypeError: a ZeroRedundancyOptimizer that is not in the state has them.
@@ -71,10 +72,10 @@ def say_untrained(values: dict[str, object]) -> None:
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         logger.warning(
             "%s%s get gradients but are in none of the state's optimizers: what trains them is neither synced nor "
-            "rolled back, so ranks may diverge. Give the state their optimizer, made before edriver.run, as in "
-            "TorchState(model, optimizer); or freeze them with requires_grad_(False)",
+            "rolled back, so ranks may diverge. %s; or freeze them with requires_grad_(False)",
             ", ".join(listed),
             more,
+            remedy,
         )
 
 

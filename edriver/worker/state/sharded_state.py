@@ -97,6 +97,8 @@ class ShardedState(TorchState):
         ValueError: a name starts with an underscore or is an attribute of this class.
     """
 
+    _optimizer_remedy = "Have the optimizer that `optimizer` makes train them, too"
+
     def __init__(
         self,
         build: Callable[[DeviceMesh], torch.nn.Module],

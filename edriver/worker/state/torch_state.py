@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from operator import is_
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch.optim import Optimizer
@@ -102,6 +102,10 @@ class TorchState(ObjectState):
     """
 
     _handlers: dict[str, StateHandler]
+
+    _optimizer_remedy: ClassVar = (
+        "Give the state their optimizer, made before edriver.run, as in TorchState(model, optimizer)"
+    )
 
     def __init__(
         self,
@@ -214,7 +218,7 @@ class TorchState(ObjectState):
         """Check again for sharded values, for what is trained and is not in the state, and unequal steps."""
         values: dict[str, object] = {name: handler.value for name, handler in self._handlers.items()}
         self._refuse_unsupported(values.values())
-        say_untrained(values)
+        say_untrained(values, self._optimizer_remedy)
         say_unheld(values, (getattr(self, name) for name in self._names), look_around=not self._looked_around)
         self._looked_around = True
         say_joined()
