@@ -87,12 +87,16 @@ NOTICED_BY = {
 
 NOTICED_IN_CASE = {
     "a_late_offer_has_seen_every_checkpoint": "checkpoint_offer_is_late.txt",
+    "a_broken_replicas_member_is_as_good": "elastic_replicas_after_a_kill.txt",
     "a_half_takes_the_place_of_a_whole_replica": "replicas_move_to_a_spare_host.txt",
+    "broken_first_syncs_count": "elastic_replicas_and_a_broken_first_sync.txt",
     "bugs_that_take_turns_are_retried_for_ever": "errors_that_take_turns.txt",
     "done_is_no_report": "done_is_a_report.txt",
+    "late_offers_of_an_undone_sync_count": "elastic_replicas_and_a_broken_first_sync.txt",
     "members_that_stop_are_not_waited_for": "a_wait_for_a_member_that_computes_is_not_cut.txt",
     "quarantine_is_for_good": "host_is_quarantined.txt",
     "quiet_is_for_good": "quiet_worker_answers.txt",
+    "spares_stay_for_ever": "elastic_replicas_and_a_resize.txt",
     "silence_breaks_no_round": "agent_silent.txt",
 }
 """For mutants that one seed in thousands catches, so that any change of the random draws would hide them: the case of

@@ -170,21 +170,6 @@ def small_hosts_begin_at_the_first_position(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "positions_of", positions_of)
 
 
-def sources_keep_the_commit_before_a_first_sync(patch: pytest.MonkeyPatch) -> None:
-    """The sources of a call's first sync offer what they had committed before it, and receivers what came of it."""
-    original = Trainee.sync
-
-    def sync(self: Trainee, assignment: Assignment, members: dict[int, int]) -> Any:
-        before = self.saved
-        committed = yield from original(self, assignment, members)
-        if before is None or assignment.rank in assignment.receivers or assignment.checkpoint:
-            return committed
-        self.saved = before
-        return False
-
-    patch.setattr(Trainee, "sync", sync)
-
-
 def a_step_is_made_without_the_verdict(patch: pytest.MonkeyPatch) -> None:
     """A sealed worker offers the step as if it had made it."""
     original = Trainee._seal
@@ -216,6 +201,5 @@ REPLICA_MUTANTS: tuple[Patch, ...] = (
     broken_first_syncs_count,
     late_offers_of_an_undone_sync_count,
     small_hosts_begin_at_the_first_position,
-    sources_keep_the_commit_before_a_first_sync,
     a_step_is_made_without_the_verdict,
 )

@@ -9,7 +9,9 @@ With S = 1 there is one position, and each worker is a replica.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from edriver.driver.core.replicas import fitting_slots
 
@@ -17,6 +19,31 @@ from edriver.driver.core.replicas import fitting_slots
 def in_whole_replicas(counts: Sequence[int]) -> int:
     """How many workers make up whole replicas, of so many at each position."""
     return min(counts) * len(counts)
+
+
+def in_turn(size: int, fitting: int, taken: Mapping[int, int]) -> list[int]:
+    """The positions of a host's slots, all in turn. Workers that have others, of a time when the host had fewer slots,
+    keep them: other slots have what is then missing.
+
+    Args:
+        size: the number of workers in a replica.
+        fitting: the number of slots, a multiple of that.
+        taken: the positions of the workers, by slot.
+    """
+    pattern = [slot % size for slot in range(fitting)]
+    if all(position == slot % size for slot, position in taken.items()):
+        return pattern
+    missing = Counter(pattern)
+    missing.subtract(taken.values())
+    left = list(chain.from_iterable([position] * max(0, missing[position]) for position in range(size)))
+    for slot in range(fitting):
+        if slot in taken:
+            pattern[slot] = taken[slot]
+        elif pattern[slot] in left:
+            left.remove(pattern[slot])
+        else:
+            pattern[slot] = -1
+    return [left.pop(0) if position < 0 else position for position in pattern]
 
 
 def first_position(size: int, slots: int, coverage: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from edriver.driver.core.positions import PositionCounts, first_position, in_whole_replicas
+from edriver.driver.core.positions import PositionCounts, first_position, in_turn, in_whole_replicas
 from edriver.driver.core.replicas import ReplicaCount, fitting_slots, in_replicas, replica_width, whole_replicas
 from edriver.model.hosts import HostSet
 from edriver.model.ids import RoundId, Version
@@ -551,7 +551,8 @@ class Roster:
         size, slots = self.positions, record.slots
         fitting = fitting_slots(size, slots)
         if slots >= size:
-            return [slot % size for slot in range(fitting)]
+            live = {w.slot: w.position for w in self.on(record.name) if w.live and w.slot < fitting} if size > 1 else {}
+            return in_turn(size, fitting, live)
         if not fitting:
             return []
         offset = record.offset
