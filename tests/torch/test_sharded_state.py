@@ -356,6 +356,111 @@ def test_there_is_nothing_to_clip_before_the_first_round() -> None:
         new_state().clip_grad_norm_(1.0)
 
 
+def reduce_late(state: ShardedState, at: int) -> None:
+    """Reduces its loss after the step."""
+    make_step(state.model, state.optimizer, at, clips=False)
+    dist.all_reduce(torch.ones(1))
+
+
+def evaluate_late(state: ShardedState, at: int) -> None:
+    """Looks how the model does after the step: its parameters are gathered."""
+    make_step(state.model, state.optimizer, at, clips=False)
+    with torch.no_grad():
+        loss_of(state.model, at)
+
+
+def step_twice(state: ShardedState, at: int) -> None:
+    """Two steps, as of a script that passes a boundary now and then."""
+    make_step(state.model, state.optimizer, at, clips=False)
+    make_step(state.model, state.optimizer, at, clips=False)
+
+
+def reduce_before(state: ShardedState, at: int) -> None:
+    """Reduces its loss where nothing can be torn."""
+    dist.all_reduce(torch.ones(1))
+    make_step(state.model, state.optimizer, at, clips=True)
+
+
+def after_each_step(step_of: Callable[[ShardedState, int], None], worker: int) -> tuple[str, str]:
+    """What the first boundary of the first round, and that of a later one, say of a script's steps."""
+    said = []
+    state = new_state()
+    for _ in rounds_of(worker, 2, [[0, 1], [0, 1]]):
+        state.sync()
+        step_of(state, 0)
+        state.check_host_updates()
+        try:
+            state.first_boundary()
+        except TypeError as error:
+            said.append(str(error))
+        else:
+            said.append("exposed" if state._steps.boundary() else "")
+    return said[0], said[1]
+
+
+@pytest.mark.parametrize(
+    ("step_of", "reason"),
+    [
+        (reduce_late, "a collective runs between an optimizer's step and the boundary"),
+        (evaluate_late, "a collective runs between an optimizer's step and the boundary"),
+        (step_twice, "an optimizer makes several steps between two boundaries"),
+    ],
+)
+def test_what_no_seal_can_help_is_refused_where_nothing_is_lost_by_it(
+    step_of: Callable[[ShardedState, int], None], reason: str
+) -> None:
+    for first, later in run_ranks(partial(after_each_step, step_of), 2):
+        assert first.startswith(reason)
+        assert "state.check_host_updates()" in first
+        assert later == "exposed"
+
+
+def test_collectives_before_the_step_are_of_no_harm() -> None:
+    assert run_ranks(partial(after_each_step, reduce_before), 2) == [("", "")] * 2
+
+
+def sealed_at(worker: int) -> list[int]:
+    """The number of seals after each of: a step's boundary, one without a step, and one of accumulated gradients."""
+    state, found = new_state(), list[int]()
+    sharded_state.sealed = seals = Mock(wraps=sharded_state.sealed)
+    for _ in rounds_of(worker, 2, [[0, 1]]):
+        state.sync()
+        train(state, 1)
+        found.append(seals.call_count)
+        state.commit()
+        found.append(seals.call_count)
+        loss_of(state.model, 1).backward()  # type: ignore[no-untyped-call]
+        state.check_host_updates()
+        found.append(seals.call_count)
+    return found
+
+
+def test_a_boundary_without_a_step_is_sealed_and_one_in_the_midst_of_a_step_is_not() -> None:
+    assert run_ranks(sealed_at, 2) == [[1, 2, 2]] * 2
+
+
+def in_the_boundarys_seal(worker: int) -> tuple[bool, int]:
+    """A boundary without a step, whose seal breaks: whether it counts, and what the worker's step is then."""
+    rounds, state = Rounds(), new_state()
+    for _ in rounds_of(worker, 2, [[0, 1]]):
+        state.bind(rounds)
+        state.sync()
+        train(state, 2)
+        real, sharded_state.sealed = sharded_state.sealed, broken  # type: ignore[assignment]
+        state.step = 77
+        try:
+            state.check_host_updates()
+        except PeerLostError:
+            state.return_to_boundary()
+            sharded_state.sealed = real
+            return state.clean, state.step
+    raise AssertionError("the boundary has passed")
+
+
+def test_a_boundary_whose_seal_breaks_is_not_passed() -> None:
+    assert run_ranks(in_the_boundarys_seal, 2) == [(True, 2)] * 2
+
+
 # ---- in a world of one
 
 

@@ -54,6 +54,14 @@ SCHEDULER: Final = "scheduler"
 
 NORM_EPSILON: Final = 1e-6
 """Added to a norm that is divided by, as torch.nn.utils.clip_grad_norm_ does."""
+SEVERAL_STEPS: Final = (
+    "an optimizer makes several steps between two boundaries (call state.check_host_updates() after each of them)"
+)
+LATE_COLLECTIVE: Final = (
+    "a collective runs between an optimizer's step and the boundary (reduce metrics and evaluate the model before "
+    "optimizer.step(), or after state.check_host_updates())"
+)
+"""What a seal cannot help: a worker that has made a step, and has to meet others before its boundary."""
 
 
 class ShardedState(TorchState):
@@ -75,7 +83,8 @@ class ShardedState(TorchState):
     function: they are the same objects in each round, except with a version of torch in which edriver cannot bind them
     to another mesh, as it logs.
 
-    A step's gradients have to be complete when the optimizer's step begins, and nothing may communicate in that step.
+    A step's gradients have to be complete when the optimizer's step begins. From there to the boundary nothing may
+    communicate, and there is one step of the optimizer: reduce a loss before it, or after the boundary.
     Checkpoints on disk are the script's own (torch.distributed.checkpoint).
 
     Args:
@@ -129,6 +138,7 @@ class ShardedState(TorchState):
         self._collectives = 0
         self._communicates = False
         self._sealed_after = 0  # the collectives begun when clipping had sealed a step
+        self._unsealed = ""
 
     def reset(self) -> None:
         """Bind the model and the optimizer to this round's mesh, or make them; split samplers again."""
@@ -154,6 +164,8 @@ class ShardedState(TorchState):
                 "unequal steps: use an optimizer whose step works on each shard alone, as torch's AdamW does, or train "
                 "in restart mode, with edriver.checkpoints in memory"
             )
+        if self._unsealed and context.assignment().first_sync:  # later on, a warning does less harm than the end
+            raise TypeError(f"{self._unsealed}, where a loss finds workers that can neither go back nor go on")
 
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
@@ -286,8 +298,19 @@ class ShardedState(TorchState):
 
     def _seal_boundary(self) -> None:
         """Seal a boundary that no optimizer's step comes before, or a loss could find positions a boundary apart."""
-        if not self.half_done() and self._steps.begun == self._begun:
+        if self.half_done():
+            return
+        steps = self._steps.begun - self._begun
+        if steps == 0:
             self._seal()
+        elif steps > 1:
+            self._note_unsealed(SEVERAL_STEPS)
+        elif self._collectives != self._collectives_begun():
+            self._note_unsealed(LATE_COLLECTIVE)
+
+    def _note_unsealed(self, reason: str) -> None:
+        self._unsealed = reason
+        self._steps.expose(reason)
 
     def _step_begins(self) -> None:
         super()._step_begins()
@@ -325,7 +348,9 @@ class ShardedState(TorchState):
         return reduced, carried
 
     def _step_made(self, *_: object) -> None:
-        self._communicates = self._communicates or self._collectives_begun() != self._collectives
+        begun = self._collectives_begun()
+        self._communicates = self._communicates or begun != self._collectives
+        self._collectives = begun
 
     def _collectives_begun(self) -> int:
         assert self._mesh is not None, "a step of a round"
