@@ -11,6 +11,7 @@ import edriver
 from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.state import sharded_state
+from edriver.worker.state.sharded_state import Wishes
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import loss_of, new_model
@@ -69,8 +70,8 @@ def half_sealed(fate: Fate) -> str:
     """The same, where some members of the first round do not come to know that a seal is complete before one dies."""
     steps = [0]
 
-    def seal(wish: bool, real: Callable[[bool], bool] = sharded_state.sealed) -> bool:
-        answer = real(wish)
+    def seal(wishes: Wishes, real: Callable[[Wishes], Wishes] = sharded_state.sealed) -> Wishes:
+        answer = real(wishes)
         steps[0] += 1
         if steps[0] == SLOW_AT + 1 and context.assignment().round_id == RoundId(1, 1):
             if edriver.rank() in SLOW:

@@ -16,7 +16,7 @@ from edriver.worker.backend import fsdp2
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state import sharded_state
-from edriver.worker.state.sharded_state import ShardedState
+from edriver.worker.state.sharded_state import ShardedState, Wishes
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import (
     KINDS,
@@ -173,8 +173,8 @@ def seal(applies: bool, worker: int) -> tuple[str, str, str]:
     return before, left, after
 
 
-def broken(wish: bool) -> bool:
-    del wish
+def broken(wishes: Wishes) -> Wishes:
+    del wishes
     raise RuntimeError("a member is lost")
 
 
@@ -195,14 +195,14 @@ def unsealed(worker: int) -> list[str]:
         state.optimizer.register_step_post_hook(lambda *_: happened.append("stepped"))
         real = sharded_state.sealed
 
-        def sealing(wish: bool, real: Callable[[bool], bool] = real, late: bool = late) -> bool:
+        def sealing(wishes: Wishes, real: Callable[[Wishes], Wishes] = real, late: bool = late) -> Wishes:
             if late:
                 for rank in range(3):
                     dist.recv(torch.empty(1), rank)
                 happened.append("all others wait")
             else:
                 dist.send(torch.ones(1), 3)
-            return real(wish)
+            return real(wishes)
 
         sharded_state.sealed = sealing
         train(state, 1)
