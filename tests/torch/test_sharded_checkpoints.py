@@ -202,14 +202,14 @@ def test_torch_alone_reads_it(written: tuple[Path, list[str]]) -> None:
     model = torch.nn.Linear(4, 7)
     load({"model": {"0.weight": model.weight}}, checkpoint_id=folder / newest(folder).name, no_dist=True)
     (found,) = run_ranks(partial(first_weight, folder), 1)
-    assert torch.equal(model.weight, found)
+    assert model.weight.tolist() == found
 
 
-def first_weight(folder: Path, rank: int) -> torch.Tensor:
+def first_weight(folder: Path, rank: int) -> list[list[float]]:
     enter(rank, 1, 1, STEPS)
     state = sharded(folder)
     state.sync()
-    weight: torch.Tensor = state.model[0].weight.full_tensor().detach()
+    weight: list[list[float]] = state.model[0].weight.full_tensor().tolist()
     return weight
 
 
