@@ -34,7 +34,7 @@ def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(job: Callable[[], None]) -> None:
         job()
 
-    monkeypatch.setattr(checkpoints.StateCheckpoints.__init__, "__defaults__", (at_once, lambda: 1000.0, 0.0))
+    monkeypatch.setattr(checkpoints.StateCheckpoints.__init__, "__defaults__", (at_once, lambda: 1000.0))
 
 
 @pytest.fixture(autouse=True)

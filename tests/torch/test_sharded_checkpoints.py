@@ -35,8 +35,11 @@ MORE = 2
 class Rounds:
     """Takes every boundary."""
 
+    def __init__(self) -> None:
+        self.commits: list[bool] = []
+
     def boundary(self, committed: bool) -> None:
-        pass
+        self.commits.append(committed)
 
     def check(self) -> None:
         pass
@@ -139,8 +142,11 @@ def write(folder: Path, size: int, replica: int, rank: int) -> list[str]:
     """Train up to a checkpoint; returns digests of it and of some steps later."""
     enter(rank, size, replica)
     state = sharded(folder)
+    rounds = Rounds()
+    state.bind(rounds)
     state.sync()
     train(state, STEPS)
+    assert rounds.commits == [False, False, True], "also of those that write no part"
     found = [digest(state)]
     train(state, MORE)
     return [*found, digest(state)]
@@ -209,7 +215,7 @@ def first_weight(folder: Path, rank: int) -> list[list[float]]:
     enter(rank, 1, 1, STEPS)
     state = sharded(folder)
     state.sync()
-    weight: list[list[float]] = state.model[0].weight.full_tensor().tolist()
+    weight: list[list[float]] = state.model.get_submodule("0").weight.full_tensor().tolist()  # type: ignore[operator, union-attr]
     return weight
 
 
@@ -315,7 +321,8 @@ def another_model(mesh: DeviceMesh) -> torch.nn.Module:
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5), torch.nn.Linear(5, 3))
     model.register_buffer("noise", torch.zeros(3))
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def test_one_of_another_model_is_refused_by_name(written: tuple[Path, list[str]]) -> None:

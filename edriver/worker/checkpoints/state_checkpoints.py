@@ -44,6 +44,10 @@ PATIENCE: Final = 60.0
 """Seconds for which those that write parts of a checkpoint wait for one another, at least: as long as a network file
 system may take to show one machine what another has written."""
 
+LAST_PATIENCE: Final = 10.0
+"""Seconds for which they do once the script has ended: where a position has lost all its workers, the others leave, and
+the run goes on when they have."""
+
 LOOK_PERIOD: Final = 0.1
 """Seconds between two looks into the folder."""
 
@@ -135,6 +139,7 @@ class StateCheckpoints:
         keep: int,
         spawn: Spawn = in_a_thread,
         clock: Callable[[], float] = time.time,
+        *,
         patience: float = PATIENCE,
     ) -> None:
         self._owned = OwnedFolder(location, keep)
@@ -353,7 +358,7 @@ class StateCheckpoints:
             return None
 
         wanted = place.text.encode()
-        return self._awaited(look, self._patience, "rank 0 has not begun it")
+        return self._awaited(look, self._patience, "rank 0 has not begun it in time")
 
     def _complete(
         self, parted: PartedFiles, place: TrainingPosition, name: str, seconds: float
@@ -371,7 +376,7 @@ class StateCheckpoints:
         def look() -> bool | None:
             return set(notes) <= set(self._folder.files_of(name)) or None
 
-        self._awaited(look, max(self._patience, 5 * seconds), "the worker of another position has not written its part")
+        self._awaited(look, max(self._patience, 5 * seconds), "another worker has not written its part in time")
         with self._folder.own(name) as where:
             found: list[WrittenPart | str] = parted.get_parts(where, place.parts)
         parts = [part for part in found if isinstance(part, WrittenPart)]
@@ -385,15 +390,17 @@ class StateCheckpoints:
         return records, {key: files.entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
 
     def _awaited(self, look: Callable[[], T | None], seconds: float, trouble: str) -> T:
-        """Look until there is something.
+        """Look until there is something; not for long where this process is about to end: it may be awaited.
 
         Raises:
             CheckpointError: after so many seconds there is not.
         """
-        deadline = time.monotonic() + seconds
+        deadline, ending = time.monotonic() + seconds, False
         while (found := look()) is None:
+            if not ending and not threading.main_thread().is_alive():
+                deadline, ending = min(deadline, time.monotonic() + LAST_PATIENCE), True
             if time.monotonic() >= deadline:
-                raise CheckpointError(f"{trouble} within {seconds:.0f} s")
+                raise CheckpointError(trouble)
             time.sleep(LOOK_PERIOD)
         return found
 

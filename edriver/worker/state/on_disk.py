@@ -159,7 +159,7 @@ class StateOnDisk:
         try:
             manifest, tree, random = self._checkpoints.load(self._state.shards_in, name)
         except ValueError as error:
-            raise self._of_another_state(f"checkpoint {name}", error) from error
+            raise self._of_another_state(name, error) from error
         differing = differences({name: handler.value for name, handler in self._handlers.items()}, tree)
         try:
             self._state.take_over(tree, random)

@@ -196,7 +196,7 @@ class ShardedState(TorchState):
         from edriver.worker.checkpoints.shard_planners import ShardPlace
 
         places = {}
-        for name in tree.keys() & {MODEL, OPTIMIZER}:
+        for name in (name for name in (MODEL, OPTIMIZER) if name in tree):
             handler = self._handlers[name]
             assert isinstance(handler, ShardedModuleHandler | ShardedOptimizerHandler), "the model has been made"
             for shard in handler.shards(tree[name][1]):
