@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
 from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS
-from edriver.worker.state.sharded_state import sealed
+from edriver.worker.state.sharded_state import Wishes, sealed
 
 RANKS = 4
 SEALS, SERIES, TRANSFERS = 2000, 20, 7
@@ -61,7 +61,7 @@ def _rank(rank: int, folder: str, part: int) -> None:
 
 def _seals() -> None:
     for _ in range(SERIES):
-        sealed(0.0, 0.0, dist.ReduceOp.SUM)
+        sealed(Wishes(), 0.0, dist.ReduceOp.SUM)
 
 
 def _sent(rank: int, shard: torch.Tensor, links: int) -> None:

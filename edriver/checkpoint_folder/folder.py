@@ -103,6 +103,22 @@ class CheckpointFolder:
         whole = [found for found in self.found() if found.whole]
         return next((found for found in whole if not found.refused), whole[0] if whole else None)
 
+    def unfinished(self) -> list[str]:
+        """The names of those that have no manifest, in the order in which they were begun.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        return sorted((name for name in self._names() if MANIFEST not in self.files_of(name)), key=_number)
+
+    def files_of(self, name: str) -> list[str]:
+        """The names of a checkpoint's files; empty: it is not there.
+
+        Raises:
+            OSError: its folder cannot be read.
+        """
+        return self._listed(self._path(name))
+
     def begin(self) -> str:
         """Begin the next checkpoint; returns its name, which no other has.
 
@@ -233,9 +249,12 @@ class CheckpointFolder:
         Raises:
             OSError: it cannot be read.
         """
+        return self._listed(self._root)
+
+    def _listed(self, path: str) -> list[str]:
         self._fs.invalidate_cache()
         try:
-            entries = self._fs.ls(self._root, detail=False)
+            entries = self._fs.ls(path, detail=False)
         except FileNotFoundError:
             return []
         return [str(entry).rstrip("/").rpartition("/")[2] for entry in entries]

@@ -58,8 +58,8 @@ def build(mesh: DeviceMesh) -> nn.Module:
     model = GPT()
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
+    sharded: nn.Module = fully_shard(model, mesh=mesh)
+    return sharded
 
 
 def main() -> None:

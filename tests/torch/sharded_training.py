@@ -12,6 +12,7 @@ import edriver
 from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.state import sharded_state
+from edriver.worker.state.sharded_state import Wishes
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import loss_of, new_model
@@ -93,7 +94,7 @@ def half_clipped(fate: Fate) -> str:
 def _break_a_seal(fate: Fate) -> None:
     steps = [0]
 
-    def seal(*given: Any, real: Callable[..., tuple[float, float]] = sharded_state.sealed) -> tuple[float, float]:
+    def seal(*given: Any, real: Callable[..., tuple[Wishes, float]] = sharded_state.sealed) -> tuple[Wishes, float]:
         answer = real(*given)
         steps[0] += 1
         if steps[0] == SLOW_AT + 1 and context.assignment().round_id == RoundId(1, 1):

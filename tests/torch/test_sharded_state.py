@@ -19,7 +19,7 @@ from edriver.worker.backend import fsdp2
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state import sharded_state
-from edriver.worker.state.sharded_state import ShardedState
+from edriver.worker.state.sharded_state import ShardedState, Wishes
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import (
     KINDS,
@@ -179,7 +179,7 @@ def seal(applies: bool, worker: int) -> tuple[str, str, str]:
     return before, left, after
 
 
-def broken(*given: object) -> tuple[float, float]:
+def broken(*given: object) -> tuple[Wishes, float]:
     del given
     raise RuntimeError("a member is lost")
 
@@ -202,8 +202,8 @@ def unsealed(worker: int) -> list[str]:
         real = sharded_state.sealed
 
         def sealing(
-            *given: Any, real: Callable[..., tuple[float, float]] = real, late: bool = late
-        ) -> tuple[float, float]:
+            *given: Any, real: Callable[..., tuple[Wishes, float]] = real, late: bool = late
+        ) -> tuple[Wishes, float]:
             if late:
                 for rank in range(3):
                     dist.recv(torch.empty(1), rank)

@@ -32,6 +32,8 @@ OF_BASE_CLASSES: Final = {
     "_names",
     "_optimizer_remedy",
     "_outdated",
+    "_parameters",
+    "_random",
     "_rounds",
     "_saved_modes",
     "_saved_random",

@@ -228,7 +228,8 @@ class CoreLoop:
             # The last steps before a driver died were reported to that one alone.
             bound = "at least " if 0 < round_before.incarnation < plan.round_id.incarnation else ""
             lost = count_text(view.steps_lost - lost_before, "step")
-            _log.info("no worker holds the state: it is loaded from disk; %s%s lost", bound, lost)
+            held = "no worker holds the state" if plan.replica_size == 1 else "not all positions of the state are held"
+            _log.info("%s: it is loaded from disk; %s%s lost", held, bound, lost)
         if loss and isinstance(event, events.WorkerStalled):
             _log.info("its threads are at\n%s", event.stacks)
         return finish

@@ -205,6 +205,18 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def place_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The shape of a whole tensor, that of this rank's shard, and where in the whole the shard begins.
+
+    Args:
+        tensor: sharded along dimension 0, over the last dimension of its mesh: see `obstacle`.
+    """
+    assert isinstance(tensor, DTensor), "it is sharded"
+    mesh, rows = tensor.device_mesh, tensor.shape[0]
+    first = min(rows, -(-rows // mesh.size(mesh.ndim - 1)) * mesh.get_local_rank(mesh.ndim - 1))
+    return tuple(tensor.shape), tuple(local(tensor).shape), (first, *[0] * (tensor.ndim - 1))
+
+
 def obstacle(model: torch.nn.Module, mesh: DeviceMesh) -> str:
     """Why a module cannot go on in another round's mesh, as a clause; empty: it can.
 

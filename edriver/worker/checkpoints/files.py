@@ -1,7 +1,8 @@
 """The files of a checkpoint, written and read by torch.distributed.checkpoint.
 
 One rank writes all, without the others: the state is the same on all of them, so there is nothing to gather, and no
-collective that a lost peer could leave hanging in a thread beside the training loop.
+collective that a lost peer could leave hanging in a thread beside the training loop. What is sharded is written in
+parts, without a collective as well (parts.py).
 
 So it is called with `no_dist`. `async_save` would copy the state once more, and gathers a plan over a group that lives
 for one round.
@@ -19,7 +20,7 @@ from typing import Any, Final, cast
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -28,6 +29,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.checkpoint_folder.manifest import CheckpointEntry, FileRecord
 from edriver.system.private_files import close_to_others
+from edriver.worker.checkpoints.shard_planners import ShardLoadPlanner, ShardPlace
 
 TORCH_VERSION: Final = str(torch.__version__)
 
@@ -167,7 +169,11 @@ def write(
 
 
 def read(
-    folder: CheckpointFolder, place: str, entries: Mapping[str, CheckpointEntry], objects: tuple[str, ...]
+    folder: CheckpointFolder,
+    place: str,
+    entries: Mapping[str, CheckpointEntry],
+    objects: tuple[str, ...],
+    shards: Mapping[str, ShardPlace],
 ) -> dict[str, Any]:
     """The tensors of a checkpoint, in host memory, and some of its objects, by their keys.
 
@@ -175,14 +181,17 @@ def read(
         folder: the checkpoint's folder.
         place: the location of the folder, as from `CheckpointFolder.own`: unpickling executes code in it.
         entries: the entries of the checkpoint.
-        objects: the keys of the entries that are not tensors.
+        objects: the keys of entries that are not tensors, and are to be read.
+        shards: what is to be read of tensors, by their keys; of others all is.
 
     Raises:
         OSError: the checkpoint cannot be read.
         Exception: an object cannot be unpickled, or the files are not those of these entries.
     """
     contents: dict[str, Any] = {
-        key: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="cpu")
+        key: torch.empty(
+            shards[key].sizes if key in shards else entry.shape, dtype=getattr(torch, entry.dtype), device="cpu"
+        )
         for key, entry in entries.items()
         if entry.dtype
     }
@@ -195,8 +204,17 @@ def read(
 
         reader = fsspec_files.reader(place)
     with in_one_process():
-        load(contents, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
+        load(contents, storage_reader=reader, planner=ShardLoadPlanner(shards), no_dist=True)
     return contents
+
+
+def blank(entries: Mapping[str, CheckpointEntry]) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint without their elements, by their keys."""
+    return {
+        key: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="meta")
+        for key, entry in entries.items()
+        if entry.dtype
+    }
 
 
 def entry_of(stored: Any) -> CheckpointEntry:

@@ -2,6 +2,11 @@
 
 It writes from the copy that a commit has made. That copy's buffers are lent to the thread, and the next commit goes
 into a second set (copies/snapshot.py).
+
+Of a sharded state one worker of each position writes a part, all from commits of the same boundary. The first one, rank
+0, begins the checkpoint and says in its folder of which boundary it is; the others look for that. It completes it once
+all parts are there. They meet in the folder alone: so the round may end meanwhile, and nobody waits for a peer in a
+collective. Where a part does not come, as its worker has died, the checkpoint is given up.
 """
 
 from __future__ import annotations
@@ -9,23 +14,45 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.storage import WriteResult
 
 from edriver.checkpoint_folder.folder import Found
-from edriver.checkpoint_folder.manifest import Manifest
+from edriver.checkpoint_folder.manifest import CheckpointEntry, FileRecord, Manifest
 from edriver.checkpoint_folder.ownership import FolderInUseError, RoundOverError
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.contents import OUTLINE, filled, outline
 from edriver.worker.checkpoints.owned_folder import OwnedFolder, text_of
+from edriver.worker.checkpoints.parts import PART, PartedFiles
+from edriver.worker.checkpoints.shard_planners import PartPlanner, ShardPlace
 from edriver.worker.errors import CheckpointError
 from edriver.worker.reports import checkpoints as written
 
 logger = logging.getLogger("edriver.worker")
+
+T = TypeVar("T")
+
+PATIENCE: Final = 60.0
+"""Seconds for which those that write parts of a checkpoint wait for one another, at least: as long as a network file
+system may take to show one machine what another has written."""
+
+LAST_PATIENCE: Final = 10.0
+"""Seconds for which they do once the script has ended: where a position has lost all its workers, the others leave, and
+the run goes on when they have."""
+
+LOOK_PERIOD: Final = 0.1
+"""Seconds between two looks into the folder."""
+
+BEGUN: Final = "edriver-begun"
+"""Where rank 0 says of which boundary a checkpoint is, while it is being written in parts."""
 
 Spawn = Callable[[Callable[[], None]], None]
 """Runs something beside its caller."""
@@ -38,13 +65,25 @@ def in_a_thread(job: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPosition:
-    """Where training is: its round, and see the same fields of Manifest."""
+    """Where training is: its round, and see the same fields of Manifest.
+
+    Attributes:
+        part: which part of a checkpoint this worker writes,
+        parts: of so many.
+    """
 
     round_id: RoundId
     steps: int
     version: str
     run_id: str
     size: int
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def text(self) -> str:
+        """Names the boundary, among all of all runs."""
+        return f"run {self.run_id}, boundary {self.version}, step {self.steps}, in {self.parts} parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +94,28 @@ class Contents:
         readable: for scripts without edriver: nested dicts of tensors in host memory and of plain values.
         tree: the state's own tree.
         random: the states of the random number generators.
+        shards: the places of those tensors of which this worker has a shard, by their ids.
     """
 
     readable: dict[str, Any]
     tree: dict[str, Any]
     random: dict[str, Any]
+    shards: Mapping[int, ShardPlace] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """What was written of a part.
+
+    Attributes:
+        plan: what it has,
+        results: and what DCP's writer says of that.
+        records: its files.
+    """
+
+    plan: SavePlan
+    results: list[WriteResult]
+    records: dict[str, FileRecord]
 
 
 class StateCheckpoints:
@@ -70,6 +126,7 @@ class StateCheckpoints:
         keep: the number of complete checkpoints to keep.
         spawn: runs the function that writes.
         clock: seconds since the epoch.
+        patience: see PATIENCE.
 
     Raises:
         ValueError: keep is less than 1, or fsspec does not support the URL.
@@ -77,12 +134,19 @@ class StateCheckpoints:
     """
 
     def __init__(
-        self, location: str, keep: int, spawn: Spawn = in_a_thread, clock: Callable[[], float] = time.time
+        self,
+        location: str,
+        keep: int,
+        spawn: Spawn = in_a_thread,
+        clock: Callable[[], float] = time.time,
+        *,
+        patience: float = PATIENCE,
     ) -> None:
         self._owned = OwnedFolder(location, keep)
         self._folder, self._ownership = self._owned.folder, self._owned.ownership
         self._spawn = spawn
         self._clock = clock
+        self._patience = patience
         self._idle = threading.Event()
         self._idle.set()
 
@@ -146,8 +210,12 @@ class StateCheckpoints:
         def job() -> None:
             try:
                 ready()
-                self._ownership.claim(place.round_id)
-                self._write(place, contents)
+                if place.part == 0:
+                    self._ownership.claim(place.round_id)
+                if place.parts == 1:
+                    self._write(place, contents)
+                else:
+                    self._write_part(place, contents)
             except RoundOverError as error:
                 logger.info("no checkpoint of step %d is written: %s", place.steps, error)
             except Exception as error:  # noqa: BLE001  of a library, for any storage
@@ -168,13 +236,48 @@ class StateCheckpoints:
             return 0
         return 0 if newest is None else newest.steps
 
-    def load(self) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
-        """The newest whole checkpoint that can be loaded: its manifest, the state's tree, and the random states.
+    def choose(self) -> str:
+        """The name of the newest whole checkpoint whose content is what it was when it was written.
 
         Raises:
-            CheckpointError: none can be loaded.
+            CheckpointError: there is none.
         """
-        loaded = self._owned.first_loadable(self._load)
+
+        def check(found: Found) -> str:
+            with self._folder.own(found.name):
+                self._owned.check_content(found)
+            return found.name
+
+        return self._there_is_one(self._owned.first_loadable(check))
+
+    def load(
+        self, shards: Callable[[dict[str, Any]], Mapping[int, ShardPlace]], name: str = ""
+    ) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
+        """Load a checkpoint: returns its manifest, the state's tree, and the random states.
+
+        Args:
+            shards: finds the places of those tensors of a tree of which this worker takes a shard, by their ids; the
+                tensors that it is given have shapes and no elements.
+            name: of the checkpoint, which `choose` has returned here or on another worker; empty: the newest whole one
+                that can be loaded.
+
+        Raises:
+            ValueError: `shards` has raised it, for the named one.
+            CheckpointError: it cannot be loaded, or none can.
+        """
+        if not name:
+            return self._there_is_one(self._owned.first_loadable(lambda found: self._load(found, shards, check=True)))
+        try:
+            found = next((found for found in self._folder.found() if found.name == name and found.whole), None)
+            if found is None:
+                raise CheckpointError("it is not there on this host: all hosts must share the folder")
+            return self._load(found, shards, check=False)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise CheckpointError(f"{name} in {self._folder.location} cannot be loaded: {text_of(error)}") from error
+
+    def _there_is_one(self, loaded: T | None) -> T:
         if loaded is None:
             raise CheckpointError(f"no checkpoint in {self._folder.location} can be loaded: there is no whole one")
         return loaded
@@ -182,36 +285,148 @@ class StateCheckpoints:
     def _write(self, place: TrainingPosition, contents: Contents) -> None:
         began, name = time.perf_counter(), self._folder.begin()
         try:
-            key_of: dict[int, str] = {}
-            for key, value in files.flattened(contents.readable).items():
-                key_of.setdefault(id(value), key)
-            stored = {**contents.readable, OUTLINE: (outline(contents.tree, key_of), contents.random)}
+            stored = {**contents.readable, OUTLINE: (outline(contents.tree, _keys_of(contents)), contents.random)}
             records, entries = files.write(self._folder, name, stored)
-            manifest = Manifest(
-                place.steps,
-                place.version,
-                place.run_id,
-                self._clock(),
-                place.size,
-                VERSION,
-                files.TORCH_VERSION,
-                records,
-                entries,
-            )
-            self._owned.seal(name, manifest, lambda: self._ownership.check(place.round_id))
+            self._seal(place, name, records, entries)
         except Exception:
             self._owned.remove(name)
             raise
         written.add(place.steps, sum(record.nbytes for record in records.values()), time.perf_counter() - began)
 
-    def _load(self, found: Found) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
+    def _seal(
+        self,
+        place: TrainingPosition,
+        name: str,
+        records: Mapping[str, FileRecord],
+        entries: Mapping[str, CheckpointEntry],
+    ) -> None:
+        manifest = Manifest(
+            place.steps,
+            place.version,
+            place.run_id,
+            self._clock(),
+            place.size,
+            VERSION,
+            files.TORCH_VERSION,
+            records,
+            entries,
+        )
+        self._owned.seal(name, manifest, lambda: self._ownership.check(place.round_id))
+
+    # ---- in parts
+
+    def _write_part(self, place: TrainingPosition, contents: Contents) -> None:
+        began = time.perf_counter()
+        if place.part:
+            name = self._begun(place)
+            parted = PartedFiles(self._folder, name)
+            try:
+                parted.put_part(place.part, self._part(parted, place, contents))
+            except Exception as error:
+                parted.put_part(place.part, text_of(error))  # nobody waits for it then
+                raise
+            return
+        name = self._folder.begin()
+        try:
+            parted = PartedFiles(self._folder, name)
+            parted.begin(BEGUN, place.text.encode())
+            parted.put_part(0, self._part(parted, place, contents))
+            records, entries = self._complete(parted, place, name, time.perf_counter() - began)
+            self._seal(place, name, records, entries)
+        except Exception:
+            self._owned.remove(name)
+            raise
+        written.add(place.steps, sum(record.nbytes for record in records.values()), time.perf_counter() - began)
+
+    def _part(self, parted: PartedFiles, place: TrainingPosition, contents: Contents) -> WrittenPart:
+        planner = PartPlanner(contents.shards, place.part)
+        stored = contents.readable
+        if place.part == 0:
+            stored = {**stored, OUTLINE: (outline(contents.tree, _keys_of(contents)), contents.random)}
+        planner.set_up_planner(stored, is_coordinator=place.part == 0)
+        plan = planner.create_local_plan()
+        results, records = parted.write(place.part, plan.items, planner)
+        return WrittenPart(plan, results, records)
+
+    def _begun(self, place: TrainingPosition) -> str:
+        """Wait until rank 0 has begun the checkpoint; returns its name."""
+
+        def look() -> str | None:
+            for name in reversed(self._folder.unfinished()):
+                if BEGUN in self._folder.files_of(name) and self._folder.read_note(f"{name}/{BEGUN}") == wanted:
+                    return name
+            return None
+
+        wanted = place.text.encode()
+        return self._awaited(look, self._patience, "rank 0 has not begun it in time")
+
+    def _complete(
+        self, parted: PartedFiles, place: TrainingPosition, name: str, seconds: float
+    ) -> tuple[dict[str, FileRecord], dict[str, CheckpointEntry]]:
+        """Wait for all parts, and write the metadata; returns all files and entries.
+
+        Args:
+            parted: the checkpoint's files.
+            place: its position in training.
+            name: its name.
+            seconds: how long one part took: others are given some times as long.
+        """
+        notes = [f"{PART}{number}" for number in range(place.parts)]
+
+        def look() -> bool | None:
+            return set(notes) <= set(self._folder.files_of(name)) or None
+
+        self._awaited(look, max(self._patience, 5 * seconds), "another worker has not written its part in time")
+        with self._folder.own(name) as where:
+            found: list[WrittenPart | str] = parted.get_parts(where, place.parts)
+        parts = [part for part in found if isinstance(part, WrittenPart)]
+        if troubles := [part for part in found if isinstance(part, str)]:
+            raise CheckpointError(f"a part of it could not be written: {troubles[0]}")
+        _, metadata = DefaultSavePlanner().create_global_plan([part.plan for part in parts])
+        records = parted.finish(metadata, [part.results for part in parts])
+        for part in parts:
+            records.update(part.records)
+        parted.remove((BEGUN, *notes))
+        return records, {key: files.entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
+
+    def _awaited(self, look: Callable[[], T | None], seconds: float, trouble: str) -> T:
+        """Look until there is something; not for long where this process is about to end: it may be awaited.
+
+        Raises:
+            CheckpointError: after so many seconds there is not.
+        """
+        deadline, ending = time.monotonic() + seconds, False
+        while (found := look()) is None:
+            if not ending and not threading.main_thread().is_alive():
+                deadline, ending = min(deadline, time.monotonic() + LAST_PATIENCE), True
+            if time.monotonic() >= deadline:
+                raise CheckpointError(trouble)
+            time.sleep(LOOK_PERIOD)
+        return found
+
+    def _load(
+        self, found: Found, shards: Callable[[dict[str, Any]], Mapping[int, ShardPlace]], check: bool
+    ) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
         assert found.manifest is not None, "it is whole"
+        entries = found.manifest.entries
         with self._folder.own(found.name) as place:
-            self._owned.check_content(found)
-            stored = files.read(self._folder, place, found.manifest.entries, (OUTLINE,))
-        tree, random = stored[OUTLINE]
+            if check:
+                self._owned.check_content(found)
+            tree, random = files.read(self._folder, place, {}, (OUTLINE,), {})[OUTLINE]
+            blank = files.blank(entries)
+            key_of = {id(tensor): key for key, tensor in blank.items()}
+            places = {key_of[of]: shard for of, shard in shards(filled(tree, blank)).items()}
+            stored = files.read(self._folder, place, entries, (), places)
         logger.info("loaded %s, of step %d", self._folder.place(found.name), found.steps)
         return found.manifest, filled(tree, stored), random
+
+
+def _keys_of(contents: Contents) -> dict[int, str]:
+    """The keys under which tensors are stored, by their ids."""
+    key_of: dict[int, str] = {}
+    for key, value in files.flattened(contents.readable).items():
+        key_of.setdefault(id(value), key)
+    return key_of
 
 
 @contextmanager

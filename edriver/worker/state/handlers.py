@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any, Final, NoReturn
 
@@ -362,13 +362,16 @@ class OptimizerHandler(StateHandler):
     def _names_in_one_model(self) -> list[str] | None:
         for model in self.models().values():
             names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-            found = [names.get(parameter) for parameter in self.lasting()]
+            found = [names.get(parameter) for parameter in self._parameters()]
             if None not in found:
                 return [name for name in found if name is not None]
         return None
 
     def lasting(self) -> Iterable[torch.Tensor]:
         """The parameters; their optimizer state changes only together with them."""
+        return self._parameters()
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
         return (param for group in self.value.param_groups for param in group["params"])
 
     def _load_state(self, saved_state: dict[Any, Any], params: dict[int, torch.Tensor]) -> None:

@@ -150,8 +150,8 @@ class ObjectState(State):
         self.copied.received_bytes = 0
         arrived = None
         loads = bool(assignment.checkpoint) and assignment.rank in assignment.sources
-        if loads:
-            self.load_checkpoint()
+        if assignment.checkpoint:
+            self._load_checkpoint_in(assignment)
         if assignment.receivers or (assignment.first_sync and assignment.replica_size > 1):
             with without_collections():
                 arrived = self._exchange(assignment)
@@ -167,6 +167,11 @@ class ObjectState(State):
             return False
         self.keep_small()
         return True
+
+    def _load_checkpoint_in(self, assignment: Assignment) -> None:
+        """Load the checkpoint with which a round begins, on those that send it to the others; all members call this."""
+        if assignment.rank in assignment.sources:
+            self.load_checkpoint()
 
     def take_over(self, tree: dict[str, Any], random: dict[str, Any]) -> None:
         """Load a checkpoint into the state; it then counts as committed.

@@ -18,6 +18,7 @@ from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.checkpoints.contents import readable_form
 from edriver.worker.checkpoints.hyperparameters import differences
+from edriver.worker.checkpoints.shard_planners import ShardPlace
 from edriver.worker.checkpoints.state_checkpoints import Contents, StateCheckpoints, TrainingPosition
 from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import Loan
@@ -38,6 +39,13 @@ class Checkpointed(Protocol):
 
     def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
         """The last commit: its tree, the states of the random number generators, and its tensors, lent."""
+
+    def shards_in(self, tree: dict[str, Any]) -> Mapping[int, ShardPlace]:
+        """The places of those tensors of a tree of which this worker has shards, by the tensors' ids.
+
+        Args:
+            tree: of a commit, with this worker's shards, or of a checkpoint, with whole tensors.
+        """
 
     def take_over(self, tree: dict[str, Any], random: dict[str, Any]) -> None:
         """Bring the state to a checkpoint's.
@@ -88,14 +96,9 @@ class StateOnDisk:
 
     def count_step(self) -> bool:
         """Count a step; returns whether this worker should write a checkpoint of it."""
-        state, place = self._state, _place()
-        if place is None:
+        if (place := self._counted()) is None:
             return False
-        if place.round_id != self._round:
-            self._round, self._begun_with = place.round_id, state.steps_made
-        state.steps_made += 1
-        self._trained = state.steps_made
-        due = self._schedule.due(state.steps_made)
+        due = self._schedule.due(self._state.steps_made)
         if place.rank != 0 or not (context.current.save_requests.take(place.round_id) or due):
             return False
         if self._checkpoints.busy:
@@ -103,16 +106,32 @@ class StateOnDisk:
             return False
         return True
 
+    def _counted(self) -> Assignment | None:
+        """Count a step; returns this worker's place in its round, if it is in one."""
+        state, place = self._state, _place()
+        if place is not None:
+            if place.round_id != self._round:
+                self._round, self._begun_with = place.round_id, state.steps_made
+            state.steps_made += 1
+            self._trained = state.steps_made
+        return place
+
     def write(self) -> None:
         """Begin to write the last commit."""
+        self._write(0, 1)
+
+    def _write(self, part: int, parts: int) -> None:
+        """The same, or a part of it; see TrainingPosition."""
         state, place = self._state, context.assignment()
         tree, random, loan = state.committed_parts()
         version = Version(self._round, state.steps_made - self._begun_with)
+        run_id = os.environ.get("EDRIVER_RUN_ID", "")
         where = TrainingPosition(
-            place.round_id, state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size
+            place.round_id, state.steps_made, str(version), run_id, place.size, part=part, parts=parts
         )
         readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
-        self._checkpoints.write(where, Contents(readable, tree, random.kept()), loan.wait, loan.give_back)
+        contents = Contents(readable, tree, random.kept(), state.shards_in(tree))
+        self._checkpoints.write(where, contents, loan.wait, loan.give_back)
 
     def write_last(self) -> None:
         """Begin to write the last commit, unless the newest whole checkpoint is of the same step."""
@@ -133,15 +152,19 @@ class StateOnDisk:
 
     def load(self) -> None:
         """Take over the newest whole checkpoint."""
-        manifest, tree, random = self._checkpoints.load()
+        self._load("")
+
+    def _load(self, name: str) -> None:
+        """The same, or that of this name."""
+        try:
+            manifest, tree, random = self._checkpoints.load(self._state.shards_in, name)
+        except ValueError as error:
+            raise self._of_another_state(name, error) from error
         differing = differences({name: handler.value for name, handler in self._handlers.items()}, tree)
         try:
             self._state.take_over(tree, random)
         except ValueError as error:
-            raise CheckpointError(
-                f"the checkpoint of step {manifest.steps} in {self._location} belongs to another state: {error}. "
-                "To start from the beginning, give checkpoint= another folder"
-            ) from error
+            raise self._of_another_state(f"the checkpoint of step {manifest.steps}", error) from error
         self._loaded = self._state.steps_made
         if differing:
             logger.warning(
@@ -151,6 +174,12 @@ class StateOnDisk:
                 manifest.steps,
                 "; ".join(differing),
             )
+
+    def _of_another_state(self, which: str, error: ValueError) -> CheckpointError:
+        return CheckpointError(
+            f"{which} in {self._location} belongs to another state: {error}. To start from the beginning, give "
+            "checkpoint= another folder"
+        )
 
     def returned(self) -> None:
         """The training function has returned: say so if it had nothing to do after a load."""
@@ -163,6 +192,68 @@ class StateOnDisk:
                 self._loaded,
                 self._location,
             )
+
+
+class ShardedStateOnDisk(StateOnDisk):
+    """The same of a sharded state: one worker of each position writes a part of each checkpoint.
+
+    All members commit at the boundary of a checkpoint: a state that is torn goes back to its last commit, and all
+    positions need one of the same boundary. Which boundaries those are, they agree on in the seals before them.
+    """
+
+    _due_at: tuple[RoundId, int] = NO_ROUND, 0
+
+    def wish(self) -> tuple[bool, bool]:
+        """Before the seal of a step: whether this worker has a checkpoint of it written, which rank 0 alone does; and
+        whether it still writes the one before.
+        """
+        place = _place()
+        if place is None:
+            return False, False
+        due = self._schedule.due(self._state.steps_made + 1)
+        if place.rank == 0:
+            due = context.current.save_requests.take(place.round_id) or due
+        return due and place.rank == 0, self._checkpoints.busy
+
+    def agreed(self, due: bool, busy: bool) -> None:
+        """What the members have agreed on in the seal: a checkpoint is due, or due and some worker is still busy."""
+        place = context.assignment()
+        if due and busy and place.rank == 0:
+            self._checkpoints.skipped()
+        if due and not busy:
+            self._due_at = place.round_id, self._state.steps_made + 1
+
+    def count_step(self) -> bool:
+        """Count a step; returns whether members commit it for a checkpoint."""
+        place = self._counted()
+        return place is not None and self._due_at == (place.round_id, self._state.steps_made)
+
+    def write(self) -> None:
+        """Begin to write this worker's part of the last commit, if it is to write one.
+
+        Parts are spread over the replicas, and so over hosts.
+        """
+        place = context.assignment()
+        replica, position = divmod(place.rank, place.replica_size)
+        if replica == position % (place.size // place.replica_size):
+            self._write(position, place.replica_size)
+
+    def write_last(self) -> None:
+        """Write nothing: workers that have no driver cannot agree on a boundary."""
+
+    def load_chosen(self, place: Assignment) -> None:
+        """Have all positions take over the same checkpoint, the newest whole one. All members call this.
+
+        Raises:
+            CheckpointError: there is none that can be loaded.
+            RuntimeError: a member is lost.
+        """
+        from edriver.worker.sync.sync import send_along
+
+        name = self._checkpoints.choose() if place.rank == place.sources[0] else ""
+        name = send_along(place.sources, name, place) or name
+        if place.rank in place.sources:
+            self._load(name)
 
 
 def _place() -> Assignment | None:

@@ -6,8 +6,8 @@ it like any other state, and it fits every worker of the same position.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -23,6 +23,20 @@ from edriver.worker.state.handlers import (
 )
 
 
+class Shard(NamedTuple):
+    """A shard in a tree.
+
+    Attributes:
+        name: for people.
+        tensor: in the tree.
+        whole: the live tensor that shares its place in the mesh, and its shape.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    whole: torch.Tensor
+
+
 class ShardedModuleHandler(ModuleHandler):
     """Handles a model with modules that fully_shard has sharded."""
 
@@ -36,6 +50,12 @@ class ShardedModuleHandler(ModuleHandler):
     def counting(self) -> Iterable[torch.Tensor]:
         """The shards and the parameters: some writes count in the one, some in the other."""
         return (tensor for p in fsdp2.parameters(self.value) for tensor in (p, fsdp2.local(p)))
+
+    def shards(self, tree: Any) -> Iterator[Shard]:
+        """The shards in a captured tree, or, in one of a checkpoint, what is to be one."""
+        for key, value in self.value.state_dict().items():
+            if isinstance(value, DTensor) and key in tree["state"]:
+                yield Shard(key, tree["state"][key], value)
 
     def _parts(self, state: Any) -> dict[str, Any]:
         return {key: fsdp2.local(v) if isinstance(v, torch.Tensor) else v for key, v in state.items()}
@@ -71,7 +91,7 @@ class ShardedOptimizerHandler(OptimizerHandler):
 
     def load(self, tree: Any) -> None:
         """Restore the shards in place, and the groups' options."""
-        self._sharded = tree["sharded"]
+        self._sharded = self._sharded_in(tree)
         super().load(tree)
 
     def lasting(self) -> Iterable[torch.Tensor]:
@@ -81,6 +101,34 @@ class ShardedOptimizerHandler(OptimizerHandler):
     def counting(self) -> Iterable[torch.Tensor]:
         """The shards and the parameters."""
         return (tensor for p in super().lasting() for tensor in (p, fsdp2.local(p)))
+
+    def shards(self, tree: Any) -> Iterator[Shard]:
+        """The shards in a captured tree, or, in one of a checkpoint, what is to be one."""
+        parameters, sharded = self._by_index(tree), self._sharded_in(tree)
+        for index, names in sharded.items():
+            for name in names:
+                yield Shard(f"{name} of parameter {index}", tree["state"][index][name], parameters[index])
+
+    def with_shards_named(self, tree: Any) -> Any:
+        """A tree that says which of its values are shards: one of a checkpoint of a TorchState does not."""
+        return {**tree, "sharded": self._sharded_in(tree)}
+
+    def _sharded_in(self, tree: Any) -> dict[Any, list[str]]:
+        if "sharded" in tree:
+            named: dict[Any, list[str]] = tree["sharded"]
+            return named
+        found: dict[Any, list[str]] = {}
+        for index, parameter in self._by_index(tree).items():
+            if isinstance(parameter, DTensor) and index in tree["state"]:
+                shapes = parameter.shape, fsdp2.local(parameter).shape
+                values = tree["state"][index].items()
+                found[index] = [name for name, v in values if isinstance(v, torch.Tensor) and v.shape in shapes]
+        return found
+
+    def _by_index(self, tree: Any) -> dict[Any, torch.Tensor]:
+        """The parameters, by their numbers in a tree; those that only one of the two has are left out."""
+        numbers = (number for group in tree["param_groups"] for number in group["params"])
+        return dict(zip(numbers, self._parameters(), strict=False))
 
     def _restored(self, values: TakeOver, index: Any, key: Any, saved: Any, live: Any) -> Any:
         of_live = live or {}

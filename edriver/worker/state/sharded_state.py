@@ -25,14 +25,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.backend import fsdp2, torch_groups
 from edriver.worker.backend.process_modes import without_tensor_modes
@@ -44,6 +47,9 @@ from edriver.worker.state.torch_state import TorchState
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from edriver.worker.checkpoints.shard_planners import ShardPlace
+    from edriver.worker.state.on_disk import ShardedStateOnDisk
 
 logger = logging.getLogger("edriver.worker")
 
@@ -85,13 +91,21 @@ class ShardedState(TorchState):
 
     A step's gradients have to be complete when the optimizer's step begins. From there to the boundary nothing may
     communicate, and there is one step of the optimizer: reduce a loss before it, or after the boundary.
-    Checkpoints on disk are the script's own (torch.distributed.checkpoint).
+
+    With `checkpoint`, the state is written to disk as well, in the background: one worker of each position writes its
+    shards, into a folder that all hosts share. A run that has lost all workers of a position goes back to the newest
+    checkpoint, and a new run continues from it, with any number of replicas, of any size. The folder is that of a
+    TorchState: either kind of state loads what the other has written, if models, optimizers and attributes are the
+    same. A run that has lost its driver for good writes no last one.
 
     Args:
         build: called once, in this worker's first round, with a mesh of the dimensions "replicate" and "shard"; returns
             the model, of which fully_shard has sharded modules over that mesh.
         optimizer: called once, with the model; returns its optimizer.
         scheduler: called once, with the optimizer; returns its learning-rate scheduler. None: there is none.
+        checkpoint: the folder for checkpoints: a path, or a URL that fsspec supports; None: there are none.
+        every: see TorchState.
+        keep: the number of complete checkpoints to keep.
         from_rank_0: see ObjectState.
         objects: all other values, by name: samplers, plain data. No models, no other optimizers.
 
@@ -103,7 +117,8 @@ class ShardedState(TorchState):
     Raises:
         TypeError: `build`, `optimizer` or `scheduler` is no function, or a value cannot be kept. In the first round:
             the model or the optimizer cannot be trained in this way; the message says what can.
-        ValueError: a name starts with an underscore or is an attribute of this class.
+        ValueError: a name starts with an underscore or is an attribute of this class; `every` or `keep` is not
+            positive.
     """
 
     _optimizer_remedy = "Have the optimizer that `optimizer` makes train them, too"
@@ -114,6 +129,9 @@ class ShardedState(TorchState):
         optimizer: Callable[[Any], Optimizer],
         *,
         scheduler: Callable[[Any], Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: timedelta | int = timedelta(minutes=10),
+        keep: int = 3,
         from_rank_0: Iterable[str] = (),
         **objects: Any,
     ) -> None:
@@ -124,11 +142,8 @@ class ShardedState(TorchState):
                     f"{name}= takes a function, and was given a {type(maker).__name__}: what depends on the mesh is "
                     "made in this worker's first round"
                 )
-        if "checkpoint" in objects:
-            raise TypeError(
-                "a ShardedState writes no checkpoints to disk: write them with torch.distributed.checkpoint, and leave "
-                "out checkpoint="
-            )
+        if checkpoint is not None:
+            objects = {**objects, "steps_made": 0}
         made = dict.fromkeys((MODEL, OPTIMIZER, *([] if scheduler is None else [SCHEDULER])))
         self._hold({**made, **objects}, from_rank_0)
         self._makers = makers
@@ -139,6 +154,11 @@ class ShardedState(TorchState):
         self._communicates = False
         self._sealed_after = 0  # the collectives begun when clipping had sealed a step
         self._unsealed = ""
+        self._parts: ShardedStateOnDisk | None = None
+        if checkpoint is not None:
+            from edriver.worker.state.on_disk import ShardedStateOnDisk  # torch.distributed.checkpoint takes a second
+
+            self._disk = self._parts = ShardedStateOnDisk(self, self._handlers, checkpoint, every, keep)
 
     def reset(self) -> None:
         """Bind the model and the optimizer to this round's mesh, or make them; split samplers again."""
@@ -166,6 +186,49 @@ class ShardedState(TorchState):
             )
         if self._unsealed and context.assignment().first_sync:  # later on, a warning does less harm than the end
             raise TypeError(f"{self._unsealed}, where a loss finds workers that can neither go back nor go on")
+
+    def load_checkpoint(self) -> None:
+        """Load the newest whole checkpoint from disk, in a process that trains alone.
+
+        Raises:
+            CheckpointError: there is none that can be loaded.
+        """
+        self._enter_mesh()
+        super().load_checkpoint()
+
+    def _load_checkpoint_in(self, assignment: Assignment) -> None:
+        if self._parts is not None:
+            self._parts.load_chosen(assignment)
+
+    def take_over(self, tree: dict[str, Any], random: dict[str, Any]) -> None:
+        """Load a checkpoint's shards; see ObjectState.take_over. Random states are those of the first position."""
+        if context.assignment().rank:
+            self._random.keep()
+            random = self._random.kept()
+        handler = self._handlers[OPTIMIZER]
+        assert isinstance(handler, ShardedOptimizerHandler), "the model has been made"
+        if OPTIMIZER in tree:
+            tree = {**tree, OPTIMIZER: (True, handler.with_shards_named(tree[OPTIMIZER][1]))}
+        super().take_over(tree, random)
+
+    def shards_in(self, tree: dict[str, Any]) -> Mapping[int, ShardPlace]:
+        """See Checkpointed.
+
+        Raises:
+            ValueError: a tensor of a checkpoint has another shape than this state's.
+        """
+        from edriver.worker.checkpoints.shard_planners import ShardPlace
+
+        places = {}
+        for name in (name for name in (MODEL, OPTIMIZER) if name in tree):
+            handler = self._handlers[name]
+            assert isinstance(handler, ShardedModuleHandler | ShardedOptimizerHandler), "the model has been made"
+            for shard in handler.shards(tree[name][1]):
+                if shard.tensor.is_meta and shard.tensor.shape != shard.whole.shape:
+                    here, there = tuple(shard.whole.shape), tuple(shard.tensor.shape)
+                    raise ValueError(f"the {name}'s {shard.name} has shape {here} here and {there} there")
+                places[id(shard.tensor)] = ShardPlace(*fsdp2.place_of(shard.whole))
+        return places
 
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
@@ -335,16 +398,19 @@ class ShardedState(TorchState):
         Raises:
             PeerLostError: a member is lost, and the step is not to be made.
         """
-        due = self._exposed and self._schedule.due()
+        commit = self._exposed and self._schedule.due()
+        wishes = Wishes(commit, *((False, False) if self._parts is None else self._parts.wish()))
         reduced: float | None = value
         carried = None
         if self._rounds is not None and context.assignment().size > 1:
             try:
-                reduced, wishes = sealed(value, float(due), op)
-                due = wishes > 0
+                wishes, reduced = sealed(wishes, value, op)
             except RuntimeError as error:
                 reduced, carried = None, self._rounds.seal_broken(error)
-        self._commit_due = self._commit_due or due
+                wishes = Wishes(commit)  # this member leaves at the next boundary
+        self._commit_due = self._commit_due or wishes.commit
+        if self._parts is not None:
+            self._parts.agreed(wishes.checkpoint, wishes.busy)
         return reduced, carried
 
     def _step_made(self, *_: object) -> None:
@@ -361,8 +427,22 @@ class ShardedState(TorchState):
         return due
 
 
-def sealed(value: float, wish: float, op: dist.ReduceOp.RedOpType) -> tuple[float, float]:
-    """Return once all members of the round have called this: what they have given, reduced.
+class Wishes(NamedTuple):
+    """What a member wishes for at the boundary after a seal; after it, what any member does.
+
+    Attributes:
+        commit: that all commit.
+        checkpoint: that a checkpoint is written,
+        busy: and that none is: it still writes the one before.
+    """
+
+    commit: bool = False
+    checkpoint: bool = False
+    busy: bool = False
+
+
+def sealed(wishes: Wishes, value: float, op: dist.ReduceOp.RedOpType) -> tuple[Wishes, float]:
+    """Return once all members of the round have called this: with what any of them wishes for, and the values reduced.
 
     The tensor lies in host memory, so the host knows of it before it asks a device for the optimizer's step.
 
@@ -370,10 +450,10 @@ def sealed(value: float, wish: float, op: dist.ReduceOp.RedOpType) -> tuple[floa
         RuntimeError: a member is lost. Others may have returned, if all have called this.
     """
     with without_tensor_modes():
-        both = torch.tensor([value, wish], dtype=torch.float64, device="cpu")
-        dist.all_reduce(both, op)
-        reduced, wishes = both.tolist()
-        return reduced, wishes
+        message = torch.tensor([value, *wishes], dtype=torch.float64, device="cpu")
+        dist.all_reduce(message, op)
+        reduced, *wished = message.tolist()
+        return Wishes(*(number > 0 for number in wished)), reduced
 
 
 def power_sum(tensors: Sequence[torch.Tensor], p: float) -> float:

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from operator import is_
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch.optim import Optimizer
@@ -48,6 +48,9 @@ from edriver.worker.state.tensor_places import TensorPlaces
 from edriver.worker.watch.comm_hooks import watch_comm_hooks
 from edriver.worker.watch.script_reports import ScriptReports
 from edriver.worker.watch.uneven_inputs import say_joined, watch_joins
+
+if TYPE_CHECKING:
+    from edriver.worker.checkpoints.shard_planners import ShardPlace
 
 _DEVICE_BEHIND: Final = "the device had not reached the last boundary: call commit() now and then"
 _OVERWRITTEN: Final = (
@@ -293,6 +296,11 @@ class TorchState(ObjectState):
         """The last commit: its tree, the random number generators' states, and a loan of its tensors."""
         assert self._saved is not None, "it has just been committed"
         return self._saved, self._saved_random, self._buffers.lend()
+
+    def shards_in(self, tree: dict[str, Any]) -> Mapping[int, ShardPlace]:
+        """The places of shards in a tree of this state: each worker has all of it."""
+        del tree
+        return {}
 
     def _adopt(self, arrived: dict[str, Any]) -> None:
         # It shares nothing with the live state, and its memory is allocated already.

@@ -4,15 +4,13 @@ A checkpoint server starts it with the interpreter of the workers, and tells it 
 lines of JSON: the name of the folder, once that is there; that its part is written; that the checkpoint is complete; or
 what has gone wrong. It ends when its standard input does.
 
-The files are those of torch.distributed.checkpoint, written by its own writer, one rank's at a time. The hosts share
-the folder: in it the leading host leaves the metadata for the others, and each rank's part leaves what the metadata is
-to say of it. These files are pickled as DCP's own are, and read only where no other account can have written them.
+The hosts share the folder: in it the leading host leaves the metadata for the others, and each rank's part leaves what
+the metadata is to say of it (parts.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import os
@@ -24,9 +22,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
@@ -40,12 +37,10 @@ from edriver.worker.checkpoints.memory.mapped import MappedFile
 from edriver.worker.checkpoints.memory.server_link import CheckpointMemory, ServerLink, ShardName
 from edriver.worker.checkpoints.memory.shard import HEADER_BYTES, StoredAt, Table, table_place
 from edriver.worker.checkpoints.owned_folder import OwnedFolder
+from edriver.worker.checkpoints.parts import PART, PartedFiles
 
 METADATA: Final = "edriver-metadata"
 """Where the leading host leaves the metadata that was in memory."""
-
-PART: Final = "edriver-part-"
-"""Where a rank's part leaves what was written of it."""
 
 
 class WriteError(Exception):
@@ -141,20 +136,11 @@ class CheckpointFiles:
     """
 
     def __init__(self, folder: CheckpointFolder, name: str) -> None:
-        self._writer: Any
-        if folder.is_local:
-            self._writer = FileSystemWriter(folder.place(name), per_thread_copy_ahead=0)
-        else:
-            from edriver.worker.backend import fsspec_files
-
-            self._writer = fsspec_files.writer(folder.place(name))
-        self._plain = self._writer.fs
-        self._digested = self._writer.fs = files.DigestedFiles(self._plain, local=folder.is_local)
+        self._files = PartedFiles(folder, name)
 
     def begin(self, metadata: bytes) -> None:
         """Begin the checkpoint, on the leading host."""
-        self._digested.mkdir(self._writer.path)
-        self._put(METADATA, metadata)
+        self._files.begin(METADATA, metadata)
 
     def metadata(self, place: str) -> Metadata:
         """What `begin` was given.
@@ -162,19 +148,15 @@ class CheckpointFiles:
         Args:
             place: of the checkpoint, as from CheckpointFolder.own.
         """
-        found = pickles.unpacked(self._get(place, METADATA))
+        found = pickles.unpacked(self._files.get(place, METADATA))
         if not isinstance(found, Metadata):
             raise WriteError("the metadata of the checkpoint is none")
         return found
 
     def write(self, rank: int, shard: _Shard, metadata: Metadata) -> None:
         """Write a rank's part."""
-        items = list(items_of(rank, metadata))
-        before = set(self._digested.records)
-        plans = self._writer.prepare_global_plan([SavePlan([])] * rank + [SavePlan(items)])  # it numbers them
-        results = self._writer.write_data(plans[rank], _ShardPlanner(shard, metadata)).wait() if items else []
-        records = {name: record for name, record in self._digested.records.items() if name not in before}
-        self._put(f"{PART}{rank}", pickles.packed((results, records)))
+        written = self._files.write(rank, list(items_of(rank, metadata)), _ShardPlanner(shard, metadata))
+        self._files.put_part(rank, written)
 
     def complete(self, place: str, size: int, metadata: Metadata) -> dict[str, FileRecord]:
         """Write the metadata, once the parts of all ranks are there; returns all files.
@@ -184,31 +166,12 @@ class CheckpointFiles:
             size: the number of ranks.
             metadata: see `metadata`.
         """
-        parts: list[tuple[list[WriteResult], dict[str, FileRecord]]] = [
-            pickles.unpacked(self._get(place, f"{PART}{rank}")) for rank in range(size)
-        ]
-        self._digested.records.clear()
-        with files.in_one_process():
-            self._writer.finish(dataclasses.replace(metadata), [results for results, _ in parts])
-        records = dict(self._digested.records)
+        parts: list[tuple[list[WriteResult], dict[str, FileRecord]]] = self._files.get_parts(place, size)
+        records = self._files.finish(metadata, [results for results, _ in parts])
         for _, more in parts:
             records.update(more)
-        for name in (METADATA, *(f"{PART}{rank}" for rank in range(size))):
-            self._plain.rm_file(self._path(name))
+        self._files.remove((METADATA, *(f"{PART}{rank}" for rank in range(size))))
         return records
-
-    def _put(self, name: str, data: bytes) -> None:
-        with self._digested.create_stream(self._path(name), "wb") as stream:
-            stream.write(data)
-
-    def _get(self, place: str, name: str) -> bytes:
-        path = self._plain.concat_path(self._plain.init_path(place), name)
-        with self._plain.create_stream(path, "rb") as stream:
-            found: bytes = stream.read()
-        return found
-
-    def _path(self, name: str) -> Any:
-        return self._plain.concat_path(self._writer.path, name)
 
 
 def items_of(rank: int, metadata: Metadata) -> Iterator[WriteItem]:

@@ -1,0 +1,363 @@
+"""Checkpoints of a ShardedState on disk: written in parts, one by a worker of each position, and loaded by any size."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim.lr_scheduler import StepLR
+
+from edriver.checkpoint_folder.folder import CheckpointFolder
+from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER
+from edriver.worker import context
+from edriver.worker.checkpoints import state_checkpoints
+from edriver.worker.errors import CheckpointError
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.sharded_state import ShardedState
+from edriver.worker.state.torch_state import TorchState
+from tests.torch.mesh_rounds import loss_of, new_model
+from tests.torch.ranks import run_ranks
+
+STEPS = 3
+MORE = 2
+
+
+class Rounds:
+    """Takes every boundary."""
+
+    def __init__(self) -> None:
+        self.commits: list[bool] = []
+
+    def boundary(self, committed: bool) -> None:
+        self.commits.append(committed)
+
+    def check(self) -> None:
+        pass
+
+    def clipped(self, norm: float) -> None:
+        pass
+
+    def seal_broken(self, error: Exception) -> None:
+        raise error
+
+
+def with_noise(mesh: DeviceMesh, seed: int) -> torch.nn.Sequential:
+    """A model with a buffer that nothing shards."""
+    model = new_model(mesh, seed=seed)
+    model.register_buffer("noise", torch.full((3,), float(seed)))
+    return model
+
+
+def sharded(folder: Path, seed: int = 3, every: int = STEPS, keep: int = 3) -> ShardedState:
+    state = ShardedState(
+        build=partial(with_noise, seed=seed),
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.05),
+        scheduler=lambda optimizer: StepLR(optimizer, 2, 0.5),
+        checkpoint=folder,
+        every=every,
+        keep=keep,
+        sampler=ElasticSampler(range(64)),
+        step=0,
+    )
+    state.bind(Rounds())
+    return state
+
+
+def whole(folder: Path, seed: int = 3, every: int = STEPS) -> TorchState:
+    """The same model, not sharded."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5), torch.nn.Linear(5, 3))
+    model.register_buffer("noise", torch.full((3,), float(seed)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    state = TorchState(
+        model,
+        optimizer,
+        checkpoint=folder,
+        every=every,
+        scheduler=StepLR(optimizer, 2, 0.5),
+        sampler=ElasticSampler(range(64)),
+        step=0,
+    )
+    state.bind(Rounds())
+    return state
+
+
+def train(state: TorchState, steps: int) -> None:
+    for _ in range(steps):
+        state.optimizer.zero_grad()
+        loss_of(state.model, state.step).backward()  # type: ignore[no-untyped-call]
+        state.optimizer.step()
+        state.scheduler.step()
+        state.step += 1
+        state.check_host_updates()
+        wait(state)
+
+
+def wait(state: TorchState) -> None:
+    """Have all of this rank's part written: else its next one may be due while it still is."""
+    state._disk._checkpoints.wait()  # type: ignore[union-attr]
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def enter(rank: int, size: int, replica: int, checkpoint: int = 0, number: int = 1) -> None:
+    """Be a member of a round that begins from that checkpoint, or from nothing."""
+    place = dataclasses.replace(
+        SINGLE_WORKER,
+        round_id=RoundId(1, number),
+        rank=rank,
+        size=size,
+        sources=tuple(range(replica)),
+        receivers=tuple(range(replica, size)),
+        replica_size=replica,
+        first_sync=True,
+        checkpoint=checkpoint,
+    )
+    context.current.place.enter(place)
+
+
+def digest(state: TorchState) -> str:
+    """Of whole tensors, and of what is not sharded."""
+    found = hashlib.sha256()
+    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+    kept = [v for p in parameters for _, v in sorted(state.optimizer.state[p].items())]
+    for tensor in [*parameters, *kept, state.model.get_buffer("noise")]:
+        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        found.update(f"{full.dtype}{tuple(full.shape)}".encode())
+        found.update(full.detach().numpy().tobytes())
+    found.update(
+        repr((state.step, state.steps_made, state.scheduler.state_dict(), state.sampler.state_dict())).encode()
+    )
+    return found.hexdigest()
+
+
+def write(folder: Path, size: int, replica: int, rank: int) -> list[str]:
+    """Train up to a checkpoint; returns digests of it and of some steps later."""
+    enter(rank, size, replica)
+    state = sharded(folder)
+    rounds = Rounds()
+    state.bind(rounds)
+    state.sync()
+    train(state, STEPS)
+    assert rounds.commits == [False, False, True], "also of those that write no part"
+    found = [digest(state)]
+    train(state, MORE)
+    return [*found, digest(state)]
+
+
+def go_on(folder: Path, size: int, replica: int, rank: int) -> list[str]:
+    """Load the newest checkpoint, into another model; returns digests of it and of some steps later."""
+    enter(rank, size, replica, STEPS)
+    state = sharded(folder, seed=rank + 10)
+    assert state.newest_checkpoint(look=True) == STEPS
+    state.sync()
+    found = [digest(state)]
+    train(state, MORE)
+    return [*found, digest(state)]
+
+
+def newest(folder: Path) -> Any:
+    found = CheckpointFolder(str(folder)).newest()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A checkpoint of two replicas of two, and what its training went through."""
+    folder = tmp_path_factory.mktemp("written")
+    digests = run_ranks(partial(write, folder, 4, 2), 4)
+    assert digests == [digests[0]] * 4
+    return folder, digests[0]
+
+
+@pytest.mark.parametrize(("size", "replica"), [(2, 2), (2, 1), (4, 4), (3, 3)])
+def test_another_number_of_replicas_of_another_size_loads_it(
+    written: tuple[Path, list[str]], size: int, replica: int
+) -> None:
+    folder, digests = written
+    found = run_ranks(partial(go_on, folder, size, replica), size)
+    assert [each[0] for each in found] == [digests[0]] * size
+    if size in (2, 4):  # the mean of equal gradients is exact
+        assert found == [digests] * size
+
+
+def test_its_parts_are_written_by_both_replicas_and_nothing_else_is_left(written: tuple[Path, list[str]]) -> None:
+    folder, _ = written
+    found = newest(folder)
+    assert found.whole
+    assert set(found.manifest.files) == {".metadata", "__0_0.distcp", "__1_0.distcp"}
+    assert {path.name for path in (folder / found.name).iterdir()} == {*found.manifest.files, "manifest.json"}
+    assert not CheckpointFolder(str(folder)).damage(found)
+    assert found.manifest.steps == STEPS
+    assert found.manifest.size == 4
+    assert found.manifest.entries["model.0.weight"].shape == (7, 4)
+    assert found.manifest.entries["optimizer.state.2.bias.exp_avg"].shape == (5,)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torch_alone_reads_it(written: tuple[Path, list[str]]) -> None:
+    folder, _ = written
+    model = torch.nn.Linear(4, 7)
+    load({"model": {"0.weight": model.weight}}, checkpoint_id=folder / newest(folder).name, no_dist=True)
+    (found,) = run_ranks(partial(first_weight, folder), 1)
+    assert model.weight.tolist() == found
+
+
+def first_weight(folder: Path, rank: int) -> list[list[float]]:
+    enter(rank, 1, 1, STEPS)
+    state = sharded(folder)
+    state.sync()
+    weight: list[list[float]] = state.model.get_submodule("0").weight.full_tensor().tolist()  # type: ignore[operator, union-attr]
+    return weight
+
+
+def test_a_state_that_is_not_sharded_loads_it(written: tuple[Path, list[str]]) -> None:
+    folder, digests = written
+    assert run_ranks(partial(go_on_whole, folder), 1) == [digests]
+
+
+def go_on_whole(folder: Path, rank: int) -> list[str]:
+    enter(rank, 1, 1, STEPS)
+    state = whole(folder, seed=8)
+    state.sync()
+    found = [digest(state)]
+    train(state, MORE)
+    return [*found, digest(state)]
+
+
+def write_whole(folder: Path, rank: int) -> list[str]:
+    enter(rank, 1, 1)
+    state = whole(folder)
+    state.sync()
+    train(state, STEPS)
+    found = [digest(state)]
+    train(state, MORE)
+    return [*found, digest(state)]
+
+
+def test_what_a_state_that_is_not_sharded_has_written_is_loaded(tmp_path: Path) -> None:
+    digests = run_ranks(partial(write_whole, tmp_path), 1)
+    assert run_ranks(partial(go_on, tmp_path, 4, 2), 4) == digests * 4
+
+
+# ---- what is not whole
+
+
+def lose_a_part(folder: Path, rank: int) -> str:
+    """The second part of the second checkpoint is never written; what is offered then."""
+    enter(rank, 2, 2)
+    state = sharded(folder, every=1)
+    state._disk._checkpoints._patience = 0.5  # type: ignore[union-attr]
+    state.sync()
+    train(state, 1)
+    if rank == 1:
+        state._disk._checkpoints.write = lambda *_: None  # type: ignore[union-attr]
+    train(state, 1)
+    return f"{newest(folder).steps} {len(CheckpointFolder(str(folder)).found())}"
+
+
+def test_one_of_which_a_part_is_missing_is_never_offered(tmp_path: Path) -> None:
+    assert run_ranks(partial(lose_a_part, tmp_path), 2) == ["1 1"] * 2
+
+
+def fail_to_write(folder: Path, rank: int) -> float:
+    enter(rank, 2, 2)
+    state = sharded(folder, every=1)
+    state.sync()
+    if rank == 1:
+        state._disk._checkpoints._part = raising  # type: ignore[union-attr]
+    began = time.monotonic()
+    train(state, 1)
+    return time.monotonic() - began
+
+
+def raising(*_: object) -> Any:
+    raise OSError("the disk is full")
+
+
+def test_one_of_which_a_part_cannot_be_written_is_given_up_at_once(tmp_path: Path) -> None:
+    assert max(run_ranks(partial(fail_to_write, tmp_path), 2)) < state_checkpoints.PATIENCE
+    assert CheckpointFolder(str(tmp_path)).found() == []
+
+
+def keep_few(folder: Path, rank: int) -> None:
+    enter(rank, 2, 2)
+    state = sharded(folder, every=1, keep=2)
+    state.sync()
+    train(state, 4)
+
+
+def test_old_ones_are_removed(tmp_path: Path) -> None:
+    run_ranks(partial(keep_few, tmp_path), 2)
+    assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4, 3]
+
+
+def load_another(folder: Path, rank: int) -> str:
+    enter(rank, 2, 2, STEPS)
+    state = ShardedState(
+        build=another_model,
+        optimizer=lambda model: torch.optim.AdamW(model.parameters()),
+        scheduler=lambda optimizer: StepLR(optimizer, 2, 0.5),
+        checkpoint=folder,
+        sampler=ElasticSampler(range(64)),
+        step=0,
+    )
+    with pytest.raises(CheckpointError) as raised:
+        state.sync()
+    return str(raised.value)
+
+
+def another_model(mesh: DeviceMesh) -> torch.nn.Module:
+    """Its shards are as large as those of a part of the other's."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5), torch.nn.Linear(5, 3))
+    model.register_buffer("noise", torch.zeros(3))
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def test_one_of_another_model_is_refused_by_name(written: tuple[Path, list[str]]) -> None:
+    folder, _ = written
+    for said in run_ranks(partial(load_another, folder), 2):
+        assert "the model's 0.weight has shape (8, 4) here and (7, 4) there" in said
+        assert "give checkpoint= another folder" in said
+
+
+def find_damage(folder: Path, rank: int) -> list[str]:
+    enter(rank, 2, 2, STEPS)
+    state = sharded(folder, seed=rank + 10)
+    state.sync()
+    return [digest(state)]
+
+
+def test_where_the_newest_is_damaged_all_positions_take_the_one_before(tmp_path: Path) -> None:
+    digests = run_ranks(partial(write_twice, tmp_path), 2)
+    found = newest(tmp_path)
+    assert found.steps == 2 * STEPS
+    path = tmp_path / found.name / "__1_0.distcp"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert run_ranks(partial(find_damage, tmp_path), 2) == digests
+
+
+def write_twice(folder: Path, rank: int) -> list[str]:
+    enter(rank, 2, 2)
+    state = sharded(folder)
+    state.sync()
+    train(state, STEPS)
+    found = [digest(state)]
+    train(state, STEPS)
+    return found
