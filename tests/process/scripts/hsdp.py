@@ -43,7 +43,8 @@ def build(mesh: DeviceMesh) -> torch.nn.Module:
         fully_shard(layer, mesh=mesh)
     model[2].register_forward_pre_hook(lambda *_: reaches("forward"))  # the first layer has been gathered
     model[2].register_full_backward_hook(lambda *_: reaches("backward"))  # the last one is about to be reduced
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
