@@ -56,3 +56,41 @@ def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str], place: str) -
         assert digests(run) == expected * 2
         assert steps_lost(tmp_path, run) == [0, 0, 0]
         assert run.gone()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "how"),
+    [
+        pytest.param((0, 3), signal.SIGKILL, id="one-of-each-replica"),
+        pytest.param((3,), signal.SIGSTOP, id="one-that-is-stopped"),
+    ],
+)
+def test_halves_and_stopped_workers(
+    tmp_path: Path, expected: list[str], ranks: tuple[int, ...], how: signal.Signals
+) -> None:
+    """Two halves make a whole replica; who is stopped for good is killed once others hold the state."""
+    environ = {"SIZE": "4", "VICTIM": "4 optimizer 5", "XDG_STATE_HOME": str(tmp_path / "state")}
+    with running([*FLAGS, *HSDP], tmp_path, environ) as run:
+        run.line(r"worker 4 waits in step 5 pid (\d+)")
+        pids = run.pids()
+        for rank in ranks:
+            os.kill(pids[rank], how)
+        left = [pids[rank] for rank in range(4) if rank not in ranks]
+        for pid in left:
+            run.line(rf"rank \d of 2 pid {pid} at step [56], 1x2$" if len(left) == 2 else rf"of 4 pid {pid} at step 10")
+        assert run.end() == 0, run.text
+        assert digests(run) == expected * 2
+        assert set(steps_lost(tmp_path, run)) == {0}
+        assert run.gone()
+
+
+def test_the_loss_of_all_workers_of_a_position_ends_the_run(tmp_path: Path) -> None:
+    environ = {"SIZE": "4", "VICTIM": "4 optimizer 5"}
+    with running([*FLAGS, *HSDP], tmp_path, environ) as run:
+        run.line(r"worker 4 waits in step 5 pid (\d+)")
+        pids = run.pids()
+        for rank in (1, 3):
+            os.kill(pids[rank], signal.SIGKILL)
+        run.line("all workers that held the newest state of these positions in a replica are lost: 1")
+        assert run.end() == 1, run.text
+        assert run.gone()

@@ -232,11 +232,13 @@ class World:
         if guests:
             self.form(trainees)
 
-    def await_death(self) -> list[_Worker]:
-        """Wait until a member has died, and end its round; returns the survivors."""
-        while (dead := self._hear()) is None:
-            pass
-        survivors = [worker for worker in self._members if worker is not dead]
+    def await_death(self, deaths: int = 1) -> list[_Worker]:
+        """Wait until so many members have died, and end their round; returns the survivors."""
+        dead: list[_Worker] = []
+        while len(dead) < deaths:
+            if (one := self._hear()) is not None:
+                dead.append(one)
+        survivors = [worker for worker in self._members if worker not in dead]
         for worker in survivors:
             worker.say(abort=pb.Abort(round_id=self._round_id, cause=cause_pb2.Cause(text="a worker died")))
         return survivors

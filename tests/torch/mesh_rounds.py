@@ -56,10 +56,14 @@ KINDS = {
 }
 
 
-def new_model(mesh: DeviceMesh, dtype: torch.dtype = torch.float32, seed: int = 3) -> torch.nn.Sequential:
+def new_model(
+    mesh: DeviceMesh, dtype: torch.dtype = torch.float32, seed: int = 3, width: int = 7
+) -> torch.nn.Sequential:
     """Parameters that no number of shards divides evenly, and modules of which each is sharded on its own."""
     torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5), torch.nn.Linear(5, 3))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, width), torch.nn.ReLU(), torch.nn.Linear(width, 5), torch.nn.Linear(5, 3)
+    )
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype)
     for part in (model[0], model[2]):
         fully_shard(part, mesh=mesh, mp_policy=policy)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 import edriver
 from edriver.model.ids import RoundId
@@ -32,7 +34,7 @@ VICTIM = 3
 """and the one for which they wait."""
 
 
-def hsdp(fate: Fate) -> str:
+def hsdp(fate: Fate, build: Callable[[DeviceMesh], torch.nn.Module] = new_model) -> str:
     """A sharded model with clipping, a scheduler, a sampler, and a commit now and then."""
     return _trained(fate, lambda state: torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM))
 
@@ -47,16 +49,32 @@ def _trained(fate: Fate, clip: Callable[[edriver.ShardedState], object]) -> str:
     def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         optimizer.register_step_pre_hook(lambda *_: fate.meets(state.step, "before the seal"))
+        model.get_submodule("2").register_forward_pre_hook(lambda *_: fate.meets(state.step, "forward"))
+        model.get_submodule("2").register_full_backward_hook(lambda *_: fate.meets(state.step, "reducing"))
         optimizer.register_step_post_hook(lambda *_: fate.meets(state.step, "after the step"))
         return optimizer
 
     state = edriver.ShardedState(
-        build=new_model,
+        build=build,
         optimizer=make_optimizer,
         scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9),
         sampler=edriver.ElasticSampler(range(64)),
         step=0,
     )
+
+    def dying(name: str, place: str, last: int = STEPS) -> None:
+        """Have a worker die in a method of the state, if that is its fate; steps from the last one on are one."""
+        real = getattr(state, name)
+
+        def method(*args: Any) -> Any:
+            fate.meets(min(state.step, last), place)
+            return real(*args)
+
+        setattr(state, name, method)
+
+    dying("_load", "received")  # of a receiver, that has all of it and has changed nothing
+    dying("_exchange", "sends", last=1)
+    dying("save", "commit")
 
     @edriver.run
     def train(state: edriver.ShardedState) -> None:
@@ -77,6 +95,22 @@ def _trained(fate: Fate, clip: Callable[[edriver.ShardedState], object]) -> str:
 
     train(state)
     return fingerprint(state)
+
+
+def of_another_model(fate: Fate) -> str:
+    """Newcomers have another model, of whose first parameter position 0 has a shard of the same shape."""
+    return unlike(fate, lambda mesh: new_model(mesh, width=8))
+
+
+def on_another_mesh(fate: Fate) -> str:
+    """Newcomers shard over a part of the mesh."""
+    return unlike(fate, lambda mesh: new_model(mesh["shard"]))
+
+
+def unlike(fate: Fate, build: Callable[[DeviceMesh], torch.nn.Module]) -> str:
+    """A script that the first four workers run in another form."""
+    newcomer = int(os.environ["EDRIVER_WORKER_ID"]) > 4
+    return hsdp(fate, build if newcomer else new_model)
 
 
 def half_sealed(fate: Fate) -> str:

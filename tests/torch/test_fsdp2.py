@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from edriver.worker.backend import fsdp2
 from tests.torch.fingerprint import tree_fingerprint
-from tests.torch.mesh_rounds import KINDS, interrupt_backward, loss_of, make_step, new_model, rounds_of
+from tests.torch.mesh_rounds import KINDS, LIMIT, interrupt_backward, loss_of, make_step, new_model, rounds_of
 from tests.torch.ranks import run_ranks
 
 WORKERS = 6
@@ -99,3 +100,15 @@ def test_rounds_of_other_sizes_and_members_end_with_the_bits_of_a_quiet_run(kind
     assert len(set(expected)) == 2, "a position's shards are its own"
     by_position = [[found[worker] for worker in ROUNDS[-1][position::2]] for position in range(2)]
     assert by_position == [[bits_of] * 2 for bits_of in expected]
+
+
+def timeouts(worker: int) -> list[timedelta]:
+    """Of the groups of a round's mesh."""
+    found: list[timedelta] = []
+    for _, mesh in rounds_of(worker, 4, [[0, 1, 2, 3]]):
+        found = [group._get_backend(torch.device("cpu")).options._timeout for group in mesh.get_all_groups()]
+    return found
+
+
+def test_groups_of_a_mesh_have_the_rounds_timeout() -> None:
+    assert run_ranks(timeouts, 4) == [[LIMIT] * 2] * 4

@@ -6,7 +6,15 @@ import pytest
 
 from edriver.model.ids import RoundId, Version
 from tests.torch.elastic_world import Death, Script, world
-from tests.torch.sharded_training import SLOW_AT, half_clipped, half_sealed, hsdp, hsdp_clipped_in_the_seal
+from tests.torch.sharded_training import (
+    SLOW_AT,
+    half_clipped,
+    half_sealed,
+    hsdp,
+    hsdp_clipped_in_the_seal,
+    of_another_model,
+    on_another_mesh,
+)
 
 
 def quiet(script: Script) -> list[str]:
@@ -19,15 +27,22 @@ def quiet(script: Script) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("place", "boundary"),
-    [("backward", 4), ("before the seal", 4), ("after the step", 5)],
-    ids=lambda value: str(value),
+    ("death", "boundary"),
+    [
+        (Death(4, "forward"), 4),
+        (Death(4, "backward"), 4),
+        (Death(4, "reducing"), 4),
+        (Death(4, "before the seal"), 4),
+        (Death(4, "after the step"), 5),
+        (Death(5, "commit"), 5),
+    ],
+    ids=lambda value: getattr(value, "place", ""),
 )
-def test_a_kill_costs_no_step(place: str, boundary: int) -> None:
+def test_a_kill_costs_no_step(death: Death, boundary: int) -> None:
     """A worker of the second replica dies; one replica trains on, and another joins it later."""
     expected = quiet(hsdp)
     with world(hsdp, gate_at=8, replica_size=2) as one:
-        workers = one.start(None, None, None, Death(4, place))
+        workers = one.start(None, None, None, death)
         one.form(workers)
         one.await_death()
         one.form([workers[2], workers[1]])  # the halves of two replicas
@@ -85,3 +100,54 @@ def test_a_guest_whose_step_was_interrupted() -> None:
         one.interrupt()
         one.form([workers[2], newcomer, workers[0], workers[1]])
         assert one.finish() == expected * 2
+
+
+@pytest.mark.parametrize("at", [(0, 3), (1, 2)], ids=["0 and 3", "1 and 2"])
+def test_the_halves_of_two_replicas_make_a_whole(at: tuple[int, int]) -> None:
+    """One of each dies, of two positions, at two places of a step."""
+    expected = quiet(hsdp)
+    places = iter(("reducing", "backward"))
+    deaths = [Death(4, next(places)) if rank in at else None for rank in range(4)]
+    with world(hsdp, replica_size=2) as one:
+        workers = one.start(*deaths)
+        one.form(workers)
+        left = one.await_death(deaths=2)
+        one.form(sorted(left, key=lambda worker: workers.index(worker) % 2))
+        assert one.finish() == expected
+        assert one.from_versions[1] == Version(RoundId(1, 1), 4)
+
+
+@pytest.mark.parametrize("sender", [False, True], ids=["a receiver", "the sender"])
+def test_a_death_in_a_sync(sender: bool) -> None:
+    """Another holder of the position sends what the dead one has not; who has received it all has changed nothing."""
+    expected = quiet(hsdp)
+    with world(hsdp, gate_at=8, replica_size=2) as one:
+        workers = one.start(Death(1, "sends") if sender else None, None, None, None)
+        one.form(workers)
+        one.interrupt()
+        newcomers = one.start(None, None if sender else Death(0, "received"))
+        one.form([*workers, *newcomers])
+        one.await_death()
+        one.form([workers[2], workers[1], newcomers[0], workers[3]] if sender else workers)
+        assert one.finish() == expected * 2
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (
+            of_another_model,
+            r"the state's 'model' cannot be restored: .*0\.weight has shape \(8, 4\) here and \(7, 4\) there",
+        ),
+        (on_another_mesh, "sharded over another mesh than the one that `build` is given"),
+    ],
+)
+def test_a_newcomer_that_is_unlike_the_others_says_in_what(script: Script, said: str) -> None:
+    with world(script, gate_at=8, replica_size=2) as one:
+        workers = one.start(None, None, None, None)
+        one.form(workers)
+        one.interrupt()
+        (newcomer,) = one.start(None)
+        one.form([newcomer, *workers[1:]])
+        with pytest.raises(AssertionError, match=said):
+            one.finish()

@@ -254,9 +254,9 @@ class ModuleHandler(StateHandler):
         wrong = [f"{key} is missing from the saved one" for key in own if key not in state]
         wrong += [f"{key} is not in this model" for key in state if key not in own]
         for key in own:
-            mine, saved = own[key], state.get(key)
-            if isinstance(mine, torch.Tensor) and isinstance(saved, torch.Tensor) and mine.shape != saved.shape:
-                wrong.append(f"{key} has shape {tuple(mine.shape)} here and {tuple(saved.shape)} there")
+            mine, saved = _shape(own[key]), _shape(state.get(key))
+            if mine is not None and saved is not None and mine != saved:
+                wrong.append(f"{key} has shape {mine} here and {saved} there")
         if wrong:
             raise ValueError(
                 f"this {type(self.value).__name__} is not the model whose state it should load: "
@@ -266,6 +266,11 @@ class ModuleHandler(StateHandler):
     def clear_gradients(self) -> None:
         """Set all gradients to None."""
         self.value.zero_grad(set_to_none=True)
+
+
+def _shape(value: object) -> tuple[int, ...] | None:
+    """Of a tensor, or one that stands for it."""
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else value if isinstance(value, tuple) else None
 
 
 class OptimizerHandler(StateHandler):

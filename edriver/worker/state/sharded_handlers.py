@@ -43,6 +43,23 @@ class ShardedModuleHandler(ModuleHandler):
     def _refuse_unkept(self) -> None:
         refuse_wrapped_shards(self.value)
 
+    def capture(self) -> Any:
+        """The model with its shards, and what shapes its parameters have as a whole."""
+        return {**super().capture(), "shapes": self._shapes()}
+
+    def load(self, tree: Any) -> None:
+        """Copy shards into the existing ones.
+
+        Raises:
+            ValueError: the model has other keys or shapes; the message names them. Shards may be alike where the whole
+                ones differ.
+        """
+        self._check(self._shapes(), tree["shapes"])
+        super().load(tree)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {key: tuple(v.shape) for key, v in self.value.state_dict().items() if isinstance(v, torch.Tensor)}
+
     def lasting(self) -> Iterable[torch.Tensor]:
         """This worker's shards of the parameters, and the parameters that are not sharded."""
         return (fsdp2.local(parameter) for parameter in fsdp2.parameters(self.value))
