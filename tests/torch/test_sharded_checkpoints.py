@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from edriver.worker.errors import CheckpointError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.torch_state import TorchState
-from tests.torch.mesh_rounds import loss_of, new_model
+from tests.torch.mesh_rounds import loss_of, make_step, new_model
 from tests.torch.ranks import run_ranks
 
 STEPS = 3
@@ -147,12 +148,29 @@ def write(folder: Path, size: int, replica: int, rank: int) -> list[str]:
     state = sharded(folder)
     rounds = Rounds()
     state.bind(rounds)
+    parts = parts_begun(state)
     state.sync()
     train(state, STEPS)
     assert rounds.commits == [False, False, True], "also of those that write no part"
+    if (size, replica) == (4, 2):
+        assert parts == {0: [0], 3: [1]}.get(rank, []), "of each position, spread over the replicas"
     found = [digest(state)]
     train(state, MORE)
     return [*found, digest(state)]
+
+
+def parts_begun(state: ShardedState) -> list[int]:
+    """The parts that this rank writes from now on."""
+    found: list[int] = []
+    checkpoints: Any = state._disk._checkpoints  # type: ignore[union-attr]
+    real = checkpoints.write
+
+    def write(place: state_checkpoints.TrainingPosition, *others: Any) -> None:
+        found.append(place.part)
+        real(place, *others)
+
+    checkpoints.write = write
+    return found
 
 
 def go_on(folder: Path, size: int, replica: int, rank: int) -> list[str]:
@@ -293,14 +311,46 @@ def test_one_of_which_a_part_cannot_be_written_is_given_up_at_once(tmp_path: Pat
 
 def keep_few(folder: Path, rank: int) -> None:
     enter(rank, 2, 2)
-    state = sharded(folder, every=1, keep=2)
+    state = sharded(folder, every=1 if rank == 0 else 1000, keep=2)
     state.sync()
     train(state, 4)
 
 
-def test_old_ones_are_removed(tmp_path: Path) -> None:
+def test_rank_0_decides_when_and_old_ones_are_removed(tmp_path: Path) -> None:
     run_ranks(partial(keep_few, tmp_path), 2)
     assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4, 3]
+
+
+def ask(folder: Path, rank: int) -> list[int]:
+    """Have one written by request, while the other worker is busy and when it is not; returns which there are then."""
+    enter(rank, 2, 2)
+    state = sharded(folder, every=1000)
+    state.sync()
+    idle: threading.Event = state._disk._checkpoints._idle  # type: ignore[union-attr]
+    found = []
+    for step, is_free in ((1, False), (2, True)):
+        if rank == 0:
+            context.current.save_requests.request(RoundId(1, 1))
+        elif not is_free:
+            idle.clear()
+        train_without_waiting(state)
+        if not is_free:
+            assert state._disk._checkpoints.busy is (rank == 1)  # type: ignore[union-attr]
+            idle.set()
+        wait(state)
+        assert state.step == step
+        found.append(len(CheckpointFolder(str(folder)).found()))
+    return [*found, newest(folder).steps]
+
+
+def train_without_waiting(state: TorchState) -> None:
+    make_step(state.model, state.optimizer, state.step, clips=False)
+    state.step += 1
+    state.check_host_updates()
+
+
+def test_one_is_written_on_request_unless_a_worker_still_writes_the_one_before(tmp_path: Path) -> None:
+    assert run_ranks(partial(ask, tmp_path), 2) == [[0, 1, 2]] * 2
 
 
 def load_another(folder: Path, rank: int) -> str:
