@@ -82,7 +82,7 @@ def _longest(count: int, action: Callable[[], object]) -> float:
         seconds.append(time.perf_counter() - begin)
     longest = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(longest, dist.ReduceOp.MAX)
-    return statistics.median(longest.tolist())
+    return float(statistics.median(longest.tolist()))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ def sharded(model: nn.Sequential, mesh: DeviceMesh) -> nn.Sequential:
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def main() -> None:

@@ -52,13 +52,14 @@ def train(state: edriver.ShardedState, dataset: Windows, options: argparse.Names
         print(text, flush=True)
 
 
-def build(mesh: DeviceMesh) -> nn.Module:
+def build(mesh: DeviceMesh) -> GPT:
     """The model, each block of it sharded by itself, over this round's mesh. Called once in each process."""
     torch.manual_seed(0)
     model = GPT()
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def main() -> None:
