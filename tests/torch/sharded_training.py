@@ -36,7 +36,7 @@ VICTIM = 3
 
 def hsdp(fate: Fate, build: Callable[[DeviceMesh], torch.nn.Module] = new_model) -> str:
     """A sharded model with clipping, a scheduler, a sampler, and a commit now and then."""
-    return _trained(fate, lambda state: torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM))
+    return _trained(fate, lambda state: torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM), build)
 
 
 def hsdp_clipped_in_the_seal(fate: Fate) -> str:
@@ -44,8 +44,11 @@ def hsdp_clipped_in_the_seal(fate: Fate) -> str:
     return _trained(fate, lambda state: state.clip_grad_norm_(MAX_NORM))
 
 
-def _trained(fate: Fate, clip: Callable[[edriver.ShardedState], object]) -> str:
-
+def _trained(
+    fate: Fate,
+    clip: Callable[[edriver.ShardedState], object],
+    build: Callable[[DeviceMesh], torch.nn.Module] = new_model,
+) -> str:
     def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         optimizer.register_step_pre_hook(lambda *_: fate.meets(state.step, "before the seal"))
