@@ -54,7 +54,7 @@ class ShardedModuleHandler(ModuleHandler):
             ValueError: the model has other keys or shapes; the message names them. Shards may be alike where the whole
                 ones differ.
         """
-        if "shapes" in tree:  # not in a checkpoint that a TorchState has written, whose shapes are compared as it is read
+        if "shapes" in tree:  # a checkpoint that a TorchState has written has none, and is compared as it is read
             self._check(self._shapes(), tree["shapes"])
         super().load(tree)
 
