@@ -24,6 +24,7 @@ from edriver.model.ids import RoundId, Version
 from edriver.model.memory_checkpoint import DiskReport, Shard
 from edriver.model.mode import CheckpointWay
 from edriver.model.script_error import ScriptError, script_error, script_place
+from edriver.model.shards import HeldShards
 from edriver.model.store_address import StoreAddress
 
 
@@ -108,6 +109,8 @@ class WorkerWaiting:
             holds state of this call; None: its state has no checkpoints.
         left_at: where its script was when it left its round for the loss of a peer; None: it did not, or not known.
         sealed: the version that it reaches with gradients that it has kept; None: it has kept none.
+        shards: what it holds of that version, the latest layout first, if all workers of a round hold the state once
+            between them; `sealed` is of that layout.
     """
 
     worker_id: int
@@ -120,6 +123,7 @@ class WorkerWaiting:
     checkpoint: int | None = None
     left_at: ScriptError | None = None
     sealed: Version | None = None
+    shards: tuple[HeldShards, ...] = ()
 
 
 @frozen

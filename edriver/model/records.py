@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from edriver.model.cause import WorkerName
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate
+from edriver.model.shards import HeldShards
 from edriver.model.store_address import StoreAddress
 
 
@@ -77,6 +78,7 @@ class Offer:
     torn: str = ""
     checkpoint: int | None = None
     sealed: Version | None = None
+    shards: tuple[HeldShards, ...] = ()
     latest: bool = False
     """Whether no worker could hold state, and write a newer checkpoint, when it looked for this one."""
 
@@ -91,6 +93,7 @@ class OfferKind(NamedTuple):
         leaving: whether its slot is drained, and it stays until others have taken over.
         sealed: see WorkerWaiting.
         position: the worker's position in a replica.
+        shards: see WorkerWaiting.
     """
 
     version: Version
@@ -99,6 +102,7 @@ class OfferKind(NamedTuple):
     leaving: bool = False
     sealed: Version | None = None
     position: int = 0
+    shards: tuple[HeldShards, ...] = ()
 
     def reaches(self, version: Version) -> bool:
         """See Candidate."""
@@ -188,6 +192,7 @@ class Worker:
             sealed=self.offer.sealed,
             position=self.position,
             replica=replica,
+            shards=self.offer.shards,
         )
 
     @property

@@ -1052,6 +1052,7 @@ class WorkerWaiting(_message.Message):
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     LEFT_AT_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """The number of the `run` call that the script is in, from 1."""
     digest: _builtins.str
@@ -1084,6 +1085,12 @@ class WorkerWaiting(_message.Message):
         needs no other worker. Absent if it has kept none.
         """
 
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.HeldShards]:
+        """The shards of `version` that the worker holds, the latest layout first; `sealed` is of that one. Empty if it holds the
+        whole state, or a position's part of it.
+        """
+
     def __init__(
         self,
         *,
@@ -1096,10 +1103,11 @@ class WorkerWaiting(_message.Message):
         checkpoint_steps: _builtins.int | None = ...,
         left_at: _builtins.str = ...,
         sealed: _rounds_pb2.Version | None = ...,
+        shards: _abc.Iterable[_rounds_pb2.HeldShards] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "sealed", b"sealed", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "left_at", b"left_at", "ordinal", b"ordinal", "sealed", b"sealed", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "left_at", b"left_at", "ordinal", b"ordinal", "sealed", b"sealed", "shards", b"shards", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_steps: _TypeAlias = _typing.Literal["checkpoint_steps"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_steps: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps"]  # noqa: Y015

@@ -406,6 +406,7 @@ class Membership:
             event.torn,
             event.checkpoint,
             event.sealed,
+            event.shards,
         )
         if worker.offer is None and worker.rank is None:
             self.placement.note_boot(worker, now)
