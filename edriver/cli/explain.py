@@ -245,7 +245,11 @@ _DERIVED_VALUES: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = 
     ),
     "records": _records,
     "replica_size": lambda judged: (
-        "host" if judged.settings.replica_size == settings.WHOLE_HOSTS else str(judged.settings.replica_size),
+        "all"
+        if judged.settings.one_replica
+        else "host"
+        if judged.settings.replica_size == settings.WHOLE_HOSTS
+        else str(judged.settings.replica_size),
         DEFAULT_ORIGIN,
     ),
 }

@@ -141,12 +141,30 @@ def _count(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
+class _ReplicaSize(argparse.Action):
+    """A number of workers, or host; or all, which sets `one_replica`."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option_string: str | None = None,
+    ) -> None:
+        """Take it."""
+        namespace.one_replica = values.lower() == "all"
+        try:
+            namespace.replica_size = 1 if namespace.one_replica else _replica_size(values)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+
+
 def _replica_size(text: str) -> int:
     """A number of workers, or host."""
     if text.lower() == "host":
         return WHOLE_HOSTS
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of workers, at least 1, nor host")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of workers, at least 1, nor host or all")
     return int(text)
 
 
@@ -197,12 +215,14 @@ _WORKERS: Final = (
     ),
     Flag(
         "--replica-size",
-        type=_replica_size,
+        action=_ReplicaSize,
         default=1,
         metavar="S",
         help="the run has whole replicas of S workers only, each on one host or, where hosts have fewer than S slots, "
         "on whole hosts; in elastic mode two halves of replicas on different hosts make up one, too. In restart mode "
-        "also host: each replica is a whole host (default: %(default)s)",
+        "also host: each replica is a whole host. all, in elastic mode: the workers, however many there are, hold the "
+        "state of an edriver.ShardedState once between them, and cut it anew when their number changes "
+        "(default: %(default)s)",
     ),
     Flag(
         "--mode",
@@ -561,6 +581,7 @@ def parser(environ: Mapping[str, str] | None = None, description: str = "") -> R
     """
     top = flags_parser(description)
     take_variables(top, environ or {})
+    top.set_defaults(one_replica=False)
     top.add_argument(
         "command",
         nargs=argparse.REMAINDER,

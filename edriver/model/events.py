@@ -24,6 +24,7 @@ from edriver.model.ids import RoundId, Version
 from edriver.model.memory_checkpoint import DiskReport, Shard
 from edriver.model.mode import CheckpointWay
 from edriver.model.script_error import ScriptError, script_error, script_place
+from edriver.model.shards import HeldShards
 from edriver.model.store_address import StoreAddress
 
 
@@ -110,6 +111,8 @@ class WorkerWaiting:
         sealed: the version that it reaches with gradients that it has kept; None: it has kept none.
         gradient_norm: the norm by which the gradients of the step that led to `version` were clipped; None: the seal of
             that step carried no norm, or it is not known.
+        shards: what it holds of that version, the latest layout first, if all workers of a round hold the state once
+            between them; `sealed` is of that layout.
     """
 
     worker_id: int
@@ -123,6 +126,7 @@ class WorkerWaiting:
     left_at: ScriptError | None = None
     sealed: Version | None = None
     gradient_norm: float | None = None
+    shards: tuple[HeldShards, ...] = ()
 
 
 @frozen

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from edriver.model.frozen import frozen
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.memory_checkpoint import MemoryCheckpoint
+from edriver.model.shards import HeldShards, Layout
 from edriver.model.store_address import StoreAddress
 
 
@@ -28,6 +29,7 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
         sealed: see WorkerWaiting.
         position: its position in a replica.
         replica: the replica of the last round that it was in; None: it was not in that round.
+        shards: see WorkerWaiting.
     """
 
     worker_id: int
@@ -40,6 +42,7 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
     sealed: Version | None = None
     position: int = 0
     replica: int | None = None
+    shards: tuple[HeldShards, ...] = ()
 
     def reaches(self, version: Version) -> bool:
         """Whether it holds a version, or has kept the gradients of the step that leads to it."""
@@ -94,6 +97,7 @@ class RoundPlan:
             0: there is no such number, or the script has trained with this size before.
         guarded: whether its members name their connections to one another before any byte of them is read.
         memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
+        layout: see Assignment.
         workers: the members' worker_ids in order of rank.
     """
 
@@ -114,6 +118,7 @@ class RoundPlan:
     fallback_size: int = 0
     guarded: bool = False
     memory_checkpoint: MemoryCheckpoint | None = None
+    layout: Layout | None = None
     workers: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -157,6 +162,8 @@ class Assignment:
         version: the version that the round continues from; NO_VERSION: no member holds state.
         first_sync: see RoundPlan.
         gradient_norm: see RoundPlan.
+        layout: how the version that the round continues from is cut, if all workers of a round hold the state once
+            between them; NO_LAYOUT: no member holds state. None: replicas have a fixed size.
     """
 
     round_id: RoundId
@@ -181,6 +188,7 @@ class Assignment:
     version: Version = NO_VERSION
     first_sync: bool = False
     gradient_norm: float | None = None
+    layout: Layout | None = None
 
     @property
     def hands_over(self) -> bool:

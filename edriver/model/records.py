@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from edriver.model.cause import WorkerName
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate
+from edriver.model.shards import HeldShards
 from edriver.model.store_address import StoreAddress
 
 
@@ -78,6 +79,7 @@ class Offer:
     checkpoint: int | None = None
     sealed: Version | None = None
     gradient_norm: float | None = None
+    shards: tuple[HeldShards, ...] = ()
     latest: bool = False
     """Whether no worker could hold state, and write a newer checkpoint, when it looked for this one."""
 
@@ -92,6 +94,7 @@ class OfferKind(NamedTuple):
         leaving: whether its slot is drained, and it stays until others have taken over.
         sealed: see WorkerWaiting.
         position: the worker's position in a replica.
+        shards: see WorkerWaiting.
     """
 
     version: Version
@@ -100,6 +103,7 @@ class OfferKind(NamedTuple):
     leaving: bool = False
     sealed: Version | None = None
     position: int = 0
+    shards: tuple[HeldShards, ...] = ()
 
     def reaches(self, version: Version) -> bool:
         """See Candidate."""
@@ -189,6 +193,7 @@ class Worker:
             sealed=self.offer.sealed,
             position=self.position,
             replica=replica,
+            shards=self.offer.shards,
         )
 
     @property

@@ -60,6 +60,8 @@ class Settings:
         failure_window: failures of a slot or host longer ago than this are forgotten.
         mode: what the script expects of the driver.
         replica_size: the number of workers in a replica, or WHOLE_HOSTS: each round has whole replicas only.
+        one_replica: whether all workers of a round hold the state once between them, in elastic mode. A round then has
+            any number of workers, and replica_size is 1.
     """
 
     np: int
@@ -87,6 +89,7 @@ class Settings:
     failure_window: float = 600.0
     mode: Mode = Mode.ELASTIC
     replica_size: int = 1
+    one_replica: bool = False
 
     def __post_init__(self) -> None:
         """Check that the limits fit together.
@@ -122,6 +125,11 @@ class Settings:
             )
         if self.replica_size != 1:
             self._check_replicas()
+        if self.one_replica and not self.mode.members_survive:
+            raise ValueError(
+                "--replica-size all is for scripts that call edriver.run (--mode elastic): in restart mode leave it "
+                "out, and the script is started again with as many workers as there are"
+            )
 
     def _check_replicas(self) -> None:
         size = self.replica_size

@@ -1053,6 +1053,7 @@ class WorkerWaiting(_message.Message):
     LEFT_AT_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
     GRADIENT_NORM_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """The number of the `run` call that the script is in, from 1."""
     digest: _builtins.str
@@ -1089,6 +1090,12 @@ class WorkerWaiting(_message.Message):
         needs no other worker. Absent if it has kept none.
         """
 
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.HeldShards]:
+        """The shards of `version` that the worker holds, the latest layout first; `sealed` is of that one. Empty if it holds the
+        whole state, or a position's part of it.
+        """
+
     def __init__(
         self,
         *,
@@ -1102,10 +1109,11 @@ class WorkerWaiting(_message.Message):
         left_at: _builtins.str = ...,
         sealed: _rounds_pb2.Version | None = ...,
         gradient_norm: _builtins.float | None = ...,
+        shards: _abc.Iterable[_rounds_pb2.HeldShards] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "gradient_norm", b"gradient_norm", "sealed", b"sealed", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "gradient_norm", b"gradient_norm", "left_at", b"left_at", "ordinal", b"ordinal", "sealed", b"sealed", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "gradient_norm", b"gradient_norm", "left_at", b"left_at", "ordinal", b"ordinal", "sealed", b"sealed", "shards", b"shards", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_steps: _TypeAlias = _typing.Literal["checkpoint_steps"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_steps: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps"]  # noqa: Y015

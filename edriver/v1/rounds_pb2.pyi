@@ -102,6 +102,64 @@ class Version(_message.Message):
 Global___Version: _TypeAlias = Version  # noqa: Y015
 
 @_typing.final
+class Layout(_message.Message):
+    """Layout is how a state is cut into shards that all workers of a round hold once between them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    """Number of shards, one for each rank of that round; 0: nobody holds state yet."""
+    @_builtins.property
+    def round_id(self) -> Global___RoundId:
+        """The round that has made the shards."""
+
+    def __init__(
+        self,
+        *,
+        round_id: Global___RoundId | None = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Layout: _TypeAlias = Layout  # noqa: Y015
+
+@_typing.final
+class HeldShards(_message.Message):
+    """HeldShards are the shards of one layout that a worker holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def layout(self) -> Global___Layout:
+        """The layout."""
+
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ranks whose shards they are, ascending: the worker's own, and that of which it keeps a shadow."""
+
+    def __init__(
+        self,
+        *,
+        layout: Global___Layout | None = ...,
+        positions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldShards: _TypeAlias = HeldShards  # noqa: Y015
+
+@_typing.final
 class Seat(_message.Message):
     """Seat is one member's place in a round. Ranks and sizes have Horovod's meanings."""
 
@@ -199,6 +257,7 @@ class RoundAssignment(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     FIRST_SYNC_FIELD_NUMBER: _builtins.int
     GRADIENT_NORM_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Number of members."""
     source: _builtins.int
@@ -253,6 +312,10 @@ class RoundAssignment(_message.Message):
     def version(self) -> Global___Version:
         """The version that the round continues from; (0.0, 0) if no member holds state."""
 
+    @_builtins.property
+    def layout(self) -> Global___Layout:
+        """How `version` is cut. Absent if replicas have a fixed size; else the members are one replica, and cut the state anew."""
+
     def __init__(
         self,
         *,
@@ -272,10 +335,11 @@ class RoundAssignment(_message.Message):
         version: Global___Version | None = ...,
         first_sync: _builtins.bool = ...,
         gradient_norm: _builtins.float | None = ...,
+        layout: Global___Layout | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "gradient_norm", b"gradient_norm", "memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "gradient_norm", b"gradient_norm", "layout", b"layout", "memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "first_sync", b"first_sync", "gradient_norm", b"gradient_norm", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "first_sync", b"first_sync", "gradient_norm", b"gradient_norm", "guarded", b"guarded", "layout", b"layout", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gradient_norm: _TypeAlias = _typing.Literal["gradient_norm"]  # noqa: Y015
     _WhichOneofArgType__gradient_norm: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm"]  # noqa: Y015

@@ -14,6 +14,7 @@ from edriver.v1 import agent_pb2, cause_pb2, checkpoints_pb2, notification_pb2
 from edriver.wire.checkpoints import shard_of
 from edriver.wire.conversion import (
     epoch_seconds,
+    held_shards_of,
     round_id_of,
     round_times_of,
     span_seconds,
@@ -47,6 +48,7 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
                 script_place(waiting.left_at),
                 version_of(waiting.sealed) if waiting.HasField("sealed") else None,
                 waiting.gradient_norm if waiting.HasField("gradient_norm") else None,
+                tuple(map(held_shards_of, waiting.shards)),
             )
         case "boundary_reached":
             reached = report.boundary_reached

@@ -202,7 +202,7 @@ def _kind(roster: Roster, worker: Worker) -> OfferKind:
     offer = worker.offer
     assert offer is not None
     placed, leaving = worker.worker_id in roster.placed, worker.worker_id in roster.leaving
-    return OfferKind(offer.version, offer.checkpoint or 0, placed, leaving, offer.sealed, worker.position)
+    return OfferKind(offer.version, offer.checkpoint or 0, placed, leaving, offer.sealed, worker.position, offer.shards)
 
 
 def _untroubled(core: Membership) -> Iterator[HostRecord]:

@@ -27,11 +27,13 @@ import torch
 
 from edriver.common.release import PROTOCOL
 from edriver.driver.core.continuation import ShardOffer, continue_from
+from edriver.driver.core.layouts import has_cut, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.shards import HeldShards
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
-from edriver.wire.conversion import round_id_message, version_message, version_of
+from edriver.wire.conversion import held_shards_of, layout_message, round_id_message, version_message, version_of
 from tests.torch.forks import FORKS
 
 BOUND = 60.0
@@ -142,6 +144,7 @@ class World:
         script: of a module below tests/, at its top level.
         gate_at: the step before which all wait until the size has been changed; -1: none.
         replica_size: of which the world has whole ones only.
+        one_replica: whether all workers of a round are one replica, whatever their number.
 
     Attributes:
         from_versions: for each round, the version that it went on from,
@@ -149,8 +152,9 @@ class World:
         sealed: and how many members made that version's step with the gradients that they had kept.
     """
 
-    def __init__(self, script: Script, gate_at: int = -1, replica_size: int = 1) -> None:
+    def __init__(self, script: Script, gate_at: int = -1, replica_size: int = 1, one_replica: bool = False) -> None:
         self._script = script
+        self._one_replica = one_replica
         self._replica_size = replica_size
         self._gate_at = gate_at
         self._opened = FORKS.Event()
@@ -185,6 +189,9 @@ class World:
         while not {worker.worker_id for worker in present} <= self._waiting.keys():
             self._hear()
         offers = {worker: self._waiting.pop(worker.worker_id) for worker in present}
+        if self._one_replica:
+            self._form_one(offers)
+            return
         size = self._replica_size
         workers, trainees = list(present), workers
         shards = [_offer(worker, position, offers[worker]) for worker, position in present.items()]
@@ -205,19 +212,47 @@ class World:
             if offer.HasField("gradient_norm") and version_of(offer.version) == best
         }
         assert len(norms) <= 1, norms
+        norm = next(iter(norms), None)
+        store = offers[members[0]].store
+        self._assign(members, store, best, behind, firsts, replica_size=size, gradient_norm=norm)
+        if guests:
+            self.form(trainees)
+
+    def _form_one(self, offers: dict[_Worker, pb.WorkerWaiting]) -> None:
+        members = list(offers)
+        survivors = {worker: _shards_offer(offer) for worker, offer in offers.items()}
+        best, layout, lost = newest_cut(survivors.values())
+        assert not lost, survivors
+        self.from_versions.append(best)
+        self.sealed.append(sum(offer.version != best == offer.sealed for offer in survivors.values()))
+        self.lost.append(max(offer.steps_lost for offer in offers.values()))
+        able = [worker for worker in members if has_cut(survivors[worker], best, layout)]
+        assert len({offers[w].digest for w in able if survivors[w].version == best}) <= 1
+        behind = [worker for worker in members if worker not in (able or members[:1])]
+        first = (able or members)[0]
+        self._assign(members, offers[members[0]].store, best, behind, [first], layout=layout_message(layout))
+
+    def _assign(
+        self,
+        members: list[_Worker],
+        store: rounds_pb2.StoreAddress,
+        version: Version,
+        receivers: list[_Worker],
+        sources: list[_Worker],
+        **further: Any,
+    ) -> None:
         self._round += 1
         self._members = members
         shared = rounds_pb2.RoundAssignment(
             round_id=self._round_id,
             size=len(members),
-            store=offers[members[0]].store,
-            source=members.index(firsts[0]),
-            sources=map(members.index, firsts),
-            replica_size=size,
-            version=version_message(best),
-            gradient_norm=next(iter(norms), None),
-            receivers=sorted(members.index(w) for w in behind),
+            store=store,
+            source=members.index(sources[0]),
+            sources=map(members.index, sources),
+            version=version_message(version),
+            receivers=sorted(members.index(w) for w in receivers),
             secret=bytes(range(32)),
+            **further,
         )
         for rank, worker in enumerate(members):
             seat = rounds_pb2.Seat(
@@ -229,8 +264,6 @@ class World:
                 cross_size=1,
             )
             worker.say(assignment=pb.Assignment(round=shared, seat=seat))
-        if guests:
-            self.form(trainees)
 
     def await_death(self, deaths: int = 1) -> list[_Worker]:
         """Wait until so many members have died, and end their round; returns the survivors."""
@@ -320,9 +353,9 @@ class World:
 
 
 @contextlib.contextmanager
-def world(script: Script, gate_at: int = -1, replica_size: int = 1) -> Iterator[World]:
+def world(script: Script, gate_at: int = -1, replica_size: int = 1, one_replica: bool = False) -> Iterator[World]:
     """A world of a script, which is ended in the end."""
-    one = World(script, gate_at, replica_size)
+    one = World(script, gate_at, replica_size, one_replica)
     try:
         yield one
     finally:
@@ -332,6 +365,18 @@ def world(script: Script, gate_at: int = -1, replica_size: int = 1) -> Iterator[
 def _offer(worker: _Worker, position: int, offer: pb.WorkerWaiting) -> ShardOffer:
     sealed = version_of(offer.sealed) if offer.HasField("sealed") else None
     return ShardOffer(worker.worker_id, position, version_of(offer.version), sealed)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ShardsOffer:
+    version: Version
+    sealed: Version | None
+    shards: tuple[HeldShards, ...]
+
+
+def _shards_offer(offer: pb.WorkerWaiting) -> _ShardsOffer:
+    sealed = version_of(offer.sealed) if offer.HasField("sealed") else None
+    return _ShardsOffer(version_of(offer.version), sealed, tuple(map(held_shards_of, offer.shards)))
 
 
 def undisturbed(script: Script) -> Any:

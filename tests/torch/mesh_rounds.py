@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import SINGLE_WORKER, Assignment
+from edriver.model.shards import NO_LAYOUT, Layout
 from edriver.worker import context
 from edriver.worker.backend import default_group, torch_groups
 from edriver.worker.group import round_mesh
@@ -29,7 +30,7 @@ from edriver.worker.group import round_mesh
 SHARDS = 2
 """The replica size."""
 
-LIMIT = timedelta(seconds=20)
+LIMIT = timedelta(seconds=120)
 
 
 @dataclass(frozen=True)
@@ -111,20 +112,24 @@ def interrupt_backward(model: Any, step: int) -> None:
     raise AssertionError("the backward pass was not interrupted")
 
 
-def rounds_of(worker: int, workers: int, rounds: Sequence[Sequence[int]]) -> Iterator[tuple[int, DeviceMesh]]:
+def rounds_of(
+    worker: int, workers: int, rounds: Sequence[Sequence[int]], one_replica: bool = False
+) -> Iterator[tuple[int, DeviceMesh]]:
     """Take a worker's part in these rounds: yields the round's number, and its mesh. Newcomers are the receivers.
 
     Args:
         worker: a rank of the group that is there.
         workers: that group's size.
         rounds: for each the members, by rank.
+        one_replica: whether all members of a round are one replica, whatever their number.
     """
     store = c10d._get_default_store()
     _leave()
     for number, members in enumerate(rounds):
         if worker in members:
             _join(store, f"round {number}", members.index(worker), len(members))
-            context.current.place.enter(_assignment(number, members.index(worker), rounds))
+            assigned = _of_one_replica if one_replica else _assignment
+            context.current.place.enter(assigned(number, members.index(worker), rounds))
             yield number, round_mesh.mesh()
             _leave()
     _join(store, "end", worker, workers)
@@ -145,6 +150,21 @@ def _assignment(number: int, rank: int, rounds: Sequence[Sequence[int]]) -> Assi
         replica_size=SHARDS,
         version=Version(RoundId(1, number), 1) if number else NO_VERSION,
         first_sync=not number,
+    )
+
+
+def _of_one_replica(number: int, rank: int, rounds: Sequence[Sequence[int]]) -> Assignment:
+    members, before = rounds[number], rounds[number - 1] if number else ()
+    return dataclasses.replace(
+        SINGLE_WORKER,
+        round_id=RoundId(1, number + 1),
+        rank=rank,
+        size=len(members),
+        receivers=tuple(r for r, member in enumerate(members) if number and member not in before),
+        replica_size=len(members),
+        version=Version(RoundId(1, number), 1) if number else NO_VERSION,
+        first_sync=not number,
+        layout=Layout(RoundId(1, number), len(before)) if number else NO_LAYOUT,
     )
 
 

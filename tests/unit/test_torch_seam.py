@@ -25,7 +25,9 @@ UNDOCUMENTED: Final = {"get_preparation_data", "is_lazy"}
 OF_BASE_CLASSES: Final = {
     "_begun",
     "_capture",
+    "_check",
     "_exposed",
+    "_from_rank_0",
     "_handlers",
     "_hold",
     "_load",
@@ -38,7 +40,9 @@ OF_BASE_CLASSES: Final = {
     "_saved_modes",
     "_saved_random",
     "_schedule",
+    "_side",
     "_steps",
+    "_take_from_rank_0",
     "_too_large",
 }
 """Of states, for the classes derived from them."""

@@ -167,6 +167,8 @@ class RunOptions:
         if settings.min_np < settings.max_np:
             most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
             workers += f" (at least {settings.min_np}, {most})"
+        if settings.one_replica:
+            workers += ", all of them one replica,"
         if settings.replica_size != 1:
             workers += f", {replicas_text(settings.replica_size)},"
         if self.calls_function:
@@ -299,6 +301,7 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float], m
             cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
             mode=mode,
             replica_size=flags.replica_size,
+            one_replica=flags.one_replica,
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

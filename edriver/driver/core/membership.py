@@ -407,6 +407,7 @@ class Membership:
             event.checkpoint,
             event.sealed,
             event.gradient_norm,
+            event.shards,
         )
         if worker.offer is None and worker.rank is None:
             self.placement.note_boot(worker, now)

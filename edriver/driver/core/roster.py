@@ -471,7 +471,8 @@ class Roster:
         if worker is not None and worker.state is WorkerState.WAITING and (offer := worker.offer) is not None:
             placed, leaving = worker_id in self.placed, worker_id in self.leaving
             checkpoint, sealed = offer.checkpoint or 0, offer.sealed
-            kind = offer.ordinal, OfferKind(offer.version, checkpoint, placed, leaving, sealed, worker.position)
+            of_offer = OfferKind(offer.version, checkpoint, placed, leaving, sealed, worker.position, offer.shards)
+            kind = offer.ordinal, of_offer
         before = self._offered.pop(worker_id, None)
         if kind is not None:
             self._offered[worker_id] = kind

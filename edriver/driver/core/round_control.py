@@ -26,6 +26,7 @@ from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, 
 from edriver.driver.core.failures.failure_log import FailureLog
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
+from edriver.driver.core.layouts import with_layout
 from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.driver.core.obstacles import Obstacles
 from edriver.driver.core.placement import Placement
@@ -799,6 +800,8 @@ class RoundControl:
         assert before is None or not before.running, "one round runs at a time"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
+        if settings.one_replica:
+            plan = with_layout(plan, chosen.all)
         guarded = self.budgets.unproven.total > 0
         fallback = 0 if plan.hands_over else sizes.fallback_of(len(plan.seats))
         start = None if settings.mode.members_survive else self.memory.start_from(self.roster.is_reached)

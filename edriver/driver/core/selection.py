@@ -21,6 +21,7 @@ from itertools import chain
 from typing import TypeVar
 
 from edriver.driver.core.continuation import ShardOffer, continue_from
+from edriver.driver.core.layouts import keepers_of, newest_cut
 from edriver.driver.core.positions import in_whole_replicas
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate, RoundPlan, Seat
@@ -34,6 +35,9 @@ def newest_version(offers: Iterable[Candidate | OfferKind], replica_size: int) -
         NO_VERSION: none of them holds state, or positions are lost.
     """
     held = [offer for offer in offers if offer.version != NO_VERSION]
+    if any(offer.shards for offer in held):
+        cut = newest_cut(held)
+        return cut.version, cut.lost
     if replica_size == 1:  # every version that is held can be had
         return max((offer.version for offer in held), default=NO_VERSION), ()
     if not held:
@@ -116,15 +120,25 @@ def select(
     filled = [[*has, *[c for c in of if c.worker_id in leaving]] for has, of in zip(placed_ones, columns, strict=True)]
     replicas, filled_up = _number(map(len, placed_ones), map(len, filled), max_np, before, replica_size)
     chosen = [column[:replicas] for column in (filled if filled_up else placed_ones)]
-    keepers = [
-        next(c for c in column if c.reaches(version))
-        for column, of in zip(columns, chosen, strict=True)
-        if version != NO_VERSION and not any(c.reaches(version) for c in of)
-    ]
+    keepers = _keepers(version, columns, chosen)
     return Selection(version, tuple(chain.from_iterable(chosen)), tuple(keepers), lost)
 
 
 _Offer = TypeVar("_Offer", Candidate, OfferKind)
+
+
+def _keepers(version: Version, columns: list[list[_Offer]], chosen: list[list[_Offer]]) -> list[_Offer]:
+    """Those without whom the chosen ones, by position, do not hold all of a version."""
+    if version == NO_VERSION:
+        return []
+    if any(offer.shards for column in columns for offer in column):
+        (everyone,), (members,) = columns, chosen
+        return keepers_of(version, members, [offer for offer in everyone if offer not in members])
+    return [
+        next(offer for offer in column if offer.reaches(version))
+        for column, of in zip(columns, chosen, strict=True)
+        if not any(offer.reaches(version) for offer in of)
+    ]
 
 
 def _columns(offers: Iterable[_Offer], replica_size: int) -> list[list[_Offer]]:
@@ -201,11 +215,7 @@ def prospect(offers: Mapping[OfferKind, int], max_np: int, before: int = 0, repl
     counts = [[sum(map(offers.__getitem__, column)) for column in of] for of in (placed, filled)]
     replicas, filled_up = _number(counts[0], counts[1], max_np, before, replica_size)
     chosen = [_fill(column, offers, replicas) for column in (filled if filled_up else placed)]
-    keepers = [
-        next(kind for kind in column if kind.reaches(version))
-        for column, of in zip(columns, chosen, strict=True)
-        if version != NO_VERSION and not any(kind.reaches(version) for kind, _ in of)
-    ]
+    keepers = _keepers(version, columns, [[kind for kind, _ in of] for of in chosen])
     members = list(chain.from_iterable(chosen))
     return Prospect(
         version=version,

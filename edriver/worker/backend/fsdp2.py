@@ -3,7 +3,8 @@
 fully_shard takes its mesh once, and torch has no public way to change it. A new round has new process groups, and
 another number of replicas, but the same shards: so nothing is moved, and what refers to the mesh refers to the new one
 afterwards. That takes some milliseconds, where sharding the module anew takes tenths of a second and its parameters
-twice.
+twice. Where the round has another number of shards, the shards are new tensors (`empty_shards`), and the module and
+its parameters stay the same objects.
 
 Interfaces, by the versions of torch in whose source they were found:
 
@@ -20,6 +21,8 @@ Interfaces, by the versions of torch in whose source they were found:
     FSDPParam.mesh_info, post_forward_mesh_info, sharded_param, _module_info               yes    yes    yes
     FSDPParam._spmd_mesh, _sharding_spec, _unsharded_param, unsharded_accumulated_grad     yes    yes    yes
     FSDPParam._shard_mesh                                                                  no     yes    yes
+    FSDPParam._sharded_param_data, sharded_size, padded_sharded_param_size                 yes    yes    yes
+    FSDPParam.contiguous_sharded_stride, all_gather_outputs, sharded_post_forward_size     yes    yes    yes
     HSDPMeshInfo(mesh, shard_mesh_dim, replicate_mesh_dim)                                 yes    yes    yes
     DTensor._spec, DTensorSpec(mesh, placements, tensor_meta); DTensor._local_tensor       yes    yes    yes
     torch.distributed.tensor.debug._clear_sharding_prop_cache                              yes    yes    yes
@@ -30,7 +33,7 @@ Interfaces, by the versions of torch in whose source they were found:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -42,6 +45,8 @@ from torch.optim import Optimizer
 _OF_STATE: Final = ("_state_ctx", "_comm_ctx", "_training_state", "_modules_to_run_forward")
 _OF_GROUP: Final = ("mesh_info", "post_forward_mesh_info", "fsdp_params", "_training_state", "_to_sharded")
 _OF_PARAMETER: Final = ("mesh_info", "sharded_param", "_spmd_mesh", "_sharding_spec", "unsharded_accumulated_grad")
+
+_OF_SHARDS: Final = ("_sharded_param_data", "sharded_size", "padded_sharded_param_size", "contiguous_sharded_stride")
 
 _OF_A_STEP: Final = {
     "_all_gather_result": None,
@@ -70,35 +75,61 @@ def trouble_here() -> str:
     return trouble(model)
 
 
-def bind(model: torch.nn.Module, optimizer: Optimizer | None, mesh: DeviceMesh) -> None:
+def bind(
+    model: torch.nn.Module,
+    optimizer: Optimizer | None,
+    mesh: DeviceMesh,
+    shards: Sequence[torch.Tensor] | None = None,
+) -> None:
     """Have a module and its optimizer train on another mesh, of another round.
 
     Whatever was left of a step is forgotten: unsharded parameters, gradients that were not reduced yet. The gradients
-    of the sharded parameters stay.
+    of the sharded parameters stay, if the shards do.
 
     Args:
         model: with modules that fully_shard has sharded over a mesh of two dimensions.
-        optimizer: of its sharded parameters; None: it has none.
-        mesh: of two dimensions, replicas and shards, with as many shards as the one before, and this process at the
-            same place among them.
+        optimizer: of its sharded parameters; None: it has none. What it has of parameters with new shards it keeps,
+            bound to the mesh before: the caller replaces that.
+        mesh: of two dimensions, replicas and shards.
+        shards: this process's shards in the new mesh, as `empty_shards` makes them, for each of `sharded(model)`. They
+            are not copied. None: the mesh has as many shards as the one before, with this process at the same place
+            among them, and the parameters keep theirs.
 
     Raises:
-        ValueError: this process has another shard in the new mesh.
+        ValueError: `shards` is None, and this process has another shard in the new mesh.
     """
     forget_step(model)
     infos: dict[int, Any] = {}
+    new = iter(shards or ())
     for group in _groups(model):
-        _check(group.mesh_info, mesh)
+        if shards is None:
+            _check(group.mesh_info, mesh)
         before, after = group.mesh_info, _info(infos, group.mesh_info, mesh)
         group.mesh_info = after
         if group.post_forward_mesh_info is before:
             group.post_forward_mesh_info = after
         for parameter in group.fsdp_params:
             _bind_parameter(parameter, before, after)
-    for tensor in _tensors(model, optimizer):
+            if shards is not None:
+                _give_shard(parameter, next(new), after)
+    for tensor in _tensors(model, optimizer if shards is None else None):
         if isinstance(tensor, DTensor):
             tensor._spec = _spec_on(tensor._spec, mesh)
     forget_meshes()
+
+
+def sharded(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters that fully_shard has sharded, in the same order on all workers: DTensors of the whole shapes."""
+    return [parameter.sharded_param for group in _groups(model) for parameter in group.fsdp_params]
+
+
+def empty_shards(model: torch.nn.Module, size: int) -> list[torch.Tensor]:
+    """Zeros for a shard of each of `sharded(model)`, as one of `size` workers keeps them.
+
+    FSDP2 gives all workers as many rows, ceil(rows / size); rows that are beyond the parameter's end stay zero.
+    """
+    shapes = ((-(-p.shape[0] // size), *p.shape[1:]) for p in sharded(model))
+    return [local(p).new_zeros(shape) for p, shape in zip(sharded(model), shapes, strict=True)]
 
 
 def forget_meshes() -> None:
@@ -140,10 +171,10 @@ def forget_step(model: torch.nn.Module) -> None:
 def parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The module's parameters, those of FSDP2 sharded, also while others stand in their places for a forward pass."""
     sharded = {
-        (id(module), name): parameter.sharded_param
+        place: parameter.sharded_param
         for group in _groups(model)
         for parameter in group.fsdp_params
-        for module, name in _places_of(parameter._module_info)
+        for place in _places_of(parameter._module_info)
     }
     found: dict[torch.nn.Parameter, None] = {}
     for module in model.modules():
@@ -271,6 +302,7 @@ def _missing(model: torch.nn.Module) -> Iterator[str]:
         yield from (name for name in _OF_GROUP if not hasattr(group, name))
         for parameter in getattr(group, "fsdp_params", ()):
             yield from (name for name in _OF_PARAMETER if not hasattr(parameter, name))
+            yield from (name for name in _OF_SHARDS if not hasattr(parameter, name))
             if not hasattr(getattr(parameter, "sharded_param", None), "_spec"):
                 yield "_spec"
 
@@ -316,6 +348,25 @@ def _bind_parameter(parameter: Any, before: Any, after: Any) -> None:
         parameter._shard_mesh = mesh[mesh.mesh_dim_names[-1]]
     parameter._sharding_spec = _spec_on(parameter._sharding_spec, mesh)
     parameter.sharded_param._spec = parameter._sharding_spec
+
+
+def _give_shard(parameter: Any, padded: torch.Tensor, info: Any) -> None:
+    """Have a parameter keep a shard of another size. What a forward pass unshards is made anew for it."""
+    rows = parameter.sharded_param.shape[0]
+    first = min(rows, info.shard_mesh_rank * padded.shape[0])
+    part = padded[: min(padded.shape[0], rows - first)].detach()
+    parameter.padded_sharded_param_size = padded.shape
+    parameter.sharded_size = part.shape
+    parameter.contiguous_sharded_stride = part.stride()
+    if parameter.post_forward_mesh_info is not None:
+        parameter.sharded_post_forward_size = part.shape
+        parameter.contiguous_sharded_post_forward_stride = part.stride()
+    parameter._sharded_param_data = padded.view(-1)
+    parameter.sharded_param.grad = None
+    parameter.sharded_param._local_tensor = part
+    parameter.all_gather_outputs = []
+    if _unsharded(parameter) is not None:
+        del parameter._unsharded_param
 
 
 def _spec_on(spec: Any, mesh: DeviceMesh) -> Any:

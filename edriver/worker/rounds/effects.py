@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from edriver.model.shards import HeldShards
 from edriver.v1 import notification_pb2 as pb
 
 
@@ -118,6 +119,17 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True)
+class Shards:
+    """Answered with what this worker holds of the state that is about to be offered: see State.shards_held.
+
+    Attributes:
+        committed: of the last commit, instead of the last boundary.
+    """
+
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NewestCheckpoint:
     """Answered with the steps of the newest complete checkpoint that is ahead of the state; None: no checkpoints.
 
@@ -186,6 +198,7 @@ OfScript = (
     | WhyTorn
     | UncountedSteps
     | Digest
+    | Shards
     | NewestCheckpoint
     | LastCheckpoint
     | Save
@@ -200,4 +213,4 @@ OfWorker = Build | Settle | Stopped | Describe | FirstBoundary | CompareState | 
 
 Effect = WaitForChange | Say | Forget | OfScript | OfWorker
 
-Answer = Raised | bool | int | str | None
+Answer = Raised | bool | int | str | tuple[HeldShards, ...] | None

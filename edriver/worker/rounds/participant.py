@@ -24,17 +24,19 @@ the news.
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.model.plan import Assignment
+from edriver.model.shards import HeldShards
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
 from edriver.wire.assignments import assignment_of
 from edriver.wire.conversion import (
     duration,
+    held_shards_message,
     round_id_message,
     round_id_of,
     store_address_message,
@@ -250,6 +252,7 @@ class Participant:
         checkpoint: int | None = None,
         uncounted: int = 0,
         sealed: bool = False,
+        shards: Iterable[HeldShards] = (),
     ) -> pb.Report:
         """Leave the round, if in one, and become ready for the next: returns the report to the driver.
 
@@ -261,6 +264,7 @@ class Participant:
             checkpoint: see effects.NewestCheckpoint.
             uncounted: see effects.UncountedSteps.
             sealed: whether it can also make the step that follows, alone.
+            shards: what it holds of that version: see State.shards_held.
         """
         self.stage = Stage.LEAVING if self.driver_gone else Stage.WAITING
         lost, self._carried = (0, self.uncommitted) if offer == self.live else (self.uncommitted, 0)
@@ -276,6 +280,7 @@ class Participant:
             torn=torn,
             sealed=version_message(self.sealed) if sealed else None,
             gradient_norm=self._clipped[1] if self._clipped is not None and self._clipped[0] == offer else None,
+            shards=map(held_shards_message, shards),
         ).SerializeToString()
         return self.waits_on(checkpoint)
 
@@ -581,7 +586,9 @@ class RoundLoop:
         """
         participant = self._participant
         digest: str = yield effects.Digest(committed=not clean)
+        one_replica = participant.assignment is not None and participant.assignment.layout is not None
+        shards: tuple[HeldShards, ...] = (yield effects.Shards(committed=not clean)) if one_replica else ()
         checkpoint: int | None = yield effects.NewestCheckpoint(look=not self._synced)
         offer = participant.live if clean else participant.committed
-        yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint, uncounted, sealed))
+        yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint, uncounted, sealed, shards))
         return offer

@@ -36,10 +36,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from edriver.model.plan import Assignment
+from edriver.model.shards import HeldShards
 from edriver.worker import context
 from edriver.worker.backend import fsdp2, torch_groups
+from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.backend.process_modes import without_tensor_modes
+from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.group.round_mesh import RoundMesh
+from edriver.worker.state.elastic_shards import ElasticShards
 from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
 from edriver.worker.state.sharded_handlers import ShardedModuleHandler, ShardedOptimizerHandler
@@ -159,14 +163,22 @@ class ShardedState(TorchState):
             from edriver.worker.state.on_disk import ShardedStateOnDisk  # torch.distributed.checkpoint takes a second
 
             self._disk = self._parts = ShardedStateOnDisk(self, self._handlers, checkpoint, every, keep)
+        self._shards: ElasticShards | None = None
 
     def reset(self) -> None:
         """Bind the model and the optimizer to this round's mesh, or make them; split samplers again."""
-        self._enter_mesh()
+        if context.assignment().layout is None:
+            self._enter_mesh()
         super().reset()
 
     def sync(self) -> bool:
-        """Send this worker's shards to the receivers of its position, or receive them: see ObjectState.sync."""
+        """Send this worker's shards to the receivers of its position, or receive them: see ObjectState.sync.
+
+        Where a round's workers are one replica, cut the shards anew.
+        """
+        if context.assignment().layout is not None:
+            self._sync_shards()
+            return True
         self._enter_mesh()
         return super().sync()
 
@@ -267,6 +279,75 @@ class ShardedState(TorchState):
             )
         return super()._handler_of(name, value)
 
+    # ---- one replica of all workers
+
+    def _sync_shards(self) -> None:
+        """Have this round's shards, whoever held those before."""
+        assignment = context.assignment()
+        if self._parts is not None:
+            raise TypeError("checkpoint= cannot be used with --replica-size all yet: leave it out")
+        self.copied.received_bytes = 0
+        mesh = context.current.part(RoundMesh).of(assignment)
+        if self._shards is None:
+            self._make_first(mesh)
+            self._shards = ElasticShards(self._side())
+        shards = self._shards
+        with without_collections():
+            shards.cut(self.model, self.optimizer, assignment, self._outline, self._take_outline)
+        if self._from_rank_0:
+            self._take_from_rank_0(assignment)
+        super().reset()
+        if not self._binds and self._mesh is not mesh:
+            outline = self._outline()
+            self._make(mesh)
+            self._take_outline(outline)
+        shards.enter(self.model, self.optimizer, mesh, self._binds)
+        self._mesh = mesh
+        self._outdated, self._sealed_after = True, 0
+        self.save()
+        self.keep_small()
+
+    def _outline(self) -> Any:
+        """All of the state that is not sharded."""
+        tree = self._handlers[OPTIMIZER].capture()
+        own = {i: {k: v for k, v in of.items() if k not in tree["sharded"][i]} for i, of in tree["state"].items()}
+        return self._common(), self.computes_in.sent(), {**tree, "state": {}, "sharded": {}}, own
+
+    def _take_outline(self, outline: Any) -> None:
+        """Take over what `_outline` has returned, here or on another worker."""
+        common, modes, groups, own = outline
+        self._take_common(common)
+        self.computes_in.take(modes)
+        self._handlers[OPTIMIZER].load(groups)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        values = TakeOver()
+        for index, of in own.items():
+            self.optimizer.state[parameters[index]] = values.value(of)
+
+    def shards_held(self, committed: bool) -> tuple[HeldShards, ...]:
+        """See State.shards_held."""
+        if self._shards is None:
+            return ()
+        return self._shards.held_of_commit() if committed else self._shards.held()
+
+    def save(self) -> None:
+        """Save a copy of the state, and of the shadow that this worker keeps: see TorchState.save."""
+        super().save()
+        if self._shards is not None:
+            self._shards.save()
+
+    def restore(self) -> None:
+        """Go back to the last save: see TorchState.restore."""
+        super().restore()
+        if self._shards is not None:
+            self._shards.restore()
+
+    def clear_gradients(self) -> None:
+        """Set all gradients to None."""
+        super().clear_gradients()
+        if self._shards is not None:
+            self._shards.clear_gradients()
+
     # ---- the mesh
 
     def _enter_mesh(self) -> None:
@@ -278,20 +359,23 @@ class ShardedState(TorchState):
         if mesh is self._mesh:
             return
         if self._mesh is None:
-            self._make(mesh)
-            if trouble := fsdp2.trouble(self.model):
-                self._binds = False
-                logger.warning(
-                    "sharded models cannot be bound to another mesh here: %s. They are made anew in each round, which "
-                    "takes longer, and state.model and state.optimizer are then new objects",
-                    trouble,
-                )
+            self._make_first(mesh)
         elif self._binds:
             fsdp2.bind(self.model, self.optimizer, mesh)
         else:
             self._make_again(mesh)
         self._mesh = mesh
         self._outdated, self._sealed_after = True, 0
+
+    def _make_first(self, mesh: DeviceMesh) -> None:
+        self._make(mesh)
+        if trouble := fsdp2.trouble(self.model):
+            self._binds = False
+            logger.warning(
+                "sharded models cannot be bound to another mesh here: %s. They are made anew in each round, which "
+                "takes longer, and state.model and state.optimizer are then new objects",
+                trouble,
+            )
 
     def _make(self, mesh: DeviceMesh) -> None:
         fsdp2.forget_meshes()  # or the new parameters get the mesh of those that were made or captured before
@@ -337,8 +421,12 @@ class ShardedState(TorchState):
             raise RuntimeError("gradients can be clipped once a backward pass has reduced them over all workers")
         shards, others = fsdp2.gradients(self.model)
         op = dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM
-        reduced, norm = self._seal(power_sum(shards, norm_type), op)
-        self._sealed_after = self._collectives_begun()
+        own, norm = power_sum(shards, norm_type), None
+        if self._shards is not None:  # the seal comes later: first shadows receive the gradients that are clipped
+            reduced: float | None = sealed(Wishes(), own, op)[1]
+        else:
+            reduced, norm = self._seal(own, op)
+            self._sealed_after = self._collectives_begun()
         if reduced is not None:
             norm = total_norm(reduced, power_sum(others, norm_type), self._mesh.size(0), norm_type)
             if self._rounds is not None:
@@ -379,6 +467,8 @@ class ShardedState(TorchState):
         super()._step_begins()
         # What has communicated since clipping may have changed gradients, or break.
         if not self._sealed_after or self._sealed_after != self._collectives_begun():
+            if self._shards is not None:
+                self._shards.exchange_gradients()
             self._seal()
         self._collectives = self._collectives_begun()
 
@@ -411,9 +501,13 @@ class ShardedState(TorchState):
         self._commit_due = self._commit_due or wishes.commit
         if self._parts is not None:
             self._parts.agreed(wishes.checkpoint, wishes.busy)
+        if self._shards is not None:
+            self._shards.sealed()
         return reduced, carried
 
     def _step_made(self, *_: object) -> None:
+        if self._shards is not None:
+            self._shards.stepped()
         begun = self._collectives_begun()
         self._communicates = self._communicates or begun != self._collectives
         self._collectives = begun

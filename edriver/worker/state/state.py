@@ -24,6 +24,7 @@ from typing import Final, Protocol
 
 from edriver.model.ids import RoundId
 from edriver.model.plan import Assignment
+from edriver.model.shards import HeldShards
 from edriver.model.stall_limits import Phase
 from edriver.worker import context
 from edriver.worker.reports import Copied, SamplesDone, with_reports
@@ -372,6 +373,18 @@ class State(abc.ABC):
     @abc.abstractmethod
     def reset(self) -> None:
         """Adapt to this round's rank and size."""
+
+    def shards_held(self, committed: bool) -> tuple[HeldShards, ...]:
+        """What this worker holds of the state, if all workers of a round hold it once between them.
+
+        Args:
+            committed: of the last save, instead of the last boundary.
+
+        Returns:
+            the latest layout first; empty if each worker, or each replica of some, holds the whole state.
+        """
+        del committed
+        return ()
 
     @abc.abstractmethod
     def digest(self, committed: bool) -> str:

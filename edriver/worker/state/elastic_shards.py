@@ -1,0 +1,259 @@
+"""A model that all workers of a round hold once between them, from round to round: its shards, and their shadows.
+
+Each worker has a shard of its own, and keeps the shadow of another's (shadow.py). Each round cuts the state anew, into
+as many shards as it has workers: each position's rows go to where they are needed, in memory (resharding.py), from its
+own worker or from the keeper of its shadow. New shards are new memory. Those before are kept until the seal of the
+round's first step: then all members have theirs, and until then a loss may lead back to those before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from edriver.model.plan import Assignment
+from edriver.model.shards import NO_LAYOUT, HeldShards, Layout, shadow_keeper, shadowed_position
+from edriver.worker.backend import fsdp2
+from edriver.worker.copies.side_stream import SideCopies
+from edriver.worker.copies.snapshot import SnapshotBuffers
+from edriver.worker.state.resharding import (
+    PARAMETER,
+    Column,
+    Cut,
+    Shard,
+    columns_of,
+    empty_shard,
+    gathered,
+    give_values,
+    reshard,
+    shard_of,
+)
+from edriver.worker.state.shadow import Shadow
+from edriver.worker.sync.pairs import Sends
+from edriver.worker.sync.sync import send_along
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The shards of a round, before the model trains with them.
+
+    Attributes:
+        layout: theirs.
+        rank: this worker's in the round.
+        own: its shard; None: it stays as the model has been made.
+        padded: what FSDP2 keeps of it: see fsdp2.empty_shards.
+        shadow: the shadow's shard; None: this worker keeps none.
+        before: what they were cut from, and this worker held of that.
+    """
+
+    layout: Layout
+    rank: int
+    own: Shard | None
+    padded: list[torch.Tensor]
+    shadow: Shard | None
+    before: tuple[Layout, dict[int, Shard]]
+
+
+class ElasticShards:
+    """This worker's shards.
+
+    Args:
+        side: what copies tensors that do not lie in host memory.
+    """
+
+    def __init__(self, side: SideCopies) -> None:
+        self._layout = NO_LAYOUT
+        self._rank = 0
+        self._shadow: Shadow | None = None
+        self._before: tuple[Layout, dict[int, Shard]] = (NO_LAYOUT, {})
+        self._under_way: list[Sends] = []
+        self._cut: _Cut | None = None
+        self._buffers = SnapshotBuffers(side)
+        self._saved: dict[str, Any] | None = None
+
+    # ---- a round begins
+
+    def cut(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizer,
+        assignment: Assignment,
+        outline: Callable[[], Any],
+        take: Callable[[Any], None],
+    ) -> None:
+        """Get this worker's shards of the round, beside those that it has. All members of the round call this.
+
+        Args:
+            model: this worker's, with the shards of any round.
+            optimizer: its optimizer.
+            assignment: this worker's place in the round.
+            outline: returns all of the state that is not sharded, for those that do not have it.
+            take: takes that over, from another worker.
+
+        Raises:
+            RuntimeError: a peer was lost. This worker still has what it had.
+            TypeError: the optimizer keeps what cannot be cut.
+        """
+        rank, size = assignment.rank, assignment.size
+        before = assignment.layout or NO_LAYOUT
+        mine = {} if rank in assignment.receivers else self._held(before, model, optimizer)
+        held = gathered(mine, before.size, size)
+        holders = [member for member, positions in enumerate(held) if positions]
+        source = holders[0] if holders else 0
+        lacking = range(size) if assignment.first_sync or not holders else sorted({*range(size)} - {*holders})
+        sent = (outline(), [(c.shape, c.dtypes) for c in columns_of(model, optimizer)]) if rank == source else ()
+        arrived = send_along((source, *(r for r in lacking if r != source)), sent, assignment)
+        columns = columns_of(model, optimizer)
+        if arrived is not None:
+            common, sent_columns = arrived
+            columns = _matching(columns, [Column(*parts) for parts in sent_columns])
+            take(common)
+        shadowed = shadowed_position(rank, size)
+        shadow = empty_shard(columns, size, shadowed, _device(model)) if size > 1 else None
+        into = {} if shadow is None else {shadowed: shadow}
+        own, padded = None, list[torch.Tensor]()
+        if holders:
+            own, padded = _empty_own(model, columns, size, rank)
+            into[rank] = own
+        else:  # each has made its own, and only shadows are lacking
+            before, mine = Layout(assignment.round_id, size), {rank: shard_of(model, optimizer)}
+            held = [frozenset({member}) for member in range(size)]
+        targets = [{shadowed_position(member, size)} | ({member} if holders else set()) for member in range(size)]
+        if size > 1 or holders:
+            self._under_way.append(reshard(Cut(columns, before.size, size, held, targets), rank, mine, into))
+        kept = (before, mine) if holders else (NO_LAYOUT, dict[int, Shard]())
+        self._cut = _Cut(Layout(assignment.round_id, size), rank, own, padded, shadow, kept)
+
+    def enter(self, model: torch.nn.Module, optimizer: Optimizer, mesh: DeviceMesh, binds: bool) -> None:
+        """Have a model train on the round's mesh, with the shards that `cut` has got.
+
+        Args:
+            model: that `cut` was given.
+            optimizer: its optimizer.
+            mesh: the round's.
+            binds: whether the model can be bound to it; else it has been made for it.
+        """
+        cut, self._cut = self._cut, None
+        assert cut is not None, "cut comes first"
+        if cut.own is not None:
+            if binds:
+                fsdp2.bind(model, optimizer, mesh, cut.padded)
+            for parameter, rows in zip(fsdp2.sharded(model), cut.own, strict=True):
+                if not binds:
+                    with torch.no_grad():
+                        fsdp2.local(parameter).copy_(rows[PARAMETER])
+                give_values(optimizer, parameter, rows)
+        self._layout, self._rank, self._before = cut.layout, cut.rank, cut.before
+        self._shadow = None
+        if cut.shadow is not None:
+            position = shadowed_position(self._rank, cut.layout.size)
+            self._shadow = Shadow(model, optimizer, position, cut.shadow)
+
+    # ---- a step
+
+    def exchange_gradients(self) -> None:
+        """Before the seal of a step: send this worker's gradients, and receive those of its shadow.
+
+        Raises:
+            RuntimeError: a peer was lost.
+        """
+        if self._shadow is not None:
+            self._under_way.append(self._shadow.exchange_gradients(shadow_keeper(self._rank, self._layout.size)))
+
+    def sealed(self) -> None:
+        """All members have their shards of this round, and what was sent to them."""
+        self._under_way.clear()
+        self._before = (NO_LAYOUT, {})
+
+    def stepped(self) -> None:
+        """The optimizer has made its step: make the shadow's."""
+        if self._shadow is not None:
+            self._shadow.step()
+
+    def clear_gradients(self) -> None:
+        """Discard the shadow's gradients."""
+        if self._shadow is not None:
+            self._shadow.clear_gradients()
+
+    # ---- a round ends
+
+    def held(self) -> tuple[HeldShards, ...]:
+        """What this worker holds of the last boundary's version, the latest layout first."""
+        layout, shards = self._before
+        found = [HeldShards(self._layout, self._positions)] if self._layout.size else []
+        if shards:
+            found.append(HeldShards(layout, tuple(sorted(shards))))
+        return tuple(found)
+
+    def held_of_commit(self) -> tuple[HeldShards, ...]:
+        """What it holds of the last commit's version."""
+        return () if self._saved is None else self.held()[:1]
+
+    @property
+    def _positions(self) -> tuple[int, ...]:
+        return tuple(sorted({self._rank, *(() if self._shadow is None else (self._shadow.position,))}))
+
+    def _held(self, layout: Layout, model: torch.nn.Module, optimizer: Optimizer) -> dict[int, Shard]:
+        """This worker's shards of a layout, by position."""
+        if not layout.size:
+            return {}
+        if layout == self._before[0]:
+            return self._before[1]
+        if layout != self._layout:
+            return {}
+        found = {self._rank: shard_of(model, optimizer)}
+        if self._shadow is not None:
+            found[self._shadow.position] = self._shadow.shard
+        return found
+
+    # ---- commits
+
+    def save(self) -> None:
+        """Copy the shadow aside."""
+        tree = {"shadow": None if self._shadow is None else self._shadow.capture()}
+        self._saved = self._buffers.copied(tree, _changes)
+
+    def restore(self) -> None:
+        """Go back to the last copy."""
+        if self._saved is not None and self._shadow is not None:
+            self._shadow.load(self._saved["shadow"])
+
+
+def _changes(key: str, tensor: torch.Tensor) -> bool:
+    """Nothing is said of what changes a shadow: its optimizer is not the state's."""
+    del key, tensor
+    return False
+
+
+def _device(model: torch.nn.Module) -> torch.device:
+    return fsdp2.local(fsdp2.sharded(model)[0]).device
+
+
+def _empty_own(model: torch.nn.Module, columns: list[Column], size: int, rank: int) -> tuple[Shard, list[torch.Tensor]]:
+    """Memory for this worker's shard; and what FSDP2 keeps of the parameters, of which the shard's are parts."""
+    shard = empty_shard(columns, size, rank, _device(model))
+    padded = fsdp2.empty_shards(model, size)
+    for rows, whole in zip(shard, padded, strict=True):
+        rows[PARAMETER] = whole[: len(rows[PARAMETER])]
+    return shard, padded
+
+
+def _matching(own: list[Column], others: list[Column]) -> list[Column]:
+    """The parameters, with what the optimizer keeps of them.
+
+    Raises:
+        ValueError: this worker's model is another one.
+    """
+    if [(c.shape, c.dtypes[PARAMETER]) for c in own] != [(c.shape, c.dtypes[PARAMETER]) for c in others]:
+        raise ValueError(
+            f"this worker's model has {len(own)} sharded parameters, whose shapes or types differ from the "
+            f"{len(others)} of the model whose shards it is to take: all workers must build the same model"
+        )
+    return others

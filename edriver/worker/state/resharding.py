@@ -1,0 +1,224 @@
+"""Resharding: the shards that a round's workers hold are cut anew, in memory, and go to those that are to hold them.
+
+Only rows that a worker does not hold itself travel, in one message for each pair of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from edriver.worker.backend import fsdp2
+from edriver.worker.backend.process_modes import without_tensor_modes
+from edriver.worker.state.shard_pieces import Piece, pieces, rows_of
+from edriver.worker.sync.pairs import Sends, exchange
+from edriver.worker.sync.relay import staging
+
+PARAMETER: Final = ""
+"""In a shard: the parameter's own rows."""
+
+Shard = list[dict[str, torch.Tensor]]
+"""For each sharded parameter, its rows, and the rows of what the optimizer keeps of it, by its key there."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A parameter, as all workers know it.
+
+    Attributes:
+        shape: of the whole of it.
+        dtypes: of what is kept of each of its rows, by PARAMETER and the optimizer's keys.
+    """
+
+    shape: tuple[int, ...]
+    dtypes: dict[str, torch.dtype]
+
+
+def shard_of(model: torch.nn.Module, optimizer: Optimizer) -> Shard:
+    """This worker's shard: the memory itself.
+
+    Raises:
+        TypeError: the optimizer keeps a DTensor of another shape than that of its parameter.
+    """
+    return [
+        {PARAMETER: fsdp2.local(p), **{key: fsdp2.local(value) for key, value in sharded_values(optimizer, p).items()}}
+        for p in fsdp2.sharded(model)
+    ]
+
+
+def sharded_values(optimizer: Optimizer, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+    """What an optimizer keeps of each element of a parameter: the values that are sharded as it is.
+
+    Raises:
+        TypeError: a value is sharded in another way.
+    """
+    found: dict[str, DTensor] = {
+        key: v for key, v in optimizer.state.get(parameter, {}).items() if isinstance(v, DTensor)
+    }
+    for key, value in found.items():
+        if value.shape != parameter.shape or value.placements != parameter.placements:  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{type(optimizer).__name__} keeps {key!r} in another shape than that of its parameter, which cannot "
+                "be cut anew for another number of workers: use an optimizer such as torch's AdamW, or train in "
+                "restart mode, with edriver.checkpoints in memory"
+            )
+    return dict(found)
+
+
+def columns_of(model: torch.nn.Module, optimizer: Optimizer) -> list[Column]:
+    """The sharded parameters of a model, with what its optimizer keeps of them."""
+    return [
+        Column(tuple(p.shape), {PARAMETER: p.dtype, **{k: v.dtype for k, v in sharded_values(optimizer, p).items()}})
+        for p in fsdp2.sharded(model)
+    ]
+
+
+def empty_shard(columns: Iterable[Column], size: int, position: int, device: torch.device) -> Shard:
+    """Memory for a position's shard."""
+    return [
+        {
+            key: torch.empty((_length(column, size, position), *column.shape[1:]), dtype=dtype, device=device)
+            for key, dtype in column.dtypes.items()
+        }
+        for column in columns
+    ]
+
+
+def _length(column: Column, size: int, position: int) -> int:
+    first, end = rows_of(column.shape[0], size, position)
+    return end - first
+
+
+def gathered(positions: Collection[int], size: int, members: int) -> list[frozenset[int]]:
+    """Which positions each member holds, by rank. All members of the round call this.
+
+    Args:
+        positions: that this one holds.
+        size: the number of positions.
+        members: the number of members.
+
+    Raises:
+        RuntimeError: a peer was lost.
+    """
+    if members == 1 or not size:
+        return [frozenset(positions) for _ in range(members)]
+    with without_tensor_modes():
+        mine = torch.tensor([position in positions for position in range(size)], dtype=torch.uint8, device="cpu")
+        all_of_them = [torch.empty_like(mine) for _ in range(members)]
+        dist.all_gather(all_of_them, mine)
+        return [frozenset(of.nonzero().flatten().tolist()) for of in all_of_them]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How shards are cut anew in a round.
+
+    Attributes:
+        columns: the parameters.
+        before: the number of shards before,
+        now: and of those that are to be held.
+        held: by rank, the positions of the shards before that are held there.
+        targets: by rank, the positions of the new shards that are to be held there.
+    """
+
+    columns: Sequence[Column]
+    before: int
+    now: int
+    held: Sequence[Collection[int]]
+    targets: Sequence[Collection[int]]
+
+    def pieces(self, sender: int, receiver: int) -> list[Piece]:
+        """What a rank takes from another, or itself."""
+        rows = [column.shape[0] for column in self.columns]
+        return list(pieces(rows, (self.before, self.now), self.held, self.targets[receiver], sender, receiver))
+
+    def nbytes(self, piece: Piece) -> int:
+        """The length of what is sent of a piece."""
+        column = self.columns[piece.column]
+        elements = (piece.end - piece.first) * math.prod(column.shape[1:])
+        return elements * sum(dtype.itemsize for dtype in column.dtypes.values())
+
+    def parts(self, piece: Piece, shard: Shard, size: int, position: int) -> list[torch.Tensor]:
+        """A piece's rows in a shard, in the order in which they are sent."""
+        of, column = shard[piece.column], self.columns[piece.column]
+        first, _ = rows_of(column.shape[0], size, position)
+        return [of[key][piece.first - first : piece.end - first].detach() for key in sorted(column.dtypes)]
+
+
+def reshard(cut: Cut, rank: int, shards: Mapping[int, Shard], into: Mapping[int, Shard]) -> Sends:
+    """Fill this rank's new shards, from those that it holds and those of others. All members of the round call this.
+
+    Args:
+        cut: the same on all.
+        rank: this worker's.
+        shards: by position, the shards before that it holds. They are only read.
+        into: by position, memory for those that it is to hold.
+
+    Returns:
+        what is under way to others.
+
+    Raises:
+        RuntimeError: a peer was lost. The new shards may be half filled.
+    """
+    with without_tensor_modes(), torch.no_grad():
+        for piece in cut.pieces(rank, rank):
+            old = cut.parts(piece, shards[piece.old], cut.before, piece.old)
+            for source, target in zip(old, cut.parts(piece, into[piece.new], cut.now, piece.new), strict=True):
+                target.copy_(source)
+        others = [other for other in range(len(cut.held)) if other != rank]
+        outgoing = {other: message for other in others if (message := _packed(cut, rank, other, shards)) is not None}
+        awaited = {other: found for other in others if (found := cut.pieces(other, rank))}
+        incoming = {other: staging(max(1, sum(map(cut.nbytes, found)))) for other, found in awaited.items()}
+        sends = exchange(outgoing, incoming)
+        for other, found in awaited.items():
+            _unpack(incoming[other], [part for p in found for part in cut.parts(p, into[p.new], cut.now, p.new)])
+    return sends
+
+
+def _packed(cut: Cut, rank: int, other: int, shards: Mapping[int, Shard]) -> torch.Tensor | None:
+    """The message to another rank; None: it takes nothing."""
+    found = cut.pieces(rank, other)
+    if not found:
+        return None
+    message = staging(max(1, sum(map(cut.nbytes, found))))
+    at = 0
+    for piece in found:
+        for part in cut.parts(piece, shards[piece.old], cut.before, piece.old):
+            message[at : at + part.nbytes].copy_(as_bytes(part.contiguous()))
+            at += part.nbytes
+    return message
+
+
+def _unpack(message: torch.Tensor, parts: Iterable[torch.Tensor]) -> None:
+    at = 0
+    for part in parts:
+        as_bytes(part).copy_(message[at : at + part.nbytes])
+        at += part.nbytes
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a contiguous tensor, uint8 of one dimension."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def give_values(optimizer: Optimizer, parameter: torch.nn.Parameter, shard: Mapping[str, Any]) -> None:
+    """Have an optimizer keep these rows of a sharded parameter, in the place of others."""
+    assert isinstance(parameter, DTensor), "fully_shard has sharded it"
+    for key, value in shard.items():
+        if key != PARAMETER:
+            with torch.no_grad():
+                optimizer.state[parameter][key] = DTensor.from_local(
+                    value,
+                    parameter.device_mesh,
+                    parameter.placements,
+                    run_check=False,
+                    shape=parameter.shape,
+                    stride=parameter.stride(),
+                )
