@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ import torch.distributed as dist
 import edriver
 from edriver.model.ids import RoundId
 from edriver.worker import context
-from edriver.worker.state import sharded_state
+from edriver.worker.state import elastic_shards, sharded_state
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import loss_of, new_model
@@ -27,8 +28,13 @@ VICTIM = 3
 """and the one for which they wait."""
 
 
-def hsdp(fate: Fate) -> str:
-    """A sharded model with clipping, a scheduler, a sampler, and a commit now and then."""
+def hsdp(fate: Fate, writes_at: int | None = None) -> str:
+    """A sharded model with clipping, a scheduler, a sampler, and a commit now and then.
+
+    Args:
+        fate: what it meets.
+        writes_at: the step before which it writes to its parameters; None: it never does.
+    """
 
     def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -49,6 +55,10 @@ def hsdp(fate: Fate) -> str:
         while state.step < STEPS:
             fate.before(state.step)
             state.optimizer.zero_grad()
+            if writes_at == state.step:
+                with torch.no_grad():
+                    for parameter in state.model.parameters():
+                        parameter.mul_(0.5)
             loss = loss_of(state.model, state.step)
             loss.register_hook(lambda _: fate.meets(state.step, "backward"))  # type: ignore[no-untyped-call]
             loss.backward()  # type: ignore[no-untyped-call]
@@ -80,4 +90,23 @@ def half_sealed(fate: Fate) -> str:
         return answer
 
     sharded_state.sealed = seal
+    return hsdp(fate)
+
+
+def overwritten(fate: Fate) -> str:
+    """The same, where the script writes to its parameters before a step."""
+    return hsdp(fate, writes_at=3)
+
+
+def cut_short(fate: Fate) -> str:
+    """The same, where a worker may die once it has its shards of a round."""
+
+    module: Any = elastic_shards
+
+    def reshard(*args: Any, real: Callable[..., Any] = module.reshard) -> Any:
+        sends = real(*args)
+        fate.meets(0, "cut")
+        return sends
+
+    module.reshard = reshard
     return hsdp(fate)

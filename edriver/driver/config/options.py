@@ -55,7 +55,7 @@ from edriver.driver.services.run_credentials import RunCredentials
 from edriver.model import defaults
 from edriver.model import limits as bounds
 from edriver.model.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost
-from edriver.model.mode import Mode
+from edriver.model.mode import Mode, OnLoss
 from edriver.model.settings import Settings
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.model.worker_logs import WorkerLogs
@@ -299,6 +299,7 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float], m
             mode=mode,
             replica_size=flags.replica_size,
             one_replica=flags.one_replica,
+            on_loss=OnLoss(flags.on_loss),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
