@@ -225,6 +225,14 @@ _WORKERS: Final = (
         "(default: %(default)s)",
     ),
     Flag(
+        "--on-loss",
+        choices=("shrink", "wait"),
+        default="shrink",
+        help="what follows the loss of workers in elastic mode. shrink: the others go on at once, and replacements "
+        "join when they are ready; wait: the others wait for replacements in their processes, for --elastic-timeout at "
+        "most, so that the number of workers stays the same (default: %(default)s)",
+    ),
+    Flag(
         "--mode",
         choices=("elastic", "restart"),
         help="elastic: the script calls edriver.run, and its processes survive changes; restart: every change restarts "

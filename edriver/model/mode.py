@@ -59,3 +59,13 @@ class Mode(enum.Enum):
         no worker holds a state: no loss ends the run, and no worker is kept without a slot.
         """
         return self is Mode.ELASTIC
+
+
+class OnLoss(enum.StrEnum):
+    """What a round that has lost workers is followed by, in elastic mode."""
+
+    SHRINK = "shrink"
+    """A round of those that are left; replacements join later."""
+
+    WAIT = "wait"
+    """A round of as many as before: those that are left wait for replacements, in their processes."""

@@ -8,7 +8,7 @@ from typing import Final
 from edriver.model.defaults import ELASTIC_TIMEOUT, START_TIMEOUT
 from edriver.model.frozen import frozen
 from edriver.model.limits import MAX_TOTAL_SLOTS
-from edriver.model.mode import Mode
+from edriver.model.mode import Mode, OnLoss
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase
 
 SLOT_COOLDOWN: Final = (1.0, 60.0)
@@ -62,6 +62,7 @@ class Settings:
         replica_size: the number of workers in a replica, or WHOLE_HOSTS: each round has whole replicas only.
         one_replica: whether all workers of a round hold the state once between them, in elastic mode. A round then has
             any number of workers, and replica_size is 1.
+        on_loss: what a round that has lost workers is followed by.
     """
 
     np: int
@@ -90,6 +91,7 @@ class Settings:
     mode: Mode = Mode.ELASTIC
     replica_size: int = 1
     one_replica: bool = False
+    on_loss: OnLoss = OnLoss.SHRINK
 
     def __post_init__(self) -> None:
         """Check that the limits fit together.
@@ -125,6 +127,11 @@ class Settings:
             )
         if self.replica_size != 1:
             self._check_replicas()
+        if self.on_loss is OnLoss.WAIT and not self.mode.members_survive:
+            raise ValueError(
+                "--on-loss wait is for scripts that call edriver.run (--mode elastic): in restart mode --min-np says "
+                "with how many workers a round begins"
+            )
         if self.one_replica and not self.mode.members_survive:
             raise ValueError(
                 "--replica-size all is for scripts that call edriver.run (--mode elastic): in restart mode leave it "

@@ -14,8 +14,9 @@ One command a line:
                                      belongs on disk, `0of2due` is due there. How far the Nth write to disk is, or WHY
                                      it has failed
     waiting W ... [version=R:B] [sealed=R:B] [norm=N] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N]
-            [left=FILE:LINE]
-                                     WorkerWaiting, one event for each worker
+            [left=FILE:LINE] [shards=1.1/4:0,2[+...]]
+                                     WorkerWaiting, one event for each worker; it holds those shards of the four of
+                                     round 1.1, and ...
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
     saved W ... [round=R]            CheckpointSaved
     stepped W ... [round=R] [digest=TEXT]    FirstBoundaryPassed
@@ -61,10 +62,11 @@ from edriver.model.cause import AgentFault, AgentFaultKind, CauseKind, Halt, NoB
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget, Shard
-from edriver.model.mode import CheckpointWay, Mode
+from edriver.model.mode import CheckpointWay, Mode, OnLoss
 from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
 from edriver.model.settings import WHOLE_HOSTS, Settings
+from edriver.model.shards import HeldShards, Layout
 from edriver.model.store_address import StoreAddress
 from tests.script.case import format_case, parse_case
 from tests.script.rendering import render
@@ -110,6 +112,14 @@ def parse_round_id(text: str) -> RoundId:
     """`1.2`."""
     incarnation, n = text.split(".")
     return RoundId(int(incarnation), int(n))
+
+
+def _held_shards(text: str) -> HeldShards:
+    layout, positions = text.split(":")
+    round_id, size = layout.split("/")
+    incarnation, number = round_id.split(".")
+    shards = tuple(map(int, positions.split(",")))
+    return HeldShards(Layout(RoundId(int(incarnation), int(number)), int(size)), shards)
 
 
 def parse_version(text: str) -> Version:
@@ -177,7 +187,7 @@ class Interpreter:
     # ---- the run ----------------------------------------------------------------------------------------------
 
     def _do_run(self, words: Words) -> Iterator[str]:
-        fields: dict[str, int | float | tuple[float, float] | Mode] = {
+        fields: dict[str, int | float | tuple[float, float] | Mode | OnLoss] = {
             "newcomer_delay": 0.0
         }  # but for the stories about it
         for key, value in words.pairs.items():
@@ -186,6 +196,10 @@ class Interpreter:
                 fields[name] = int(value)
             elif name == "replica_size":
                 fields[name] = WHOLE_HOSTS if value == "host" else int(value)
+            elif name == "one_replica":
+                fields[name] = value == "yes"
+            elif name == "on_loss":
+                fields[name] = OnLoss(value)
             elif name == "mode":
                 fields[name] = Mode(value)
             elif name == "cooldown_range":
@@ -285,6 +299,7 @@ class Interpreter:
             left_at=_place(words.pairs["left"]) if "left" in words.pairs else None,
             sealed=parse_version(words.pairs["sealed"]) if "sealed" in words.pairs else None,
             gradient_norm=float(words.pairs["norm"]) if "norm" in words.pairs else None,
+            shards=tuple(map(_held_shards, words.pairs["shards"].split("+"))) if "shards" in words.pairs else (),
         )
 
     def _do_boundary(self, words: Words) -> Iterator[str]:

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 import edriver
 from edriver.model.ids import RoundId
 from edriver.worker import context
-from edriver.worker.state import sharded_state
+from edriver.worker.state import elastic_shards, sharded_state
 from edriver.worker.state.sharded_state import Wishes
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
@@ -34,9 +34,15 @@ VICTIM = 3
 """and the one for which they wait."""
 
 
-def hsdp(fate: Fate, build: Callable[[DeviceMesh], torch.nn.Module] = new_model) -> str:
-    """A sharded model with clipping, a scheduler, a sampler, and a commit now and then."""
-    return _trained(fate, lambda state: torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM), build)
+def hsdp(fate: Fate, build: Callable[[DeviceMesh], torch.nn.Module] = new_model, writes_at: int | None = None) -> str:
+    """A sharded model with clipping, a scheduler, a sampler, and a commit now and then.
+
+    Args:
+        fate: what it meets.
+        build: makes the model.
+        writes_at: the step before which it writes to its parameters; None: it never does.
+    """
+    return _trained(fate, lambda s: torch.nn.utils.clip_grad_norm_(s.model.parameters(), MAX_NORM), build, writes_at)
 
 
 def hsdp_clipped_in_the_seal(fate: Fate) -> str:
@@ -48,6 +54,7 @@ def _trained(
     fate: Fate,
     clip: Callable[[edriver.ShardedState], object],
     build: Callable[[DeviceMesh], torch.nn.Module] = new_model,
+    writes_at: int | None = None,
 ) -> str:
     def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -84,6 +91,10 @@ def _trained(
         while state.step < STEPS:
             fate.before(state.step)
             state.optimizer.zero_grad()
+            if writes_at == state.step:
+                with torch.no_grad():
+                    for parameter in state.model.parameters():
+                        parameter.mul_(0.5)
             loss = loss_of(state.model, state.step)
             loss.register_hook(lambda _: fate.meets(state.step, "backward"))  # type: ignore[no-untyped-call]
             loss.backward()  # type: ignore[no-untyped-call]
@@ -142,3 +153,22 @@ def _break_a_seal(fate: Fate) -> None:
         return answer
 
     sharded_state.sealed = seal  # type: ignore[assignment]
+
+
+def overwritten(fate: Fate) -> str:
+    """The same, where the script writes to its parameters before a step."""
+    return hsdp(fate, writes_at=3)
+
+
+def cut_short(fate: Fate) -> str:
+    """The same, where a worker may die once it has its shards of a round."""
+
+    module: Any = elastic_shards
+
+    def reshard(*args: Any, real: Callable[..., Any] = module.reshard) -> Any:
+        sends = real(*args)
+        fate.meets(0, "cut")
+        return sends
+
+    module.reshard = reshard
+    return hsdp(fate)

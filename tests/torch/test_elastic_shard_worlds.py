@@ -8,7 +8,7 @@ import pytest
 
 from edriver.model.ids import RoundId, Version
 from tests.torch.elastic_world import Death, Script, world
-from tests.torch.sharded_training import SLOW_AT, half_sealed, hsdp
+from tests.torch.sharded_training import SLOW_AT, cut_short, half_sealed, hsdp, overwritten
 
 
 @functools.cache
@@ -65,3 +65,22 @@ def test_half_of_the_workers_leave_and_others_take_their_places() -> None:
         one.leave(workers[2:])
         one.form([*workers[:2], *one.start(None, None)])
         assert one.finish() == quiet(hsdp, 4)
+
+
+def test_a_newcomer_dies_while_shards_are_cut() -> None:
+    """Some have shards of the round that breaks, and nobody has passed a boundary of it: those before are there."""
+    with world(cut_short, one_replica=True) as one:
+        one.form(one.start(None, None, None, Death(4, "backward")))
+        one.form([*one.await_death(), *one.start(Death(0, "cut"))])
+        one.form([*one.await_death(), *one.start(None)])
+        assert one.finish() == quiet(hsdp, 4)
+        assert one.from_versions[1:] == [Version(RoundId(1, 1), 4)] * 2
+
+
+def test_what_the_script_writes_to_parameters_reaches_the_shadows() -> None:
+    with world(overwritten, one_replica=True) as one:
+        one.form(one.start(None, None, None, Death(5, "backward")))
+        one.form([*one.await_death(), *one.start(None)])
+        expected = quiet(overwritten, 4)
+        assert one.finish() == expected != quiet(hsdp, 4)
+        assert one.lost == [0, 0]

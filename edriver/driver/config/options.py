@@ -56,7 +56,7 @@ from edriver.driver.services.run_credentials import RunCredentials
 from edriver.model import defaults
 from edriver.model import limits as bounds
 from edriver.model.hosts import LOCALHOST, Devices, Host, HostSet, Slots, UncountedHost
-from edriver.model.mode import Mode
+from edriver.model.mode import Mode, OnLoss
 from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.model.worker_logs import WorkerLogs
@@ -302,6 +302,7 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float], m
             mode=mode,
             replica_size=flags.replica_size,
             one_replica=flags.one_replica,
+            on_loss=OnLoss(flags.on_loss),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -88,8 +88,7 @@ def keepers_of(version: Version, members: Collection[OfferT], others: Collection
     """
     found: list[OfferT] = []
     layout = latest_layout(version, (*members, *others))
-    assert layout is not None, "all of them can have it"
-    if latest_layout(version, members) is not None:
+    if layout is None or latest_layout(version, members) is not None:
         return found
     missing = _missing(version, layout, members)
     for other in others:
@@ -108,8 +107,7 @@ def with_layout(plan: RoundPlan, offers: Iterable[Candidate]) -> RoundPlan:
     """
     by_id = {offer.worker_id: offer for offer in offers}
     ordered = [by_id[seat.worker_id] for seat in plan.seats]
-    layout = NO_LAYOUT if plan.version == NO_VERSION else latest_layout(plan.version, ordered)
-    assert layout is not None, "the members hold all positions"
+    layout = latest_layout(plan.version, ordered) or NO_LAYOUT  # of a state that is not sharded, workers say nothing
     able = [rank for rank, offer in enumerate(ordered) if has_cut(offer, plan.version, layout)]
     source = able[0] if able else 0
     receivers = tuple(rank for rank in range(len(ordered)) if rank not in able and rank != source)

@@ -14,6 +14,7 @@ from edriver.driver.core.round import Round, RunCall
 from edriver.driver.core.selection import Prospect
 from edriver.model.cause import Cause, CauseKind, Duration, Shortage, TimedOut
 from edriver.model.ids import NO_VERSION
+from edriver.model.mode import OnLoss
 from edriver.model.settings import Settings
 
 
@@ -73,6 +74,8 @@ class Obstacles:
                 return Obstacle(positions_lost(chosen.lost), final=True)
         most = self.placement.sizes.max_workers
         needed = min(settings.np, most) if last is None and not self._start_is_over(now) else settings.min_np
+        if settings.on_loss is OnLoss.WAIT and last is not None and last.abort_cause is not None:
+            needed = max(needed, min(len(last.plan.seats), most))
         if chosen.members < needed:
             troubles = self.placement.troubles(now)
             shortage = Shortage(chosen.members, needed, state_keeper=chosen.keepers > 0, troubles=troubles)

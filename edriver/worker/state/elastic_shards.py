@@ -8,6 +8,7 @@ round's first step: then all members have theirs, and until then a loss may lead
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from torch.optim import Optimizer
 from edriver.model.plan import Assignment
 from edriver.model.shards import NO_LAYOUT, HeldShards, Layout, shadow_keeper, shadowed_position
 from edriver.worker.backend import fsdp2
+from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.side_stream import SideCopies
 from edriver.worker.copies.snapshot import SnapshotBuffers
 from edriver.worker.state.resharding import (
@@ -38,6 +40,9 @@ from edriver.worker.sync.sync import send_along
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+logger = logging.getLogger("edriver.worker")
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,9 @@ class ElasticShards:
         self._cut: _Cut | None = None
         self._buffers = SnapshotBuffers(side)
         self._saved: dict[str, Any] | None = None
+        self._parameters: list[torch.Tensor] = []
+        self._writes: list[int] | None = []
+        self._said = False
 
     # ---- a round begins
 
@@ -155,6 +163,17 @@ class ElasticShards:
         if cut.shadow is not None:
             position = shadowed_position(self._rank, cut.layout.size)
             self._shadow = Shadow(model, optimizer, position, cut.shadow)
+        self._parameters = [tensor for p in fsdp2.sharded(model) for tensor in (p, fsdp2.local(p))]
+        self._note_writes()
+
+    def _note_writes(self) -> None:
+        """The shadow is up to date."""
+        self._writes = writes(self._parameters)
+
+    @property
+    def _written(self) -> bool:
+        """Whether the script has written to parameters since. All workers do the same: so it has to the shadow's."""
+        return self._writes is None or self._writes != writes(self._parameters)
 
     # ---- a step
 
@@ -164,8 +183,18 @@ class ElasticShards:
         Raises:
             RuntimeError: a peer was lost.
         """
-        if self._shadow is not None:
-            self._under_way.append(self._shadow.exchange_gradients(shadow_keeper(self._rank, self._layout.size)))
+        if self._shadow is None:
+            return
+        written = self._written
+        if written and not self._said and self._layout.size > 1:
+            self._said = True
+            logger.info(
+                "parameters are written to outside of the optimizer's steps: such a write reaches the copy on another "
+                "worker with the next step's gradients, and until then the loss of a worker cannot be made up for"
+            )
+        keeper = shadow_keeper(self._rank, self._layout.size)
+        self._under_way += self._shadow.exchange_gradients(keeper, written)
+        self._note_writes()
 
     def sealed(self) -> None:
         """All members have their shards of this round, and what was sent to them."""
@@ -176,6 +205,7 @@ class ElasticShards:
         """The optimizer has made its step: make the shadow's."""
         if self._shadow is not None:
             self._shadow.step()
+        self._note_writes()
 
     def clear_gradients(self) -> None:
         """Discard the shadow's gradients."""
@@ -187,14 +217,15 @@ class ElasticShards:
     def held(self) -> tuple[HeldShards, ...]:
         """What this worker holds of the last boundary's version, the latest layout first."""
         layout, shards = self._before
-        found = [HeldShards(self._layout, self._positions)] if self._layout.size else []
+        positions = (self._rank,) if self._written else self._positions
+        found = [HeldShards(self._layout, positions)] if self._layout.size else []
         if shards:
             found.append(HeldShards(layout, tuple(sorted(shards))))
         return tuple(found)
 
     def held_of_commit(self) -> tuple[HeldShards, ...]:
         """What it holds of the last commit's version."""
-        return () if self._saved is None else self.held()[:1]
+        return () if self._saved is None else (HeldShards(self._layout, self._positions),)
 
     @property
     def _positions(self) -> tuple[int, ...]:
@@ -209,7 +240,7 @@ class ElasticShards:
         if layout != self._layout:
             return {}
         found = {self._rank: shard_of(model, optimizer)}
-        if self._shadow is not None:
+        if self._shadow is not None and not self._written:
             found[self._shadow.position] = self._shadow.shard
         return found
 
@@ -224,6 +255,7 @@ class ElasticShards:
         """Go back to the last copy."""
         if self._saved is not None and self._shadow is not None:
             self._shadow.load(self._saved["shadow"])
+        self._note_writes()
 
 
 def _changes(key: str, tensor: torch.Tensor) -> bool:

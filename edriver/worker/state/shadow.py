@@ -3,6 +3,8 @@
 Each worker sends its gradients, reduced and clipped, to the one that keeps its shadow, before the seal of the step. So
 a shadow is of the same version as the shard, at each step, for 4 bytes of traffic an element. (A copy of the shard for
 each commit would take 12 with Adam, and be as old as the commit.) The results are equal to the last bit.
+
+What the script itself writes to parameters is brought with the next gradients. Until then the shadow does not count.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ class Shadow:
                 others = {k: copy.deepcopy(v) for k, v in optimizer.state[whole].items() if k not in sharded}
                 self._optimizer.state[mine] = {**others, **{k: v for k, v in rows.items() if k != PARAMETER}}
         sent, received = [fsdp2.local(p) for p in self._whole], [p.detach() for p in self._parameters]
-        self._outgoing, self._sent = _gradients_like(sent)
-        self._incoming, self._received = _gradients_like(received)
+        self._outgoing, self._sent = _message_for(sent)
+        self._incoming, self._received = _message_for(received)
 
     @property
     def shard(self) -> Shard:
@@ -66,11 +68,13 @@ class Shadow:
             for whole, p in zip(self._whole, self._parameters, strict=True)
         ]
 
-    def exchange_gradients(self, keeper: int) -> Sends:
+    def exchange_gradients(self, keeper: int, written: bool) -> list[Sends]:
         """Send this worker's gradients to the keeper of its shadow, and receive those of this one.
 
         Args:
             keeper: the rank of the keeper.
+            written: whether the script has written to this worker's parameters outside of the optimizer's steps: then
+                the keeper gets them as well.
 
         Returns:
             what is under way to it.
@@ -80,15 +84,31 @@ class Shadow:
         """
         with without_tensor_modes(), torch.no_grad():
             there = self._outgoing[: len(self._whole)]
+            self._outgoing[len(self._whole)] = written
             for at, (whole, room) in enumerate(zip(self._whole, self._sent, strict=True)):
                 there[at] = whole.grad is not None
                 if whole.grad is not None:
                     assert whole.grad.dtype == room.dtype, "FSDP2 gives gradients the parameters' type"
                     room.copy_(fsdp2.local(whole.grad))
-            sends = exchange({keeper: self._outgoing}, {self.position: self._incoming})
+            sends = [exchange({keeper: self._outgoing}, {self.position: self._incoming})]
+            sends.append(self._exchange_parameters(keeper, written))
             has_gradient = self._incoming[: len(self._whole)].tolist()
             for mine, gradient, there_is in zip(self._parameters, self._received, has_gradient, strict=True):
                 mine.grad = gradient.to(mine.device) if there_is else None
+        return sends
+
+    def _exchange_parameters(self, keeper: int, written: bool) -> Sends:
+        outgoing, incoming = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
+        arriving: list[torch.Tensor] = []
+        if written:
+            outgoing[keeper], leaving = _message_for([fsdp2.local(p) for p in self._whole])
+            for whole, room in zip(self._whole, leaving, strict=True):
+                room.copy_(fsdp2.local(whole))
+        if self._incoming[len(self._whole)]:
+            incoming[self.position], arriving = _message_for([p.detach() for p in self._parameters])
+        sends = exchange(outgoing, incoming)
+        for mine, room in zip(self._parameters, arriving, strict=False):
+            mine.copy_(room)
         return sends
 
     def step(self) -> None:
@@ -119,13 +139,18 @@ class Shadow:
                 self._optimizer.state[mine] = values.value(state, self._optimizer.state.get(mine, {}))
 
 
-def _gradients_like(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A message with a gradient for each of these tensors, behind a byte for each that says whether there is one."""
-    starts, length = [], len(tensors) + -len(tensors) % ALIGNMENT_BYTES
+def _message_for(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A message with room for each of these tensors.
+
+    Before them stands a byte for each, which says whether there is a gradient, and one for all of them, which says
+    whether parameters follow.
+    """
+    flags = len(tensors) + 1
+    starts, length = [], flags + -flags % ALIGNMENT_BYTES
     for tensor in tensors:
         starts.append(length)
         length += tensor.nbytes + -tensor.nbytes % ALIGNMENT_BYTES
-    message = staging(max(1, length))
+    message = staging(length)
     rooms = [
         message[at : at + t.nbytes].view(t.dtype).view(t.shape) if t.numel() else torch.empty(t.shape, dtype=t.dtype)
         for at, t in zip(starts, tensors, strict=True)
