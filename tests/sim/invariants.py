@@ -354,7 +354,7 @@ class Invariants:
             else:
                 check(by_age, "rank 0 is not the oldest holder")
         for seat in plan.seats:
-            loads = seat.rank in plan.sources and plan.checkpoint
+            loads = seat.rank in plan.sources and plan.checkpoint > 0
             if seat.worker_id in offers and seat.worker_id not in able and not loads:
                 check(seat.rank in plan.receivers, f"worker {seat.worker_id} is behind and receives nothing")
             sends = seat.rank in plan.sources
@@ -371,8 +371,8 @@ class Invariants:
         if last is None or last.round_id in self._finished:
             return
         for survivor in (trainees[w] for w in last.workers if w in trainees and w in known):
-            heard_of = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
-            if heard_of and survivor.participant.stage is Stage.WAITING:
+            reported = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
+            if reported and survivor.participant.stage is Stage.WAITING:
                 offered = survivor.rounds.offered
                 least = min(offered, self._effective(offered))
                 check(least <= plan.version, f"round {plan.round_id} goes back from {offered}")

@@ -252,6 +252,7 @@ class Trainee:
     def train(self) -> Steps[None]:
         """Train to the end of this `run` call's last epoch."""
         self.passed()
+        assert self.participant.assignment is not None, "it is in a round"
         assert not self.participant.assignment.hands_over, "a round with guests trains"
         if len(self.rounds.members) == self._job.bad_size:
             raise Exploded(SIZE_LINE)
