@@ -370,7 +370,10 @@ class Invariants:
         last = self._plan
         if last is None or last.round_id in self._finished:
             return
-        for survivor in (trainees[w] for w in last.workers if w in trainees and w in known):
+        survivors = [trainees[w] for w in last.workers if w in trainees and w in known]
+        if len({self._positions[survivor.worker_id] for survivor in survivors}) < plan.replica_size:
+            return  # what spares still hold of an earlier round is the newest that there is of each position
+        for survivor in survivors:
             reported = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
             if reported and survivor.participant.stage is Stage.WAITING:
                 offered = survivor.rounds.offered
