@@ -171,16 +171,19 @@ class World:
             self._started.append(_Worker(len(self._started) + 1, self._script, fate, self._inbox))
         return self._started[begun:]
 
-    def form(self, workers: list[_Worker]) -> None:
+    def form(self, workers: list[_Worker], guest: tuple[_Worker, int] | None = None) -> None:
         """Have these train in a round, once all are waiting; the oldest that holds the highest version is rank 0.
 
-        Where replicas have several workers, ranks are in the order in which the workers are given.
+        Where replicas have several workers, ranks are in the order in which the workers are given. With a guest, which
+        alone holds the state of its position, the round only hands state over.
         """
+        size, positions = self._replica_size, {worker: at % self._replica_size for at, worker in enumerate(workers)}
+        if guest is not None:
+            workers, positions[guest[0]] = [*workers, guest[0]], guest[1]
         while not {worker.worker_id for worker in workers} <= self._waiting.keys():
             self._hear()
         offers = {worker: self._waiting.pop(worker.worker_id) for worker in workers}
-        size = self._replica_size
-        shards = [_offer(worker, at % size, offers[worker]) for at, worker in enumerate(workers)]
+        shards = [_offer(worker, positions[worker], offers[worker]) for worker in workers]
         best = continue_from(shards, size).version
         assert best is not None, shards
         self.from_versions.append(best)
@@ -188,7 +191,7 @@ class World:
         self.lost.append(max(offer.steps_lost for offer in offers.values()))
         reach = {w for w, shard in zip(workers, shards, strict=True) if best in (shard.version, shard.sealed)}
         members = workers if size > 1 else sorted(workers, key=lambda w: (w not in reach, w.worker_id))
-        firsts = [next(w for w in members[at::size] if w in reach) for at in range(size)]
+        firsts = [next(w for w in members if w in reach and positions[w] == at % size) for at in range(size)]
         behind = [w for w in members if w not in firsts and (best == NO_VERSION or w not in reach)]
         digests = {offers[w].digest for w in members if w not in behind and version_of(offers[w].version) == best}
         assert len(digests) == 1, digests

@@ -38,6 +38,22 @@ def test_a_kill_costs_no_step(place: str, boundary: int) -> None:
         assert one.from_versions[2].round_id == RoundId(1, 2)
 
 
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_guest_hands_its_shards_to_the_one_that_takes_its_place(position: int) -> None:
+    """It is the only holder of its position, and has no place in a replica any more."""
+    expected = quiet(hsdp)
+    with world(hsdp, gate_at=8, replica_size=2) as one:
+        workers = one.start(None, None)
+        one.form(workers)
+        one.interrupt()
+        replica = list(workers)
+        (replica[position],) = one.start(None)
+        one.form(replica, guest=(workers[position], position))
+        one.form(replica)
+        assert one.finish() == expected
+        assert one.from_versions[1] == one.from_versions[2], "no step is made with a guest"
+
+
 def test_members_whose_seal_breaks_make_the_step_that_others_have_made() -> None:
     """The only survivor of a position that goes on is one that was still in the seal, and newcomers receive from it."""
     expected = quiet(hsdp)

@@ -30,7 +30,7 @@ class RoundMesh:
         self._mesh: DeviceMesh | None = None
 
     def of(self, assignment: Assignment) -> DeviceMesh:
-        """The mesh of the round whose process group is there. All members of the round call this.
+        """The mesh of the round whose process group is there. All members of the round but guests call this.
 
         Args:
             assignment: this worker's place in it.
@@ -40,7 +40,8 @@ class RoundMesh:
         """
         if self._mesh is None or self._world() is not dist.GroupMember.WORLD:
             self._mesh = None
-            self._mesh = _made(assignment.rank, assignment.size, assignment.replica_size)
+            whole = assignment.size - assignment.size % assignment.replica_size
+            self._mesh = _made(assignment.rank, whole, assignment.replica_size)
             self._world = weakref.ref(dist.GroupMember.WORLD)
         return self._mesh
 
@@ -63,14 +64,15 @@ def mesh() -> DeviceMesh:
 
 def _made(rank: int, size: int, replica: int) -> DeviceMesh:
     position = rank % replica
-    across = _group(f"edriver/{REPLICATE}/{position}", range(position, size, replica), size)
+    across = _group(f"edriver/{REPLICATE}/{position}", range(position, size, replica))
     first = rank - position
-    within = _group(f"edriver/{SHARD}/{first}", range(first, first + replica), size)
+    within = _group(f"edriver/{SHARD}/{first}", range(first, first + replica))
     device = "cpu" if nccl_here() is None else "cuda"
     places = torch.arange(size, dtype=torch.int, device="cpu").view(-1, replica)
     return DeviceMesh.from_group([across, within], device, places, mesh_dim_names=(REPLICATE, SHARD))
 
 
-def _group(name: str, ranks: range, size: int) -> dist.ProcessGroup:
+def _group(name: str, ranks: range) -> dist.ProcessGroup:
     world = dist.GroupMember.WORLD
-    return world if world is not None and len(ranks) == size else torch_groups.named(name, ranks)
+    same = world is not None and len(ranks) == dist.get_world_size()
+    return world if world is not None and same else torch_groups.named(name, ranks)

@@ -184,6 +184,8 @@ class ShardedState(TorchState):
 
     def _enter_mesh(self) -> None:
         """Have the model and its optimizer train on this round's mesh."""
+        if context.assignment().is_guest:
+            return  # it only sends its shards, from the mesh of an earlier round
         mesh = context.current.part(RoundMesh).of(context.assignment())
         if mesh is self._mesh:
             return
