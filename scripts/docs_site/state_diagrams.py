@@ -10,18 +10,17 @@ from edriver.model.transitions import State, Step
 
 
 def diagram(
-    table: Mapping[tuple[State, Step], State], first: State, last: tuple[State, ...], begins: str, ends: str
+    table: Mapping[tuple[State, Step], State], first: Mapping[State, str], last: tuple[State, ...], ends: str
 ) -> str:
     """A table as a Mermaid diagram.
 
     Args:
         table: which state follows from a state and a step.
-        first: the state in which it begins.
+        first: the states in which it begins, each with what it begins by.
         last: the states in which it ends.
-        begins: what it begins by,
-        ends: and ends by.
+        ends: what it ends by.
     """
-    lines = [f"[*] --> {first.value}: {begins}"]
+    lines = [f"[*] --> {state.value}: {begins}" for state, begins in first.items()]
     lines += [f"{state.value} --> {following.value}: {step.value}" for (state, step), following in table.items()]
     lines += [f"{state.value} --> [*]: {ends}" for state in last]
     return "\n    ".join(["```mermaid\nstateDiagram-v2", *lines]) + "\n```"
@@ -30,10 +29,11 @@ def diagram(
 def of_a_worker() -> str:
     """The states of a worker."""
     last = (WorkerState.FINISHED, WorkerState.STOPPING)
-    return diagram(WORKER_TRANSITIONS, WorkerState.BOOTING, last, "StartWorker", "WorkerExited")
+    return diagram(WORKER_TRANSITIONS, {WorkerState.BOOTING: "StartWorker"}, last, "WorkerExited")
 
 
 def of_a_round() -> str:
     """The states of a round."""
-    last = (RoundState.STOPPING, RoundState.ABORTED, RoundState.FINISHED)
-    return diagram(ROUND_TRANSITIONS, RoundState.RUNNING, last, "RoundPlan", "all are back, or gone")
+    first = {RoundState.RUNNING: "RoundPlan", RoundState.HANDING_OVER: "RoundPlan with guests"}
+    last = (RoundState.STOPPING, RoundState.HANDING_OVER, RoundState.ABORTED, RoundState.FINISHED)
+    return diagram(ROUND_TRANSITIONS, first, last, "all are back, or gone")

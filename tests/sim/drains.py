@@ -84,6 +84,8 @@ class Drains:
                     if gone and all(self._may_stay(w, core) for w in gone):
                         _none_can_come(core, size, f"{gone} leave, and {joined} take their places")
                 case actions.Leave(worker_id) if self._may_stay(worker_id, core) and (left := _left(core)) < size:
+                    if _is_spare(worker_id, core):
+                        continue
                     _none_can_come(core, size, f"worker {worker_id} leaves, and {left} of {size} are left")
         current, roster = core.round, core.roster
         if core.ended or current is None or current.state is not RoundState.RUNNING:
@@ -119,6 +121,15 @@ def _left(core: Membership) -> int:
     current, roster = core.round, core.roster
     waiting = (roster.placed | roster.leaving) & roster.waiting.keys()
     return len(current.members) if current and current.running else len(waiting)
+
+
+def _is_spare(worker_id: int, core: Membership) -> bool:
+    """Whether no more replicas would be whole with a worker."""
+    roster, current = core.roster, core.round
+    running = current is not None and current.running
+    waiting = (roster.placed | roster.leaving) & roster.waiting.keys()
+    there = [roster.workers[w] for w in (current.members if current is not None and running else waiting)]
+    return roster.positions > 1 and roster.whole([*there, roster.workers[worker_id]]) == roster.whole(there)
 
 
 def _none_can_come(core: Membership, size: int, text: str) -> None:

@@ -332,12 +332,17 @@ class Invariants:
         known, ordinal = roster.workers, self._world.driver.core.rounds.call.ordinal
         heard_of = [w for w in trainees if w in plan.workers or (w in known and known[w].waits_in(ordinal))]
         offers = {w: trainees[w].rounds.offered for w in heard_of}
+        sealed = {w: trainees[w].rounds.sealed for w in heard_of}
+        for worker_id, worker in known.items():  # those that have ended, for all that the driver knows, wait
+            if worker.offer and worker_id not in trainees and (worker_id in plan.workers or worker.waits_in(ordinal)):
+                offers[worker_id] = worker.offer.version
+                sealed[worker_id] = worker.offer.sealed or NO_VERSION
         zero = plan.seats[0].worker_id
-        best = self._best(offers, trainees, plan.replica_size)
+        best = self._best(offers, sealed, plan.replica_size)
         if best < max(offers.values(), default=NO_VERSION):
             offers = {worker: self._effective(version) for worker, version in offers.items()}
-            best = self._best(offers, trainees, plan.replica_size)
-        able = {w for w, v in offers.items() if best in (v, trainees[w].rounds.sealed)}
+            best = self._best(offers, sealed, plan.replica_size)
+        able = {w for w, v in offers.items() if best in (v, sealed[w])}
         check(plan.checkpoint > 0 or not offers.keys() >= set(plan.workers) or plan.version == best, f"not from {best}")
         if plan.checkpoint:
             others = len(plan.seats) - plan.replica_size
@@ -354,7 +359,7 @@ class Invariants:
             else:
                 check(by_age, "rank 0 is not the oldest holder")
         for seat in plan.seats:
-            loads = seat.rank in plan.sources and plan.checkpoint
+            loads = seat.rank in plan.sources and plan.checkpoint > 0
             if seat.worker_id in offers and seat.worker_id not in able and not loads:
                 check(seat.rank in plan.receivers, f"worker {seat.worker_id} is behind and receives nothing")
             sends = seat.rank in plan.sources
@@ -370,19 +375,21 @@ class Invariants:
         last = self._plan
         if last is None or last.round_id in self._finished:
             return
-        for survivor in (trainees[w] for w in last.workers if w in trainees and w in known):
-            heard_of = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
-            if heard_of and survivor.participant.stage is Stage.WAITING:
+        survivors = [trainees[w] for w in last.workers if w in trainees and w in known]
+        if len({self._positions[survivor.worker_id] for survivor in survivors}) < plan.replica_size:
+            return  # what spares still hold of an earlier round is the newest that there is of each position
+        for survivor in survivors:
+            reported = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
+            if reported and survivor.participant.stage is Stage.WAITING:
                 offered = survivor.rounds.offered
                 least = min(offered, self._effective(offered))
                 check(least <= plan.version, f"round {plan.round_id} goes back from {offered}")
 
-    def _best(self, offers: dict[int, Version], trainees: dict[int, Trainee], size: int) -> Version:
+    def _best(self, offers: dict[int, Version], sealed: dict[int, Version], size: int) -> Version:
         """The newest version that one of these holds and that one of each position holds or reaches."""
         reached: list[set[Version]] = [set() for _ in range(size)]
         for worker, version in offers.items():
-            sealed = trainees[worker].rounds.sealed
-            reached[self._world.driver.core.roster.position(worker)] |= {version, sealed} - {NO_VERSION}
+            reached[self._world.driver.core.roster.position(worker)] |= {version, sealed[worker]} - {NO_VERSION}
         return max(set(offers.values()).intersection(*reached), default=NO_VERSION)
 
     def _check_end(self, end: actions.FinishRun) -> None:

@@ -17,8 +17,8 @@ from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.selection import Selection
 from edriver.model.plan import Assignment, Candidate, RoundPlan
 from edriver.model.records import HostRecord, Worker
+from tests.sim.fabric import Severed
 from tests.sim.mutants import Patch
-from tests.sim.sim_rounds import Severed
 from tests.sim.trainee import Trainee
 
 
@@ -142,10 +142,9 @@ def any_position_can_take_over(patch: pytest.MonkeyPatch) -> None:
     """A silent worker is killed once another one holds any position's state."""
     original = Suspects._shown
 
-    def shown(self: Suspects, *known: Any, instead_of: Worker | None = None) -> float | None:
-        if instead_of is None:
-            return original(self, *known)
-        return original(self, *known, instead_of=replace(instead_of, position=0))
+    def shown(self: Suspects, last: Any, call: Any, now: float, instead_of: Worker | None = None) -> float | None:
+        other = None if instead_of is None else replace(instead_of, position=0)
+        return original(self, last, call, now, instead_of=other)
 
     patch.setattr(Suspects, "_shown", shown)
 

@@ -31,6 +31,7 @@ def counted(line: str) -> tuple[RunOptions, list[str]]:
         pytest.param(
             "-np auto --mode restart --replica-size 2 -H localhost:5,127.0.0.2:1 sh", 4, (4, 4), "-np 4", id="replicas"
         ),
+        pytest.param("-np auto --replica-size 4 -H localhost:5,a:2,b:1,c:1 sh", 8, (8, 8), "-np 8", id="positions"),
         pytest.param("--slots-per-host gpu --host-discovery-script ./s sh", 6, (6, 65536), "-np 6", id="script"),
     ],
 )

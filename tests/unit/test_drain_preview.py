@@ -21,10 +21,17 @@ from edriver.wire.conversion import duration
 BOOT = 20.0
 
 
-def training(hosts: dict[str, int], later: dict[str, int], min_np: int, replica_size: int = 1) -> Membership:
+def training(
+    hosts: dict[str, int],
+    later: dict[str, int],
+    min_np: int,
+    replica_size: int = 1,
+    mode: Mode | None = None,
+) -> Membership:
     """A run of as many workers as `hosts` have slots, each of which took BOOT to boot; then other hosts come, too."""
     size = sum(hosts.values())
-    mode = Mode.ELASTIC if replica_size == 1 else Mode.RESTART
+    if mode is None:
+        mode = Mode.ELASTIC if replica_size == 1 else Mode.RESTART
     settings = Settings(np=size, min_np=min_np, max_np=size, mode=mode, replica_size=replica_size)
     run = Membership(settings, now=0.0)
     boots = list[int]()
@@ -96,6 +103,32 @@ def test_what_a_drain_would_do_to_replicas(
     left: int,
 ) -> None:
     run = training({"a": 2, "b": 2, "c": 2, "d": 2}, later, max(2, size), size)
+    found = preview_drain(run, run.roster.hosts[drained], slot, 120)
+    assert (found.outcome, found.leaving, found.replaced, found.left) == (outcome, leaving, replaced, left)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "later", "drained", "slot", "outcome", "leaving", "replaced", "left"),
+    [
+        pytest.param({"a": 2, "b": 2}, {}, "b", 0, DrainOutcome.SHRINKS, 2, 0, 2, id="a-slot-with-its-replica"),
+        pytest.param({"a": 2, "b": 2}, {"c": 1}, "b", 0, DrainOutcome.MOVES, 2, 2, 4, id="half-a-replica-is-enough"),
+        pytest.param({"a": 2, "b": 2}, {"c": 1}, "b", None, DrainOutcome.SHRINKS, 2, 0, 2, id="half-a-replica-is-not"),
+        pytest.param({"a": 2, "b": 2}, {"c": 2}, "b", None, DrainOutcome.MOVES, 2, 2, 4, id="to-another-host"),
+        pytest.param({"a": 1, "b": 1}, {"c": 1}, "b", None, DrainOutcome.MOVES, 2, 2, 2, id="a-part-on-each-host"),
+        pytest.param({"a": 1, "b": 1}, {}, "b", None, DrainOutcome.PAUSES, 2, 0, 0, id="the-only-replica"),
+    ],
+)
+def test_what_a_drain_would_do_to_replicas_by_position(
+    hosts: dict[str, int],
+    later: dict[str, int],
+    drained: str,
+    slot: int | None,
+    outcome: DrainOutcome,
+    leaving: int,
+    replaced: int,
+    left: int,
+) -> None:
+    run = training(hosts, later, 2, 2, Mode.ELASTIC)
     found = preview_drain(run, run.roster.hosts[drained], slot, 120)
     assert (found.outcome, found.leaving, found.replaced, found.left) == (outcome, leaving, replaced, left)
 

@@ -58,6 +58,25 @@ def test_a_host_starts_and_is_used() -> None:
     assert shown(story, "a") == "is used"
 
 
+def test_slots_whose_positions_are_too_few_are_idle() -> None:
+    """In elastic mode parts of a replica may lie on hosts of unequal sizes."""
+    story = Story()
+    story.membership = Membership(Settings(np=4, min_np=4, max_np=8, replica_size=4), now=0.0)
+    story.hosts(a=5, c=2)
+    story.take(events.AgentConnected("a", 1))
+    story.take(events.AgentConnected("c", 2))
+    assert shown(story, "a") == (
+        "is used in 4 slots; has 1 slot idle: not enough for a replica of 4 workers (--replica-size)"
+    )
+    assert shown(story, "c") == "has 2 slots idle: a replica of 4 workers needs 1 more host of 2 slots"
+    story.hosts(a=5, c=2, d=1)
+    story.take(events.AgentConnected("d", 3))
+    assert shown(story, "d") == "has 1 slot idle: a replica of 4 workers needs 1 more host of 1 slot"
+    story.hosts(a=5, c=2, d=1, e=1)
+    story.take(events.AgentConnected("e", 4))
+    assert (shown(story, "c"), shown(story, "d"), shown(story, "e")) == ("is used", "is used", "is used")
+
+
 def test_slots_that_make_up_no_replica_are_idle() -> None:
     story = Story(mode=Mode.RESTART)
     settings = Settings(np=4, min_np=4, max_np=12, mode=Mode.RESTART, replica_size=4)

@@ -55,7 +55,12 @@ class Worker:
         self.participant.take(pb.Notice(**notice))
 
     def place(
-        self, fallback_size: int = 0, size: int = 1, version: Version = NO_VERSION, norm: float | None = None
+        self,
+        fallback_size: int = 0,
+        size: int = 1,
+        version: Version = NO_VERSION,
+        norm: float | None = None,
+        replica_size: int = 1,
     ) -> None:
         """It is assigned to the next round, which continues from this version."""
         self._n += 1
@@ -65,6 +70,7 @@ class Worker:
         shared.version.CopyFrom(version_message(version))
         if norm is not None:
             shared.gradient_norm = norm
+        shared.replica_size = replica_size
         self.take(assignment=pb.Assignment(round=shared, seat=seat))
 
     @property
@@ -557,6 +563,31 @@ def test_a_worker_may_be_sent_away_from_its_seal(notice: dict[str, Any], end: En
     worker.take(**notice)
     assert worker.settle_seal() is SealVerdict.LEAVE
     assert worker.step(Raised.PEER_LOST) is end
+
+
+def test_a_script_that_fails_once_its_step_is_made_has_failed() -> None:
+    """It may have caught what led it out of the old round, and gone on: what it counts is not of the next one."""
+    worker = sealed()
+    worker.place(version=NEXT)
+    assert worker.settle_seal() is SealVerdict.APPLY
+    assert worker.boundary() is BoundaryVerdict.STOP
+    assert worker.boundary() == effects.Complain(Complaint.CALLED_AGAIN)
+    assert worker.step(Raised.OWN) is End.FAILED
+
+
+def test_a_round_with_guests_ends_once_state_is_handed_over() -> None:
+    worker = entered()
+    worker.train(commits=1, boundaries=1)
+    worker.abort()
+    assert worker.step(Raised.PEER_LOST) == effects.WaitForChange()
+    worker.place(size=3, replica_size=2, version=LAST)
+    assert worker.step(None) == effects.Build()
+    assert worker.step(None) == effects.Adapt()
+    assert worker.step(None) == effects.Sync()
+    worker.log.clear()
+    assert worker.step(False) == effects.WaitForChange(), "it has not called the training function"
+    assert "say worker_waiting" in worker.log
+    assert worker.offered[0] == LAST
 
 
 def test_a_state_that_cannot_return_to_its_last_boundary_offers_no_step() -> None:

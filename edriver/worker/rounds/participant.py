@@ -478,7 +478,7 @@ class RoundLoop:
     def _leave_seal(self, raised: Raised) -> Generator[Effect, Any, bool]:
         """Leave the training function after a seal that has broken; returns whether the script itself has failed."""
         participant = self._participant
-        if participant.owes_boundary and raised is Raised.OWN:
+        if raised is Raised.OWN and (participant.owes_boundary or participant.must_leave):
             return True
         if participant.owes_boundary:  # something between the optimizer's step and the boundary needs the others
             yield from self._go_back(Raised.PEER_LOST)
