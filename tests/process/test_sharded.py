@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import SCRIPTS, Run, running
+from tests.process.running import SCRIPTS, Hosts, Run, edriver, running
 
 HSDP = [sys.executable, str(SCRIPTS / "hsdp.py")]
 FLAGS = ["-np", "4", "--min-np", "2", "-H", "localhost:2,127.0.0.2:2", "--replica-size", "2"]
@@ -93,4 +93,28 @@ def test_the_loss_of_all_workers_of_a_position_ends_the_run(tmp_path: Path) -> N
             os.kill(pids[rank], signal.SIGKILL)
         run.line("all workers that held the newest state of these positions in a replica are lost: 1")
         assert run.end() == 1, run.text
+        assert run.gone()
+
+
+def test_a_drained_slot_of_the_only_replica(tmp_path: Path, expected: list[str]) -> None:
+    """Its worker, the only holder of a position, sends its shards to the one that takes its place, and leaves."""
+    hosts = Hosts(tmp_path, "localhost:2")
+    environ = {"SIZE": "4", "XDG_STATE_HOME": str(tmp_path / "state")}
+    flags = ["-np", "2", "--max-np", "4", "--replica-size", "2", "--host-discovery-script", str(hosts.script)]
+    with running([*flags, *HSDP], tmp_path, environ) as run:
+        for rank in range(2):
+            run.line(f"rank {rank} of 2 pid")
+        pids = run.pids()
+        assert edriver("resize", "2", "--run", run.id).returncode == 0
+        hosts.are("localhost:2", "127.0.0.2:2")
+        run.line("discovery: added 127.0.0.2:2")
+        assert edriver("drain", "localhost:0", "--run", run.id).returncode == 0
+        run.line(r"^edriver: round 1\.2: 3 workers on ")
+        run.line(rf"rank 1 of 2 pid {pids[1]} at step 10, 1x2$")
+        run.line(rf"rank 0 of 2 pid (?!{pids[0]} )\d+ at step 10, 1x2$")
+        assert edriver("undrain", "localhost:0", "--run", run.id).returncode == 0
+        assert edriver("resize", "4", "--run", run.id).returncode == 0
+        assert run.end() == 0, run.text
+        assert digests(run) == expected * 2
+        assert set(steps_lost(tmp_path, run)) == {0}
         assert run.gone()
