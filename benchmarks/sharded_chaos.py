@@ -92,8 +92,9 @@ class Disturbed:
                 start_new_session=True,
             )
 
-    def _ask(self, *words: str) -> None:
-        self._started(*words, "--run", self.name).wait(timeout=BOUND)
+    def _ask(self, *words: str) -> bool:
+        """Ask its driver for something; returns whether that has agreed."""
+        return self._started(*words, "--run", self.name).wait(timeout=BOUND) == 0
 
     def _hosts(self, *lines: str) -> None:
         new = self._folder / "hosts.new"
@@ -183,8 +184,10 @@ class Disturbed:
     def give_back(self) -> None:
         """All that was taken."""
         self._hosts(*HOSTS)
+        deadline = time.monotonic() + BOUND
         for words in self._taken:
-            self._ask(*words)
+            while not self._ask(*words) and not self.ended and time.monotonic() < deadline:
+                pass  # its driver is being resumed
         self._taken.clear()
 
     def end(self) -> None:
