@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import SCRIPTS, Hosts, Run, edriver, running
+from tests.process.resuming import Resumed, kill
+from tests.process.running import SCRIPTS, Hosts, Printing, Run, edriver, running
 
 HSDP = [sys.executable, str(SCRIPTS / "hsdp.py")]
 FLAGS = ["-np", "4", "--min-np", "2", "-H", "localhost:2,127.0.0.2:2", "--replica-size", "2"]
@@ -27,7 +28,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         return [first, second]
 
 
-def digests(run: Run) -> list[str]:
+def digests(run: Printing) -> list[str]:
     """What the four ranks of a run's last round have ended with."""
     return [run.line(rf"rank {rank} ends at step 16 with (\w+)$")[1] for rank in range(4)]
 
@@ -80,6 +81,24 @@ def test_halves_and_stopped_workers(
             run.line(rf"rank \d of 2 pid {pid} at step [56], 1x2$" if len(left) == 2 else rf"of 4 pid {pid} at step 10")
         assert run.end() == 0, run.text
         assert digests(run) == expected * 2
+        assert set(steps_lost(tmp_path, run)) == {0}
+        assert run.gone()
+
+
+def test_a_loss_while_there_is_no_driver(tmp_path: Path, expected: list[str]) -> None:
+    """The others stand in a step of a round that nobody ends, until the next driver does."""
+    environ = {"SIZE": "4", "VICTIM": "4 backward 5", "XDG_STATE_HOME": str(tmp_path / "state")}
+    with running([*FLAGS, *HSDP], tmp_path, environ) as run:
+        victim = int(run.line(r"worker 4 waits in step 5 pid (\d+)")[1])
+        pids = run.pids()
+        assert run.id
+        kill(run)
+        os.kill(victim, signal.SIGKILL)
+        resumed = Resumed(run, tmp_path)
+        for rank in range(3):
+            resumed.line(rf"rank {rank} of 4 pid {pids[rank]} at step 10, 2x2$")
+        assert resumed.end() == 0, resumed.text
+        assert digests(resumed) == expected * 2
         assert set(steps_lost(tmp_path, run)) == {0}
         assert run.gone()
 
