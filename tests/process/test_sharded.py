@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import SCRIPTS, Run, running
+from tests.process.resuming import Resumed, kill
+from tests.process.running import SCRIPTS, Hosts, Printing, Run, edriver, running
 
 HSDP = [sys.executable, str(SCRIPTS / "hsdp.py")]
 FLAGS = ["-np", "4", "--min-np", "2", "-H", "localhost:2,127.0.0.2:2", "--replica-size", "2"]
@@ -27,7 +28,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         return [first, second]
 
 
-def digests(run: Run) -> list[str]:
+def digests(run: Printing) -> list[str]:
     """What the four ranks of a run's last round have ended with."""
     return [run.line(rf"rank {rank} ends at step 16 with (\w+)$")[1] for rank in range(4)]
 
@@ -84,6 +85,24 @@ def test_halves_and_stopped_workers(
         assert run.gone()
 
 
+def test_a_loss_while_there_is_no_driver(tmp_path: Path, expected: list[str]) -> None:
+    """The others stand in a step of a round that nobody ends, until the next driver does."""
+    environ = {"SIZE": "4", "VICTIM": "4 backward 5", "XDG_STATE_HOME": str(tmp_path / "state")}
+    with running([*FLAGS, *HSDP], tmp_path, environ) as run:
+        victim = int(run.line(r"worker 4 waits in step 5 pid (\d+)")[1])
+        pids = run.pids()
+        assert run.id
+        kill(run)
+        os.kill(victim, signal.SIGKILL)
+        resumed = Resumed(run, tmp_path)
+        for rank in range(3):
+            resumed.line(rf"rank {rank} of 4 pid {pids[rank]} at step 10, 2x2$")
+        assert resumed.end() == 0, resumed.text
+        assert digests(resumed) == expected * 2
+        assert set(steps_lost(tmp_path, run)) == {0}
+        assert run.gone()
+
+
 def test_the_loss_of_all_workers_of_a_position_ends_the_run(tmp_path: Path) -> None:
     environ = {"SIZE": "4", "VICTIM": "4 optimizer 5"}
     with running([*FLAGS, *HSDP], tmp_path, environ) as run:
@@ -93,4 +112,28 @@ def test_the_loss_of_all_workers_of_a_position_ends_the_run(tmp_path: Path) -> N
             os.kill(pids[rank], signal.SIGKILL)
         run.line("all workers that held the newest state of these positions in a replica are lost: 1")
         assert run.end() == 1, run.text
+        assert run.gone()
+
+
+def test_a_drained_slot_of_the_only_replica(tmp_path: Path, expected: list[str]) -> None:
+    """Its worker, the only holder of a position, sends its shards to the one that takes its place, and leaves."""
+    hosts = Hosts(tmp_path, "localhost:2")
+    environ = {"SIZE": "4", "XDG_STATE_HOME": str(tmp_path / "state")}
+    flags = ["-np", "2", "--max-np", "4", "--replica-size", "2", "--host-discovery-script", str(hosts.script)]
+    with running([*flags, *HSDP], tmp_path, environ) as run:
+        for rank in range(2):
+            run.line(f"rank {rank} of 2 pid")
+        pids = run.pids()
+        assert edriver("resize", "2", "--run", run.id).returncode == 0
+        hosts.are("localhost:2", "127.0.0.2:2")
+        run.line("discovery: added 127.0.0.2:2")
+        assert edriver("drain", "localhost:0", "--run", run.id).returncode == 0
+        run.line(r"^edriver: round 1\.2: 3 workers on ")
+        run.line(rf"rank 1 of 2 pid {pids[1]} at step 10, 1x2$")
+        run.line(rf"rank 0 of 2 pid (?!{pids[0]} )\d+ at step 10, 1x2$")
+        assert edriver("undrain", "localhost:0", "--run", run.id).returncode == 0
+        assert edriver("resize", "4", "--run", run.id).returncode == 0
+        assert run.end() == 0, run.text
+        assert digests(run) == expected * 2
+        assert set(steps_lost(tmp_path, run)) == {0}
         assert run.gone()
