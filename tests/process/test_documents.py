@@ -41,6 +41,48 @@ def test_the_readmes_script_runs(tmp_path: Path) -> None:
     assert (tmp_path / "model.pt").exists()
 
 
+SHARDED = """
+from torch import nn
+from torch.utils.data import DataLoader
+
+dataset = torch.randn(64, 4)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def batches(state):
+    return DataLoader(dataset, 8, sampler=state.sampler)
+
+
+def loss_of(y):
+    return y.square().mean()
+
+"""
+"""What the script of the page on sharded models leaves to its reader."""
+
+
+def test_the_script_of_the_page_on_sharded_models_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs/how-to/sharded-models.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    imports, rest = script.split("\n\n\n", 1)
+    (tmp_path / "train.py").write_text(f"{imports}\n{SHARDED}{rest}print(state.scheduler.last_epoch)\n")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("EDRIVER")} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=BOUND
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "8\n"
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.figures import Figures, Key
 from benchmarks.goals import GOALS, Goal, judge
 from benchmarks.report import Results, figures_table, goals_table, page, phases_table
+from benchmarks.trials import sharded_trials
 
 OURS, THEIRS = Key("K1", "edriver", "downtime"), Key("K1", "torchrun", "downtime")
 
@@ -48,6 +49,13 @@ def test_nothing_is_lost_is_a_goal_that_nothing_meets() -> None:
 def test_every_goal_has_one_bound() -> None:
     assert all((goal.most is None) != (goal.least is None) for goal in GOALS)
     assert len({goal.what for goal in GOALS}) == len(GOALS)
+
+
+def test_what_goals_of_sharded_models_are_about_is_measured() -> None:
+    measured = {(trial.part, trial.system) for trial in sharded_trials() if trial.system != "torchft"}
+    keys = {key for goal in GOALS for key in (goal.of, goal.over) if key and key.part.startswith("HSDP")}
+
+    assert {(key.part, key.system) for key in keys if key.system != "torchft"} == measured
 
 
 def test_tables_tell_what_was_measured_and_what_was_not() -> None:

@@ -130,6 +130,17 @@ def test_times_are_taken_from_the_members_of_later_rounds() -> None:
     assert found.longest_pause(after=7.5) == 1.0
 
 
+def test_a_steps_time_is_that_of_rounds_of_one_size() -> None:
+    found = history(
+        [start(1, 0, 1, 0), *(record for step in (1, 2, 3) for record in trained(1, 0, step, time=5.0 * step))],
+        [start(2, 0, 2, 3), start(2, 1, 2, 3)],
+        [record for step in (4, 5, 7) for record in trained(2, 0, step, time=100.0 + step)],
+    )
+
+    assert found.step_seconds(1) == 5.0
+    assert found.step_seconds(2) == 1.5
+
+
 def test_records_come_back_as_they_were_written_and_an_unfinished_line_waits(tmp_path: Path) -> None:
     recorder, reader = Recorder(tmp_path), RecordReader(tmp_path)
     recorder.round_start(3, 1, 2, "b", 7, "d")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.core.selection import plan_round, select, wanted_members
-from edriver.model.ids import RoundId, Version
-from edriver.model.plan import Candidate
-from edriver.model.store_address import StoreAddress
+from edriver.driver.core.selection import select, wanted_members
 from tests.unit.offers import candidates, version
 
 
@@ -91,17 +88,3 @@ def test_members_that_are_leaving_fill_the_round_up_to_its_size(
 )
 def test_a_round_is_filled_up_with_those_that_are_leaving(waiting: str, before: int, members: list[int]) -> None:
     assert [c.worker_id for c in select(candidates(waiting), {1, 4}, 4, {2, 3}, before).members] == members
-
-
-def test_guests_count_on_no_host_of_those_that_train() -> None:
-    store, held = StoreAddress("a", 1), Version(RoundId(1, 1), 5)
-    first, second, guest = (
-        Candidate(worker_id, "a", slot, held, store, position=position)
-        for worker_id, slot, position in ((4, 2, 0), (2, 1, 1), (1, 0, 0))
-    )
-    plan = plan_round(RoundId(1, 2), 1, [first, second], first=False, version=held, replica_size=2, guests=[guest])
-    assert [(seat.worker_id, seat.local_rank, seat.local_size) for seat in plan.seats] == [
-        (4, 0, 2),
-        (2, 1, 2),
-        (1, 2, 3),
-    ]

@@ -370,9 +370,34 @@ def plan_round(
     lowest = {ordered[rank].position: rank for rank in reversed(able)}
     assert len(lowest) == replica_size, "a position has no member that holds the version"
     sources = tuple(lowest[position] for position in range(replica_size))
-    seats = _seats(ordered[: len(candidates)])  # guests are gone when the others train, and count on no host
-    if guests:
-        seats += _seats(ordered)[len(candidates) :]
+    local_sizes: dict[str, int] = {}
+    for candidate in ordered:
+        local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1
+    local_ranks: dict[str, int] = dict.fromkeys(local_sizes, 0)
+    hosts_with: dict[int, int] = {}
+    host_ranks = {host: number for number, host in enumerate(local_sizes)}
+    places = []
+    for candidate in ordered:
+        local_rank = local_ranks[candidate.host]
+        local_ranks[candidate.host] += 1
+        cross_rank = hosts_with.get(local_rank, 0)
+        hosts_with[local_rank] = cross_rank + 1
+        places.append((candidate, local_rank, cross_rank))
+    seats = tuple(
+        Seat(
+            worker_id=candidate.worker_id,
+            host=candidate.host,
+            slot=candidate.slot,
+            rank=rank,
+            local_rank=local_rank,
+            local_size=local_sizes[candidate.host],
+            cross_rank=cross_rank,
+            cross_size=hosts_with[local_rank],
+            host_rank=host_ranks[candidate.host],
+            host_count=len(host_ranks),
+        )
+        for rank, (candidate, local_rank, cross_rank) in enumerate(places)
+    )
     receivers = tuple(
         rank
         for rank, c in enumerate(ordered[: len(candidates)])
@@ -390,34 +415,4 @@ def plan_round(
         first_sync=first,
         checkpoint=checkpoint,
         failures=failures,
-    )
-
-
-def _seats(ordered: Sequence[Candidate]) -> tuple[Seat, ...]:
-    """The places of workers in order of rank."""
-    local_sizes = Counter(candidate.host for candidate in ordered)
-    local_ranks: dict[str, int] = dict.fromkeys(local_sizes, 0)
-    hosts_with: dict[int, int] = {}
-    host_ranks = {host: number for number, host in enumerate(local_sizes)}
-    places = []
-    for candidate in ordered:
-        local_rank = local_ranks[candidate.host]
-        local_ranks[candidate.host] += 1
-        cross_rank = hosts_with.get(local_rank, 0)
-        hosts_with[local_rank] = cross_rank + 1
-        places.append((candidate, local_rank, cross_rank))
-    return tuple(
-        Seat(
-            worker_id=candidate.worker_id,
-            host=candidate.host,
-            slot=candidate.slot,
-            rank=rank,
-            local_rank=local_rank,
-            local_size=local_sizes[candidate.host],
-            cross_rank=cross_rank,
-            cross_size=hosts_with[local_rank],
-            host_rank=host_ranks[candidate.host],
-            host_count=len(host_ranks),
-        )
-        for rank, (candidate, local_rank, cross_rank) in enumerate(places)
     )
