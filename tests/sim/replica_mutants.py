@@ -173,9 +173,9 @@ def a_step_is_made_without_the_verdict(patch: pytest.MonkeyPatch) -> None:
     """A sealed worker offers the step as if it had made it."""
     original = Trainee._seal
 
-    def seal(self: Trainee, step: int) -> Any:
+    def seal(self: Trainee, step: int, norm: float) -> Any:
         try:
-            yield from original(self, step)
+            yield from original(self, step, norm)
         except Severed:
             self.alone += 1
 
