@@ -303,7 +303,7 @@ class ShardedState(TorchState):
             self._take_outline(outline)
         shards.enter(self.model, self.optimizer, mesh, self._binds)
         self._mesh = mesh
-        self._outdated, self._sealed_after = True, 0
+        self._begin_round()
         self.save()
         self.keep_small()
 
@@ -365,7 +365,11 @@ class ShardedState(TorchState):
         else:
             self._make_again(mesh)
         self._mesh = mesh
-        self._outdated, self._sealed_after = True, 0
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        """Forget what was agreed in the last round: newcomers do not know of it."""
+        self._outdated, self._sealed_after, self._commit_due = True, 0, False
 
     def _make_first(self, mesh: DeviceMesh) -> None:
         self._make(mesh)
