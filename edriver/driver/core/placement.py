@@ -353,10 +353,21 @@ class Placement:
             return False
         if any(roster.slot_of(w).failures == 0 for w in roster.live()):
             return False
+        if roster.positions > 1 and self._more_may_start():
+            return False
         free = (
             (record, slot) for record in roster.in_order(roster.with_room) for slot in roster.free_slots(record, now)
         )
         return not any(record.places[slot].failures == 0 for record, slot in free)
+
+    def _more_may_start(self) -> bool:
+        """Whether hosts without an agent have slots that have not failed. Alone, others may make up no replica: they
+        are not tried again before these are there.
+        """
+        roster = self._roster
+        lost = (roster.hosts[name] for name in roster.without_agent)
+        tried = (((r.places.get(slot) for slot in r.open_slots) if roster.capacity(r) else ()) for r in lost)
+        return any(place is None or place.failures == 0 for places in tried for place in places)
 
     def troubles(self, now: float, late: bool = False) -> tuple[Cause, ...]:
         """Why hosts and slots are not used, MAX_TROUBLES reasons at most; empty if all are.
