@@ -456,16 +456,15 @@ class ShardedState(TorchState):
         if self.half_done():
             return
         steps = self._steps.begun - self._begun
+        self._unsealed = ""
         if steps == 0:
             self._seal()
         elif steps > 1:
-            self._note_unsealed(SEVERAL_STEPS)
+            self._unsealed = SEVERAL_STEPS
         elif self._collectives != self._collectives_begun():
-            self._note_unsealed(LATE_COLLECTIVE)
-
-    def _note_unsealed(self, reason: str) -> None:
-        self._unsealed = reason
-        self._steps.expose(reason)
+            self._unsealed = LATE_COLLECTIVE
+        if self._unsealed:
+            self._steps.expose(self._unsealed)
 
     def _step_begins(self) -> None:
         super()._step_begins()
