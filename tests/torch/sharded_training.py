@@ -161,13 +161,15 @@ def overwritten(fate: Fate) -> str:
 
 
 def cut_short(fate: Fate) -> str:
-    """The same, where a worker may die once it has its shards of a round."""
+    """The same, where a worker may die in a round's cut: before it sends what others need, or once it has its own."""
 
     module: Any = elastic_shards
 
     def reshard(*args: Any, real: Callable[..., Any] = module.reshard) -> Any:
+        number = context.assignment().round_id.n
+        fate.meets(number, "cutting")
         sends = real(*args)
-        fate.meets(0, "cut")
+        fate.meets(number, "cut")
         return sends
 
     module.reshard = reshard

@@ -71,10 +71,23 @@ def test_a_newcomer_dies_while_shards_are_cut() -> None:
     """Some have shards of the round that breaks, and nobody has passed a boundary of it: those before are there."""
     with world(cut_short, one_replica=True) as one:
         one.form(one.start(None, None, None, Death(4, "backward")))
-        one.form([*one.await_death(), *one.start(Death(0, "cut"))])
+        one.form([*one.await_death(), *one.start(Death(2, "cut"))])
         one.form([*one.await_death(), *one.start(None)])
         assert one.finish() == quiet(hsdp, 4)
         assert one.from_versions[1:] == [Version(RoundId(1, 1), 4)] * 2
+
+
+def test_a_member_dies_before_it_sends_what_others_need() -> None:
+    """Rank 1 has its shards of the round that breaks, and rank 2 waits for rows: only those before are there."""
+    with world(cut_short, gate_at=4, one_replica=True) as one:
+        workers = one.start(Death(2, "cutting"), None, None)
+        one.form(workers)
+        one.form([*one.interrupt(), *one.start(None)])
+        survivors = one.await_death()
+        one.form([*survivors[:2], *one.start(None)])
+        assert len(set(one.finish())) == 3
+        assert one.from_versions[2] == one.from_versions[1]
+        assert one.lost == [0, 0, 0]
 
 
 def test_what_the_script_writes_to_parameters_reaches_the_shadows() -> None:

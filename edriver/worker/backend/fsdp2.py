@@ -21,14 +21,15 @@ Interfaces, by the versions of torch in whose source they were found:
     FSDPParam.mesh_info, post_forward_mesh_info, sharded_param, _module_info               yes    yes    yes
     FSDPParam._spmd_mesh, _sharding_spec, _unsharded_param, unsharded_accumulated_grad     yes    yes    yes
     FSDPParam._shard_mesh                                                                  no     yes    yes
-    FSDPParam._sharded_param_data, sharded_size, padded_sharded_param_size                 yes    yes    yes
-    FSDPParam.contiguous_sharded_stride, all_gather_outputs, sharded_post_forward_size     yes    yes    yes
+    FSDPParam._sharded_param_data, sharded_size, padded_sharded_param_size                 ?      yes    ?
+    FSDPParam.contiguous_sharded_stride, all_gather_outputs, sharded_post_forward_size     ?      yes    ?
     HSDPMeshInfo(mesh, shard_mesh_dim, replicate_mesh_dim)                                 yes    yes    yes
     DTensor._spec, DTensorSpec(mesh, placements, tensor_meta); DTensor._local_tensor       yes    yes    yes
     torch.distributed.tensor.debug._clear_sharding_prop_cache                              yes    yes    yes
     =====================================================================================  =====  =====  ======
 
-`trouble` finds out whether they are there. Where they are not, a state builds its module anew in each round.
+(?: not looked up.) `trouble` finds out whether they are there. Where they are not, a state builds its module anew in
+each round.
 """
 
 from __future__ import annotations

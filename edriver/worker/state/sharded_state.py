@@ -93,6 +93,11 @@ class ShardedState(TorchState):
     function: they are the same objects in each round, except with a version of torch in which edriver cannot bind them
     to another mesh, as it logs.
 
+    With `--replica-size all` all workers of a round are one replica, whatever their number: the mesh is of (1, size)
+    workers, the shards are cut anew in each round, and each worker keeps a copy of another's shard up to date, to which
+    it makes the same steps. So the loss of a worker costs no step. That takes twice the memory for parameters and
+    optimizer, and an optimizer that keeps values of its parameters' shapes, or none, as torch's AdamW and SGD do.
+
     A step's gradients have to be complete when the optimizer's step begins. From there to the boundary nothing may
     communicate, and there is one step of the optimizer: reduce a loss before it, or after the boundary.
 
