@@ -25,6 +25,10 @@ STEPS_TO_STOP = 20
 """How many steps lie between the order to stop and the step to stop at, so that all workers know of it by then."""
 
 
+QUIET_BOUND = 3600.0
+"""Longest that the undisturbed run may take for as many steps, in seconds."""
+
+
 class ShardedJob(EdriverJob):
     """A run of whole replicas of two workers, each replica on a host of its own."""
 
@@ -88,6 +92,7 @@ def equal_bits(workload: Workload = WORKLOAD, kills: int = KILLS, seed: int = SE
     with _BitsJob(workload) as job:
         job.stop_at(last)
         job.launch(4)
+        job.wait_for_steps(size=4, steps=last - STEPS_TO_STOP, bound=QUIET_BOUND)
         undisturbed = job.end()
     different = sum(held[rank] != undisturbed[rank] for rank in held)
     return {
@@ -99,8 +104,11 @@ def equal_bits(workload: Workload = WORKLOAD, kills: int = KILLS, seed: int = SE
     }
 
 
-def sharded_speed(workload: Workload = WORKLOAD, turns: int = 40, turn_seconds: float = 3.0) -> dict[str, float]:
-    """HSDP SPEED: how fast they train, beside the same script without edriver; see speed.speed."""
+def sharded_speed(workload: Workload = WORKLOAD, turns: int = 20, turn_seconds: float = 8.0) -> dict[str, float]:
+    """HSDP SPEED: how fast they train, beside the same script without edriver; see speed.speed.
+
+    A step takes a second, so a turn is longer than an agent's lease. The driver is stopped in it as well, and notices.
+    """
     size = (str(workload.hidden), str(workload.layers), str(workload.batch_size))
     return speed(
         Subject(

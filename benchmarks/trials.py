@@ -124,16 +124,16 @@ def sharded_trials(quick: bool = False) -> list[Trial]:
     found = []
     for part, rank in (("HSDP K1", 2), ("HSDP K0", 0)):
         found += [
-            Trial(part, "edriver", 90, partial(killed, partial(ShardedJob, workload), rank)),
-            Trial(part, "DDP", 90, partial(killed, partial(EdriverJob, workload), rank)),
-            Trial(part, "torchft", 90, partial(killed, partial(TorchftShardedJob, workload), rank)),
+            Trial(part, "edriver", 150, partial(killed, partial(ShardedJob, workload), rank)),
+            Trial(part, "DDP", 150, partial(killed, partial(EdriverJob, workload), rank)),
+            Trial(part, "torchft", 150, partial(killed, partial(TorchftShardedJob, workload), rank)),
         ]
     seal = Micro("HSDP SEAL", "benchmarks.seal_speed", 15, ("--quick",) if quick else ())
-    kills, turns, turn_seconds = (2, 4, 1.0) if quick else (KILLS, 40, 3.0)
+    kills, turns, turn_seconds = (2, 4, 1.0) if quick else (KILLS, 20, 8.0)
     found += [
-        Trial("HSDP UP", "edriver", 90, partial(replica_joined, partial(ShardedJob, workload))),
+        Trial("HSDP UP", "edriver", 150, partial(replica_joined, partial(ShardedJob, workload))),
         Trial(seal.part, "edriver", seal.seconds, partial(measured, seal)),
-        Trial("HSDP SPEED", "edriver", 280, partial(sharded_speed, workload, turns, turn_seconds)),
-        Trial("HSDP BITS", "edriver", 400, partial(equal_bits, workload, kills), once=True),
+        Trial("HSDP SPEED", "edriver", 360, partial(sharded_speed, workload, turns, turn_seconds)),
+        Trial("HSDP BITS", "edriver", 800, partial(equal_bits, workload, kills), once=True),
     ]
     return [trial for trial in found if trial.system != "torchft" or installed()]
