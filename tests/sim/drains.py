@@ -138,6 +138,14 @@ def _none_can_come(core: Membership, size: int, text: str) -> None:
     if core.sizes.allowed(size) < size:
         return
     excluded = core.placement.quarantine.excluded_hosts(now)
+    if roster.positions > 1:  # a slot may have a position of which there are enough
+        usable = [r for r in roster.hosts.values() if r.wanted and r.connected and r.name not in excluded]
+        free = [(r, set(r.ready_slots(now)) - {w.slot for w in roster.on(r.name)}) for r in usable]
+        placed = [roster.workers[w] for w in roster.placed]
+        most = core.sizes.max_workers
+        ready = roster.whole([w for w in placed if w.worker_id not in roster.booting], most=most)
+        check(roster.whole(placed, free, most) <= ready, f"{text}, although others can make up a replica")
+        return
     for record in roster.hosts.values():
         if record.wanted and record.connected and record.name not in excluded:
             there = [w for w in roster.on(record.name) if not record.is_drained(w.slot)]

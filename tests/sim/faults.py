@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -66,9 +66,13 @@ class Nemesis:
     Args:
         seed: everything follows from it.
         log: see World.
+        replica_sizes: the sizes of replicas to choose from. A run in which each worker is one is the same whatever
+            other sizes there are.
     """
 
-    def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, log: Callable[[str], None] | None = None, replica_sizes: Sequence[int] = REPLICA_SIZES
+    ) -> None:
         rng = random.Random(seed ^ 0x5EED)
         np = rng.randint(1, 4)
         settings = Settings(
@@ -92,7 +96,8 @@ class Nemesis:
             kind = others.choice(("rank 0", "sample", "uneven"))
             job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
         job = replace(job, seals=random.Random(seed ^ 0x5EA1).random() < 0.3)
-        settings, job = self._in_replicas(settings, job, random.Random(seed ^ 0x2EB1))
+        replicas = random.Random(seed ^ 0x2EB1)
+        settings, job = self._in_replicas(settings, job, replicas.choice(replica_sizes), replicas)
         variants = random.Random(seed ^ 0x1A6E)
         job = replace(job, large=variants.random() < 0.15 and job.replica_size == 1)
         disk = random.Random(seed ^ 0xD15C5)
@@ -122,11 +127,10 @@ class Nemesis:
         self.world.driver.ordered = self._react
         self.world.driver.happened = self._surprise
 
-    def _in_replicas(self, settings: Settings, job: Job, rng: random.Random) -> tuple[Settings, Job]:
+    def _in_replicas(self, settings: Settings, job: Job, size: int, rng: random.Random) -> tuple[Settings, Job]:
         """Some runs have replicas of several workers. Then steps are sealed, and what tears a state outside of a step's
         collectives, which the seal does not cover, is left out.
         """
-        size = rng.choice(REPLICA_SIZES)
         if size == 1:
             return settings, job
         replicas = rng.randint(1, 2)

@@ -412,7 +412,9 @@ class Invariants:
                 }
                 failed = {f.worker.worker_id for f in end.failures}
                 left = {w for w in self._plan.workers if w in holders - self._world.agents.given_up - failed}
-                positions = {self._positions[w] for w in left}
+                # One that was to receive the state of a position, and has not, holds an older one at most.
+                held = {t.worker_id: t.participant.live for t in (p.trainee for p in self._world.processes())}
+                positions = {self._positions[w] for w in left if broken or held[w] >= self._plan.version}
                 lost = len(positions) < self._plan.replica_size
                 check(lost, f"the run was given up although {left} hold its state")
                 check(self._world.disk.newest() is None, "the run was given up although a checkpoint is on disk")

@@ -227,7 +227,7 @@ class RestartNemesis(Nemesis):
         )
         self.world.driver.ordered, self.world.driver.happened = self._react, self._surprise
 
-    def _in_replicas(self, settings: Settings, job: Job, rng: random.Random) -> tuple[Settings, Job]:
+    def _in_replicas(self, settings: Settings, job: Job, size: int, rng: random.Random) -> tuple[Settings, Job]:
         """They are drawn below, for this mode."""
         return settings, job
 

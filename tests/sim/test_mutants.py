@@ -9,6 +9,11 @@ from tests.sim.noticed import assert_noticed
 from tests.sim.replica_mutants import REPLICA_MUTANTS
 
 
-@pytest.mark.parametrize("mutant", MUTANTS + REPLICA_MUTANTS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
 def test_mutant_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_noticed(mutant, monkeypatch)
+
+
+@pytest.mark.parametrize("mutant", REPLICA_MUTANTS, ids=lambda m: m.__name__)
+def test_mutant_of_replicas_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_noticed(mutant, monkeypatch, replica_sizes=(2, 2, 3))

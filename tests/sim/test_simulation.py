@@ -17,7 +17,7 @@ def test_many_seeds(seeds: int) -> None:
     outcomes, violations = run_seeds(range(seeds), jobs=2)
     assert not violations, f"replay with python -m tests.sim --seed {violations[0][0]}: {violations[0][1]}"
     # Most runs survive their faults, and some lose all holders of their state: both are exercised.
-    assert outcomes["success"] > 0.6 * seeds
+    assert outcomes["success"] > 0.5 * seeds
     assert len(outcomes) > 2
 
 
@@ -33,6 +33,15 @@ def test_seeds_that_have_found_a_fault(seed: int) -> None:
     invariant was too strict. In 25309 a bug that four workers had met was blamed on the size of three, because another
     one of the three had an accident.
     """
+    Nemesis(seed, replica_sizes=(1,)).run()
+
+
+# In 175 the driver could not know whether a silent worker held its position's state. In 310 a first sync was broken. In
+# 1043 a spare had looked for a checkpoint before any was written. In 2341 the workers of hosts that had grown kept a
+# position from every free slot. In 4880 a script went on after it had made a step alone, and counted a boundary of the
+# next round. In 6061 a slot that makes up no replica alone was taken for all slots.
+@pytest.mark.parametrize("seed", [175, 310, 579, 843, 1043, 2341, 4880, 6061, 6288, 7836, 10121])
+def test_seeds_that_have_found_a_fault_of_replicas(seed: int) -> None:
     Nemesis(seed).run()
 
 
