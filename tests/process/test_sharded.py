@@ -128,7 +128,7 @@ def test_a_drained_slot_of_the_only_replica(tmp_path: Path, expected: list[str])
         hosts.are("localhost:2", "127.0.0.2:2")
         run.line("discovery: added 127.0.0.2:2")
         assert edriver("drain", "localhost:0", "--run", run.id).returncode == 0
-        run.line(r"^edriver: round 1\.2: 3 workers on ")
+        run.line(r"^edriver: round 1\.3: 2 workers, 1 replica of 2, on ")  # 1.2 hands state over
         run.line(rf"rank 1 of 2 pid {pids[1]} at step 10, 1x2$")
         run.line(rf"rank 0 of 2 pid (?!{pids[0]} )\d+ at step 10, 1x2$")
         assert edriver("undrain", "localhost:0", "--run", run.id).returncode == 0

@@ -29,7 +29,7 @@ def test_a_position_loses_all_its_workers_and_the_run_goes_on_from_the_newest_ch
         pids = run.pids()
         for rank in (1, 3):
             os.kill(pids[rank], signal.SIGKILL)
-        begun = run.line(r"round \d+\.\d+: \d workers on .*, from the checkpoint of step (\d+)")
+        begun = run.line(r"round \d+\.\d+: \d workers, .* on .*, from the checkpoint of step (\d+)")
         lost = run.line(r"not all positions of the state are held: it is loaded from disk; (\d+) steps? lost")
         after = next(at for at, line in enumerate(run.lines) if begun[0] in line)
         assert int(run.line(r"rank 1 of \d pid \d+ at step (\d+)", after)[1]) == int(begun[1]) >= 20
