@@ -129,6 +129,8 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
             further = () if plan.memory_checkpoint is None else (_memory_parts(plan.memory_checkpoint),)
             if plan.replica_size != 1:
                 further = *further, plan.replica_size, plan.sources
+            if plan.gradient_norm is not None:
+                further = *further, plan.gradient_norm
             if plan.layout is not None:
                 further = *further, plan.layout, plan.sources
             return *members, plan.checkpoint, plan.guarded, plan.fallback_size, draws, *further
