@@ -36,7 +36,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import held_shards_of, layout_message, round_id_message, version_message, version_of
 from tests.torch.forks import FORKS
 
-BOUND = 60.0
+BOUND = 240.0
 """Seconds that anything may take before a test is given up."""
 
 PING_INTERVAL = 3.0
