@@ -19,7 +19,7 @@ from edriver.worker.backend import fsdp2
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state import sharded_state
-from edriver.worker.state.sharded_state import ShardedState, Wishes
+from edriver.worker.state.sharded_state import ShardedState, Wishes, sealed
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import (
     KINDS,
@@ -349,6 +349,20 @@ def seals_of_a_step(worker: int) -> list[int]:
 def test_a_step_has_one_seal() -> None:
     for found in run_ranks(seals_of_a_step, 4):
         assert found == [1, 1, 1, 1]
+
+
+WISHES = [Wishes(commit=rank == 3, checkpoint=rank in (0, 1, 2), busy=rank == 9) for rank in range(4)]
+
+
+def wished(rank: int) -> list[tuple[Wishes, float]]:
+    """What a seal says with nothing to reduce, with a sum, and with a maximum."""
+    ops = dist.ReduceOp.SUM, dist.ReduceOp.MAX
+    return [sealed(WISHES[rank]), *(sealed(WISHES[rank], float(rank), op) for op in ops)]
+
+
+def test_a_seal_says_what_any_member_wishes_for_whatever_else_it_carries() -> None:
+    any_of = Wishes(commit=True, checkpoint=True, busy=False)
+    assert run_ranks(wished, 4) == [[(any_of, 0.0), (any_of, 6.0), (any_of, 3.0)]] * 4
 
 
 def test_there_is_nothing_to_clip_before_the_first_round() -> None:

@@ -481,12 +481,12 @@ class ShardedState(TorchState):
         self._collectives = self._collectives_begun()
 
     def _seal(
-        self, value: float = 0.0, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+        self, value: float | None = None, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
     ) -> tuple[float | None, float | None]:
         """Seal the step that is about to be made.
 
         Args:
-            value: of this worker.
+            value: of this worker; None on all workers: there is nothing to reduce.
             op: SUM or MAX.
 
         Returns:
@@ -498,7 +498,7 @@ class ShardedState(TorchState):
         """
         commit = self._exposed and self._schedule.due()
         wishes = Wishes(commit, *((False, False) if self._parts is None else self._parts.wish()))
-        reduced: float | None = value
+        reduced: float | None = 0.0 if value is None else value
         carried = None
         if self._rounds is not None and context.assignment().size > 1:
             try:
@@ -543,19 +543,37 @@ class Wishes(NamedTuple):
     busy: bool = False
 
 
-def sealed(wishes: Wishes, value: float, op: dist.ReduceOp.RedOpType) -> tuple[Wishes, float]:
+def sealed(
+    wishes: Wishes, value: float | None = None, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+) -> tuple[Wishes, float]:
     """Return once all members of the round have called this: with what any of them wishes for, and the values reduced.
 
-    The tensor lies in host memory, so the host knows of it before it asks a device for the optimizer's step.
+    The tensor lies in host memory, so the host knows of it before it asks a device for the optimizer's step. It has one
+    or two elements: Gloo sends as many messages as it has parts to reduce, and with four members four elements take
+    three times as long as one.
+
+    Args:
+        wishes: of this member.
+        value: of this member; None on all of them: there is nothing to reduce.
+        op: SUM or MAX.
 
     Raises:
         RuntimeError: a member is lost. Others may have returned, if all have called this.
     """
     with without_tensor_modes():
-        message = torch.tensor([value, *wishes], dtype=torch.float64, device="cpu")
+        if value is None:
+            bits = torch.tensor([sum(wish << at for at, wish in enumerate(wishes))], dtype=torch.uint8, device="cpu")
+            dist.all_reduce(bits, dist.ReduceOp.BOR)
+            return Wishes(*(bool(int(bits) >> at & 1) for at in range(len(wishes)))), 0.0
+        base = dist.get_world_size() + 1  # in a sum, each digit counts the members that wish
+        counts = [float(sum(wish * base**at for at, wish in enumerate(wishes)))]
+        flags = counts if op == dist.ReduceOp.SUM else [float(wish) for wish in wishes]
+        message = torch.tensor([value, *flags], dtype=torch.float64, device="cpu")
         dist.all_reduce(message, op)
-        reduced, *wished = message.tolist()
-        return Wishes(*(number > 0 for number in wished)), reduced
+        reduced, *found = message.tolist()
+        if op == dist.ReduceOp.SUM:
+            found = [int(found[0]) // base**at % base for at in range(len(wishes))]
+        return Wishes(*(number > 0 for number in found)), reduced
 
 
 def power_sum(tensors: Sequence[torch.Tensor], p: float) -> float:
