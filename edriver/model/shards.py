@@ -20,7 +20,7 @@ class Layout(NamedTuple):
 
 
 NO_LAYOUT = Layout(NO_ROUND, 0)
-"""Of a state that nobody holds yet."""
+"""Of a state that no worker holds yet."""
 
 
 class HeldShards(NamedTuple):

@@ -110,7 +110,7 @@ class Layout(_message.Message):
     ROUND_ID_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     size: _builtins.int
-    """Number of shards, one for each rank of that round; 0: nobody holds state yet."""
+    """Number of shards, one for each rank of that round; 0 if no worker holds state yet."""
     @_builtins.property
     def round_id(self) -> Global___RoundId:
         """The round that has made the shards."""

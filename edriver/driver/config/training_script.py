@@ -203,10 +203,9 @@ def mode_of(command: Sequence[str], folder: Path, search: Sequence[Path] = ()) -
         return _unknown(f"the source of {python.script} was not found here")
     name = python.script if python.module else path.name
     try:
-        installed = {} if python.module or path.suffix == ".py" else _installed_packages(path)
-        if installed is None:
+        sources = _sources_of(python, path, roots)
+        if sources is None:
             return _unknown(f"the source of what {name} imports was not found here")
-        sources = _sources(path, (path.parent, *(roots if python.module else ())), installed)
         used = next((source for source, names in sources if names - _OUTSIDE_ROUNDS), None)
     except (OSError, SyntaxError, ValueError):
         return _unknown(f"the source of {name} cannot be read")
@@ -229,8 +228,7 @@ def source_of_sharded_state(command: Sequence[str], folder: Path, search: Sequen
     if python is None or path is None:
         return None
     try:
-        installed = {} if python.module or path.suffix == ".py" else _installed_packages(path)
-        sources = _sources(path, (path.parent, *(roots if python.module else ())), installed or {})
+        sources = _sources_of(python, path, roots) or ()
         return next((source for source, names in sources if _SHARDED_STATE in names), None)
     except (OSError, SyntaxError, ValueError):
         return None
@@ -313,6 +311,23 @@ def _file_of(command: PythonCommand, roots: Sequence[Path]) -> Path | None:
             if found.is_file():
                 return found
     return None
+
+
+def _sources_of(python: PythonCommand, script: Path, roots: Sequence[Path]) -> Iterator[tuple[Path, set[str]]] | None:
+    """The sources of what a command runs, as `_sources` has them; None: they belong to a package that is not here.
+
+    Args:
+        python: the command.
+        script: its script, or its module's file.
+        roots: where modules are looked for.
+
+    Raises:
+        OSError, SyntaxError, ValueError: see `_installed_packages`.
+    """
+    installed = {} if python.module or script.suffix == ".py" else _installed_packages(script)
+    if installed is None:
+        return None
+    return _sources(script, (script.parent, *(roots if python.module else ())), installed)
 
 
 def _sources(

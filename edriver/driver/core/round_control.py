@@ -799,9 +799,9 @@ class RoundControl:
         )
         assert before is None or not before.running, "one round runs at a time"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
-        # Costs fractions of a second, so that only those runs are guarded that have met another process.
         if settings.one_replica:
             plan = with_layout(plan, chosen.all)
+        # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded = self.budgets.unproven.total > 0
         fallback = 0 if plan.hands_over else sizes.fallback_of(len(plan.seats))
         start = None if settings.mode.members_survive else self.memory.start_from(self.roster.is_reached)

@@ -171,7 +171,7 @@ def forget_step(model: torch.nn.Module) -> None:
 
 def parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The module's parameters, those of FSDP2 sharded, also while others stand in their places for a forward pass."""
-    sharded = {
+    in_place = {
         place: parameter.sharded_param
         for group in _groups(model)
         for parameter in group.fsdp_params
@@ -180,7 +180,7 @@ def parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     found: dict[torch.nn.Parameter, None] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            found[sharded.get((id(module), name), parameter)] = None
+            found[in_place.get((id(module), name), parameter)] = None
     return list(found)
 
 
@@ -264,8 +264,8 @@ def obstacle(model: torch.nn.Module, mesh: DeviceMesh) -> str:
     for group in groups:
         if reason := _obstacle_in(group, mesh):
             return reason
-    sharded = {p.sharded_param for group in groups for p in group.fsdp_params}
-    others = [name for name, p in model.named_parameters() if isinstance(p, DTensor) and p not in sharded]
+    own = set(sharded(model))
+    others = [name for name, p in model.named_parameters() if isinstance(p, DTensor) and p not in own]
     others += [name for name, b in model.named_buffers() if isinstance(b, DTensor)]
     return f"{others[0]!r} is a DTensor that fully_shard has not made" if others else ""
 
@@ -376,8 +376,7 @@ def _spec_on(spec: Any, mesh: DeviceMesh) -> Any:
 
 def _tensors(model: torch.nn.Module, optimizer: Optimizer | None) -> Iterator[torch.Tensor]:
     """The gradients, and all that the optimizer has of its parameters."""
-    parameters = [p.sharded_param for group in _groups(model) for p in group.fsdp_params]
-    yield from (p.grad for p in parameters if p.grad is not None)
+    yield from (p.grad for p in sharded(model) if p.grad is not None)
     if optimizer is not None:
         yield from _tensors_in(list(optimizer.state.values()))
 

@@ -549,8 +549,8 @@ def sealed(
     """Return once all members of the round have called this: with what any of them wishes for, and the values reduced.
 
     The tensor lies in host memory, so the host knows of it before it asks a device for the optimizer's step. It has one
-    or two elements: Gloo sends as many messages as it has parts to reduce, and with four members four elements take
-    three times as long as one.
+    element, or two with a sum: Gloo sends as many messages as there are parts to reduce, and with four members four
+    elements, as with a maximum, take three times as long as one.
 
     Args:
         wishes: of this member.
