@@ -27,7 +27,8 @@ from torch.utils.data import DistributedSampler
 
 from benchmarks.records import Recorder
 from benchmarks.workload import Numbered, make_loader, make_model, options, stop_requested, train_step
-from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
+from edriver.worker.backend.gloo.cutting import Cutter
+from edriver.worker.backend.gloo.sever import gloo_devices
 
 SEVER_SECONDS = 0.01
 """How soon it severs again, while the training thread has not left: it may just have opened connections."""
@@ -55,6 +56,7 @@ class Places:
         self._places: queue.SimpleQueue[Place] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._taken = 0
+        self._cutter = Cutter()
         threading.Thread(target=self._read, daemon=True).start()
 
     def next(self) -> Place:
@@ -75,7 +77,7 @@ class Places:
         with self._lock:
             if self._taken >= number:
                 return False
-            sever_gloo(gloo_devices().values())
+            self._cutter.cut(gloo_devices().values())
             return True
 
 

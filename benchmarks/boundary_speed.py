@@ -32,6 +32,8 @@ PARAMETERS, TENSORS, CHANNELS = 25_557_032, 161, 26_560
 class QuietRounds:
     """The run around a state, in a round in which nothing happens: the note and the comparison are the real ones."""
 
+    abort_cause = None
+
     def __init__(self) -> None:
         self._participant = Participant()
         self.step_times = StepTimes()

@@ -23,7 +23,7 @@ import secrets
 import socket
 import stat
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 _SO_ATTACH_FILTER: Final = 26
 _SO_DETACH_FILTER: Final = 27
@@ -39,6 +39,14 @@ _EVERYONE: Final = {
     socket.AF_INET6: (b"", bytes(16 - 6) + b"\xff\xff" + bytes(4)),
 }
 """By the family of a socket: the addresses whose prefix of length 0 is everyone's, the second is that of IPv4."""
+
+_TCP_ESTABLISHED: Final = 1
+_TCP_FIN_WAIT1: Final = 4
+_TCP_FIN_WAIT2: Final = 5
+_LAST_DATA_RECEIVED: Final = 52
+_BYTES_ACKNOWLEDGED: Final = 120
+_TCP_INFO_BYTES: Final = 128
+"""Of struct tcp_info: where its fields lie, and its length up to the last of them."""
 
 _MAX_INT: Final = 2**31 - 1
 
@@ -123,6 +131,42 @@ def drop_resets(connection: socket.socket) -> None:
     for as long as `give_up_after` says.
     """
     _attach(connection, _DROP_RESETS)
+
+
+class TcpProgress(NamedTuple):
+    """How far a TCP connection is (struct tcp_info of linux/tcp.h).
+
+    Attributes:
+        state: as in net/tcp_states.h.
+        heard_ago: seconds since the last data came from the peer, or the connection was made.
+        acknowledged: the number of bytes sent that the peer's system has acknowledged.
+    """
+
+    state: int
+    heard_ago: float
+    acknowledged: int
+
+    @property
+    def established(self) -> bool:
+        """Whether neither end has been closed, and the connection has been made."""
+        return self.state == _TCP_ESTABLISHED
+
+    @property
+    def closed_by_peer(self) -> bool:
+        """Whether the peer will send nothing more; also of a connection that is not there."""
+        return self.state not in (_TCP_ESTABLISHED, _TCP_FIN_WAIT1, _TCP_FIN_WAIT2)
+
+
+def tcp_progress(connection: socket.socket) -> TcpProgress:
+    """How far a TCP connection is."""
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        info = b""
+    info = info.ljust(_TCP_INFO_BYTES, b"\0")  # a kernel before 4.1 tells less
+    (milliseconds,) = struct.unpack_from("=I", info, _LAST_DATA_RECEIVED)
+    (acknowledged,) = struct.unpack_from("=Q", info, _BYTES_ACKNOWLEDGED)
+    return TcpProgress(info[0], milliseconds / 1000, acknowledged)
 
 
 def give_up_after(connection: socket.socket, seconds: float) -> None:

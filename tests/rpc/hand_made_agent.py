@@ -19,6 +19,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc, rounds_pb2
 from edriver.wire.conversion import round_id_message
 from edriver.worker import context
+from edriver.worker.backend.gloo.cutting import Cut
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import ObjectState
 
@@ -40,9 +41,9 @@ class Group:
     def gloo_only(self) -> bool:
         return True
 
-    def sever(self, round_id: RoundId) -> int:
+    def sever(self, round_id: RoundId) -> Cut:
         self.severed.set()
-        return 1
+        return Cut(waiting=1, under_way=0)
 
     def settle(self) -> None:
         pass

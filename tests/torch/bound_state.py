@@ -15,6 +15,8 @@ from edriver.worker.state.torch_state import TorchState
 class Rounds:
     """Takes every boundary."""
 
+    abort_cause = None
+
     def boundary(self, committed: bool) -> None:
         pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent import futures
 from datetime import timedelta
 from typing import Any
@@ -9,10 +10,8 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
-from edriver.worker.backend.gloo.sever import (
-    GlooDevice,
-    gloo_devices,
-)
+from edriver.worker.backend.gloo.cutting import Cutter
+from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices
 
 LIMIT = timedelta(seconds=60)
 """Longer than any test: what is freed was freed by severing."""
@@ -38,12 +37,29 @@ class Pair:
         """Those of this group."""
         return {inode: device for inode, device in gloo_devices().items() if inode not in self._others}
 
+    def cut(self) -> int:
+        """Cut its connections, once no message is under way; returns how many had a waiter."""
+        cutter = Cutter()
+        deadline = time.monotonic() + LIMIT.total_seconds()
+        waiting = 0
+        while True:
+            cut = cutter.cut(self.devices().values())
+            waiting += cut.waiting
+            if not cut.under_way:
+                return waiting
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
     def all_reduce(self) -> list[float]:
         tensors = [torch.ones(1), torch.ones(1)]
         works = [rank.allreduce([tensor]) for rank, tensor in zip(self._ranks, tensors, strict=True)]
         for work in works:
             work.wait()
         return [float(tensor) for tensor in tensors]
+
+    def broadcast(self, rank: int, tensor: torch.Tensor) -> Any:
+        """Begin this rank's part of a broadcast from rank 0; returns the work."""
+        return self._ranks[rank].broadcast(tensor, 0)
 
     def hang(self) -> None:
         """An all_reduce that rank 1 never joins."""

@@ -34,6 +34,7 @@ from edriver.model.ids import RoundId
 from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.worker.backend.gloo import groups as gloo_groups
+from edriver.worker.backend.gloo.cutting import Cut
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import proven_pairs
@@ -133,9 +134,9 @@ class Member:
         assert not outcome.error, outcome.error
         return outcome.value
 
-    def sever_once(self, round_number: int) -> int:
+    def sever_once(self, round_number: int) -> Cut:
         self._notices.send(round_number)
-        cut: int = self._receive(self._notices)
+        cut: Cut = self._receive(self._notices)
         return cut
 
     def sever(self, round_number: int) -> Outcome:

@@ -363,6 +363,8 @@ class Pending:
 
 
 class LostPeer(Rounds):
+    abort_cause = None
+
     def check(self) -> None:
         raise PeerLostError("worker 2 died")
 

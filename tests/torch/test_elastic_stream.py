@@ -136,6 +136,8 @@ class Exchange:
 
 
 class Boundaries:
+    abort_cause = None
+
     def boundary(self, committed: bool) -> None:
         pass
 

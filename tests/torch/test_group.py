@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from torch import distributed as dist
 
 from edriver.model.ids import RoundId
 from edriver.system.sockets import duplicate
+from edriver.worker.backend.gloo.cutting import Cut
 from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices
 from edriver.worker.group.round_group import RoundGroup
 from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, assignment, build, members
@@ -232,7 +234,7 @@ def test_building_with_a_dead_rank_0_fails_without_waiting_to_be_severed() -> No
 
 def test_a_round_severed_before_its_group_is_built_is_never_built() -> None:
     with members(1) as (member,):
-        assert member.sever_once(3) == 0
+        assert member.sever_once(3) == (0, 0)
         for older in (2, 3):
             member.begin("build", assignment(older, 0, member.store, 1))
             outcome = member.end()
@@ -243,10 +245,10 @@ def test_a_round_severed_before_its_group_is_built_is_never_built() -> None:
 def test_severing_an_older_round_leaves_the_running_one_alone() -> None:
     with members(2) as group:
         build(group, 2)
-        assert group[0].sever_once(1) == 0
+        assert group[0].sever_once(1) == (0, 0)
         group[1].begin("all_reduce")
         assert group[0].call("all_reduce") == 2.0
-        assert group[0].sever_once(2) > 0
+        assert sum(group[0].sever_once(2)) > 0
 
 
 def test_data_loader_children_of_a_killed_peer_do_not_keep_the_others_waiting() -> None:
@@ -329,9 +331,9 @@ class Stubborn(RoundGroup):
         super().__init__("127.0.0.1")
         self.yielding = threading.Event()
 
-    def _dispose(self, held: list[object]) -> None:
+    def _dispose(self, held: list[object], cut: Callable[[], Cut] | None) -> None:
         self.yielding.wait(LIMIT_SECONDS)
-        super()._dispose(held)
+        super()._dispose(held, cut)
 
 
 def test_a_group_that_cannot_be_torn_down_holds_up_no_later_round(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from edriver.system.sockets import duplicate
 from edriver.worker.backend import checks
 from edriver.worker.backend.gloo import listener_filter
 from edriver.worker.backend.gloo.listener_filter import close_listeners
-from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices, sever_gloo
+from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices
 from tests.torch.gloo_pair import Pair
 from tests.torch.tcp_filters import BOTH_WAYS, NO_OPTION
 from tests.waiting import until
@@ -162,6 +162,6 @@ def test_a_system_that_can_close_no_listener_leaves_them_open_and_groups_work(mo
 def test_a_closed_group_can_be_severed() -> None:
     pair = Pair()
     close_listeners(lambda: pair.devices().values(), 2)
-    assert sever_gloo(pair.devices().values()) >= 1
+    assert pair.cut() >= 1
     with pytest.raises(RuntimeError):
         pair.all_reduce()

@@ -135,7 +135,7 @@ def test_severing_does_not_wait_for_the_aborts(nccl: FakeNccl, group: RoundGroup
 
 
 def test_severing_an_older_round_aborts_nothing(nccl: FakeNccl, group: RoundGroup) -> None:
-    assert group.sever(RoundId(1, 0)) == 0
+    assert group.sever(RoundId(1, 0)) == (0, 0)
     assert not any(one.begun.is_set() for one in nccl.found.values())
 
 

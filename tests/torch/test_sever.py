@@ -12,16 +12,11 @@ from concurrent import futures
 
 import pytest
 
-from edriver.worker.backend.gloo.sever import (
-    LINGER_TIMEOUT,
-    Descriptor,
-    GlooDevice,
-    gloo_devices,
-    sever_gloo,
-    survive_resets,
-)
+from edriver.worker.backend.gloo.cutting import LINGER_TIMEOUT, Cutter
+from edriver.worker.backend.gloo.sever import Descriptor, GlooDevice, gloo_devices, survive_resets
 from tests.torch.gloo_pair import Pair
 from tests.torch.tcp_filters import needs_filters
+from tests.waiting import until
 
 
 @contextlib.contextmanager
@@ -32,6 +27,11 @@ def loopback() -> Iterator[tuple[socket.socket, socket.socket]]:
         far, _ = listener.accept()
         with near, far:
             yield near, far
+
+
+def until_cut(device: GlooDevice) -> None:
+    cutter = Cutter()
+    until(lambda: not cutter.cut([device]).under_way)
 
 
 def is_open(near: socket.socket, far: socket.socket) -> bool:
@@ -54,7 +54,7 @@ def test_severing_frees_a_hanging_collective_and_leaves_other_groups_alone() -> 
     pair = Pair()
     with futures.ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(pair.hang)
-        cut = sever_gloo(pair.devices().values())
+        cut = pair.cut()
         with pytest.raises(RuntimeError, match=r"Connection (closed|reset) by peer"):
             waiting.result(30)
     assert cut >= 1  # the first cut may have closed the other end already
@@ -64,8 +64,8 @@ def test_severing_frees_a_hanging_collective_and_leaves_other_groups_alone() -> 
 def test_severing_twice_does_no_harm_and_listeners_stay_open() -> None:
     pair = Pair()
     devices = pair.devices()
-    sever_gloo(devices.values())
-    sever_gloo(devices.values())
+    pair.cut()
+    pair.cut()
     with pytest.raises(RuntimeError):
         pair.all_reduce()
     assert pair.devices().keys() == devices.keys()
@@ -75,10 +75,10 @@ def test_a_descriptor_that_means_something_else_by_now_is_not_cut() -> None:
     with loopback() as (near, far):
         fd = near.fileno()
         stale = Descriptor(fd, os.fstat(fd).st_ino - 1)
-        assert sever_gloo([GlooDevice(stale, (stale,))]) == 0
+        assert Cutter().cut([GlooDevice(stale, (stale,))]) == (0, 0)
         assert is_open(near, far)
         current = Descriptor(fd, os.fstat(fd).st_ino)
-        assert sever_gloo([GlooDevice(current, (current,))]) == 1
+        until_cut(GlooDevice(current, (current,)))
         assert near.recv(1) == b""
 
 
@@ -96,7 +96,7 @@ def test_what_a_dead_peers_system_answers_is_not_heard_until_the_connection_is_s
         near.setblocking(False)
         with pytest.raises(BlockingIOError):
             near.recv(1)
-        assert sever_gloo([device]) == 1
+        until_cut(device)
         assert near.recv(1) == b""
         near.sendall(b"on its way")
         timeout = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -106,7 +106,7 @@ def test_what_a_dead_peers_system_answers_is_not_heard_until_the_connection_is_s
 def test_a_closed_descriptor_is_not_cut() -> None:
     gone = Descriptor(os.dup(0), 1)
     os.close(gone.fd)
-    assert sever_gloo([GlooDevice(gone, (gone,))]) == 0
+    assert Cutter().cut([GlooDevice(gone, (gone,))]) == (0, 0)
 
 
 @pytest.mark.parametrize("close_on_exec", [True, False])

@@ -36,6 +36,8 @@ MORE = 2
 class Rounds:
     """Takes every boundary."""
 
+    abort_cause = None
+
     def __init__(self) -> None:
         self.commits: list[bool] = []
 

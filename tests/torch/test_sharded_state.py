@@ -49,6 +49,8 @@ class Rounds:
         applies: whether the next round continues from the step in whose seal the round has broken.
     """
 
+    abort_cause: str | None = None
+
     def __init__(self, applies: bool = False) -> None:
         self.commits = 0
         self._applies = applies
@@ -473,6 +475,26 @@ def in_the_boundarys_seal(worker: int) -> tuple[bool, int]:
 
 def test_a_boundary_whose_seal_breaks_is_not_passed() -> None:
     assert run_ranks(in_the_boundarys_seal, 2) == [(True, 2)] * 2
+
+
+def leave(worker: int) -> str:
+    """What the forward pass of worker 0 raises in a round that is over; the other one has left already."""
+    state, over, said = new_state(), Rounds(), ""
+    over.abort_cause = "worker 7 died"
+    for _ in rounds_of(worker, 2, [[0, 1]]):
+        state.sync()
+        train(state, 2)
+        if worker == 0:
+            state.bind(over)
+            try:
+                loss_of(state.model, 2)
+            except PeerLostError as error:
+                said = str(error)
+    return said
+
+
+def test_a_module_raises_in_a_round_that_is_over_before_it_gathers_its_parameters() -> None:
+    assert run_ranks(leave, 2) == ["worker 7 died", ""]
 
 
 # ---- in a world of one

@@ -19,6 +19,8 @@ class LateState(TorchState):
 
 
 class Rounds:
+    abort_cause = None
+
     def boundary(self, committed: bool) -> None:
         pass
 

@@ -12,6 +12,8 @@ from edriver.worker.state.torch_state import TorchState
 class Rounds:
     """Counts boundaries."""
 
+    abort_cause = None
+
     def __init__(self) -> None:
         self.counted = 0
         self.checked = 0

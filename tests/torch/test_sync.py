@@ -24,7 +24,8 @@ from torch.distributed import distributed_c10d as c10d
 from edriver.model.ids import RoundId
 from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.worker import context
-from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
+from edriver.worker.backend.gloo.cutting import Cutter
+from edriver.worker.backend.gloo.sever import gloo_devices
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.sync import relay, sync
 from edriver.worker.sync.packing import ALIGNMENT_BYTES, Layout, packed
@@ -307,8 +308,9 @@ def severing(wait_for_start: Callable[[], object]) -> Iterator[None]:
 
     def sever() -> None:
         wait_for_start()
+        cutter = Cutter()
         while not left.wait(0.01):
-            sever_gloo(gloo_devices().values())
+            cutter.cut(gloo_devices().values())
 
     with futures.ThreadPoolExecutor(1) as threads:
         done = threads.submit(sever)

@@ -20,6 +20,8 @@ from edriver.worker.state.object_state import ObjectState
 class RecordingRounds:
     """Notes boundaries, and interrupts at one of them."""
 
+    abort_cause = None
+
     def __init__(self, stop_at: int | None = None) -> None:
         self.boundaries: list[bool] = []
         self._stop_at = stop_at

@@ -39,7 +39,8 @@ from edriver.worker.backend import (
     torch_groups,
 )
 from edriver.worker.backend.gloo import groups as gloo_groups
-from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
+from edriver.worker.backend.gloo.cutting import Cutter
+from edriver.worker.backend.gloo.sever import gloo_devices
 from edriver.worker.backend.nccl import Nccl, UnknownPartError, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.torch_code import waits_for_peers
@@ -294,8 +295,9 @@ def frees_a_collective(port: int) -> str:
     hanging = threading.Thread(target=hang, daemon=True)
     hanging.start()
     deadline = time.monotonic() + HANG_TIMEOUT
+    cutter = Cutter()
     while hanging.is_alive() and time.monotonic() < deadline:
-        sever_gloo(gloo_devices().values())
+        cutter.cut(gloo_devices().values())
         hanging.join(0.03)
     if not raised:
         return f"a collective that hangs on a silent peer was not freed within {HANG_TIMEOUT:g} s"

@@ -34,7 +34,7 @@ each round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -74,6 +74,18 @@ def trouble_here() -> str:
     model = torch.nn.Linear(1, 1)
     fully_shard(model, mesh=mesh)
     return trouble(model)
+
+
+def before_modules(model: torch.nn.Module, call: Callable[[], object]) -> None:
+    """Call a function whenever the forward pass of a sharded module begins, before it gathers its parameters."""
+
+    @torch.compiler.disable  # FSDP2's own hooks are not compiled either
+    def hook(_module: torch.nn.Module, _args: Any) -> None:
+        call()
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.register_forward_pre_hook(hook, prepend=True)
 
 
 def bind(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -27,13 +28,13 @@ from edriver.system.descriptors import check_room
 from edriver.worker.backend import default_group, torch_groups
 from edriver.worker.backend.checks import SEVERING_CHECK
 from edriver.worker.backend.gloo import groups as gloo_groups
+from edriver.worker.backend.gloo.cutting import Cut, Cutter
 from edriver.worker.backend.gloo.guarded_devices import GuardedDevice
 from edriver.worker.backend.gloo.listener_filter import close_listeners
 from edriver.worker.backend.gloo.sever import (
     GlooDevice,
     gloo_devices,
     release_waiting_pairs,
-    sever_gloo,
     survive_resets,
 )
 from edriver.worker.backend.interpreter import never_destroy
@@ -57,6 +58,9 @@ FINAL_DISPOSAL_TIMEOUT = 2.0
 """The same when the process ends."""
 
 
+_CUT_INTERVAL = 0.01
+"""Seconds between two attempts to cut what is left of a round's connections once it has been left."""
+
 _DEVICE_DESCRIPTORS = 4
 """Of a Gloo device beside its connections: an epoll set, both ends of a pipe, a listener."""
 
@@ -77,6 +81,7 @@ class _CurrentGroup:
         built: the devices of all groups that have been built.
         aborted: the process groups, by name, whose NCCL communicators have been aborted, or are being so
         aborts: by these threads.
+        cutter: cuts its connections.
         pairs: what proves its connections.
     """
 
@@ -87,6 +92,7 @@ class _CurrentGroup:
     built: set[int] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
     aborts: list[threading.Thread] = field(default_factory=list)
+    cutter: Cutter = field(default_factory=Cutter)
     pairs: PairsOfRound = field(init=False)
 
 
@@ -193,21 +199,22 @@ class RoundGroup:
         _refuse_existing_group()
         torch_groups.init(self._backend, HashStore(), 0, 1, torch_groups.default_timeout())
 
-    def sever(self, round_id: RoundId) -> int:
+    def sever(self, round_id: RoundId) -> Cut:
         """Break the round, whose collectives can never complete. May be called from any thread, at any time.
 
         Operations of that round (or an older one) that this process is building or computing raise within
-        milliseconds, and the round's group is never built again. A later round is not affected. New connections may
-        open while this call looks for them, so the caller repeats it until the main thread has acknowledged.
+        milliseconds, but for messages that are under way between living members: their connections are cut once they
+        have arrived. The round's group is never built again. A later round is not affected. New connections may open
+        while this call looks for them, so the caller repeats it until the main thread has acknowledged.
 
         Returns:
-            The number of severed connections that had a waiter; 1 if they cannot be found.
+            What was cut; one connection with a waiter if they cannot be found.
         """
         with self._lock:
             self._severed = max(self._severed, round_id)
             current = self._round
             if current is None or current.assignment.round_id > round_id:
-                return 0
+                return Cut(0, 0)
             current.pairs.witness()
             current.store.sever()
             self._abort_nccl(current)
@@ -215,8 +222,8 @@ class RoundGroup:
             for inode in devices.keys() - current.released:
                 current.released.add(inode)
                 release_waiting_pairs(devices[inode], current.assignment.size)
-            cut = sever_gloo(devices.values())
-            return cut if self._finds_connections else max(1, cut)
+            cut = current.cutter.cut(devices.values())
+            return cut if self._finds_connections else cut._replace(waiting=max(1, cut.waiting))
 
     def settle(self) -> None:
         """Wait until the device has finished the round's work. Main thread only.
@@ -246,12 +253,15 @@ class RoundGroup:
             RuntimeError: this process can use its GPU no longer.
         """
         self._finish_nccl()
+        left: Collection[int] = ()
         with self._lock:
             current, self._round = self._round, None
             if current is not None:
                 if current.pairs.guard is not None:
                     current.pairs.guard.close()
-                sever_gloo(_devices(current).values())
+                devices = _devices(current)
+                left = devices.keys()
+                current.cutter.cut(devices.values())
                 current.store.close()
         self._await_disposal(DISPOSAL_TIMEOUT)
         if not dist.is_initialized():
@@ -263,7 +273,8 @@ class RoundGroup:
         default_group.destroy()
         # A daemon, or one that hangs would keep the process from ending. But one that comes out of C++ while the
         # interpreter is shutting down would abort it: hence the wait at exit.
-        self._disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
+        cut = None if current is None else partial(_cut, current.cutter, left)
+        self._disposal = threading.Thread(target=self._dispose, args=(held, cut), name="edriver-teardown", daemon=True)
         self._disposal.start()
 
     def _prove(self, group: gloo_groups.Backend) -> None:
@@ -301,8 +312,13 @@ class RoundGroup:
                     raise
                 self._await_disposal(FINAL_DISPOSAL_TIMEOUT)
 
-    def _dispose(self, held: list[object]) -> None:
-        """Let go of a round's process groups: the last reference to each ends its threads."""
+    def _dispose(self, held: list[object], cut: Callable[[], Cut] | None) -> None:
+        """Let go of a round's process groups, once no message is under way: the last reference ends their threads.
+
+        A group that shards a model may still fetch what its next module would have needed.
+        """
+        while cut is not None and cut().under_way:
+            time.sleep(_CUT_INTERVAL)
         held.clear()
 
     def _await_disposal(self, bound: float) -> None:
@@ -409,6 +425,11 @@ def _descriptors(assignment: Assignment) -> int:
     """The number of descriptors that a round needs here: of a Gloo device, its connections, and rank 0's store."""
     group = _DEVICE_DESCRIPTORS + assignment.size - 1
     return group + (assignment.size if assignment.rank == 0 else 1) + _SPARE_DESCRIPTORS
+
+
+def _cut(cutter: Cutter, inodes: Collection[int]) -> Cut:
+    """Cut the connections of these devices."""
+    return cutter.cut([device for inode, device in gloo_devices().items() if inode in inodes])
 
 
 def _devices(current: _CurrentGroup) -> dict[int, GlooDevice]:

@@ -7,6 +7,7 @@ from typing import Protocol
 from edriver.model.ids import RoundId
 from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
+from edriver.worker.backend.gloo.cutting import Cut
 
 
 class Group(Protocol):
@@ -23,8 +24,8 @@ class Group(Protocol):
     def build(self, assignment: Assignment, timeout: float) -> None:
         """Join the round's group; raises PeerLostError if the others do not come."""
 
-    def sever(self, round_id: RoundId) -> int:
-        """Break the round's connections, from any thread; returns their number."""
+    def sever(self, round_id: RoundId) -> Cut:
+        """Break the round's connections between messages, from any thread: to be called again while any is left."""
 
     def settle(self) -> None:
         """Wait until the device has finished the round's work; raises PeerLostError if the round is severed."""

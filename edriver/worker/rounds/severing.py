@@ -69,9 +69,11 @@ class Severing:
                 said_at = math.inf
                 text = "the script is still in round %s, which is over: does it catch RuntimeError around a step?\n%s"
                 logger.error(text, round_id, stacks(threading.main_thread()))
-            connections = self._group.sever(round_id)
+            cut = self._group.sever(round_id)
+            if cut.under_way:
+                continue  # it may well wait for that
             spins = not self._group.gloo_only and time.monotonic() > began + SPIN_BOUND and in_collective(watch.ident)
-            if not reported and (spins or watch.stuck(cut_off=not connections and self._group.gloo_only)):
+            if not reported and (spins or watch.stuck(cut_off=not cut.waiting and self._group.gloo_only)):
                 # The driver has this worker killed, unless it is the last one that holds the state.
                 logger.error("a collective of the aborted round cannot be freed")
                 self._report(pb.Report(worker_stuck=pb.WorkerStuck(round_id=round_id_message(round_id))))

@@ -127,6 +127,11 @@ class WorkerRounds:
             self._watch.state = None
             self.notifications.remove_listener(state)
 
+    @property
+    def abort_cause(self) -> str | None:
+        """See `state.BoundaryListener`."""
+        return self._participant.abort_cause
+
     def boundary(self, committed: bool) -> None:
         """Count a boundary: see `state.Rounds`. Without news it is one comparison of a local integer."""
         self._step_times.passed(self._watch.reported)

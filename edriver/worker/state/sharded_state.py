@@ -42,6 +42,7 @@ from edriver.worker.backend import fsdp2, torch_groups
 from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.snapshot import TakeOver
+from edriver.worker.errors import PeerLostError
 from edriver.worker.group.round_mesh import RoundMesh
 from edriver.worker.state.elastic_shards import ElasticShards
 from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, refuse_zero
@@ -399,6 +400,16 @@ class ShardedState(TorchState):
         if SCHEDULER in self._makers:
             self.scheduler = self._makers[SCHEDULER](optimizer)
         optimizer.register_step_post_hook(self._step_made)
+        fsdp2.before_modules(model, self._leave_lost_round)
+
+    def _leave_lost_round(self) -> None:
+        """Raise in a round that is over, before a module fetches its parameters.
+
+        A replica that is whole could go on by itself until it meets the others, and its connections are cut only
+        between messages (backend/gloo/cutting.py).
+        """
+        if self._rounds is not None and (cause := self._rounds.abort_cause) is not None:
+            raise PeerLostError(cause)
 
     def _make_again(self, mesh: DeviceMesh) -> None:
         """The slow way, with public interfaces alone: new objects with the old ones' shards."""

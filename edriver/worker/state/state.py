@@ -39,6 +39,10 @@ COMMIT_SHARE: Final = 0.01
 class BoundaryListener(Protocol):
     """What a state needs from the run that it takes part in."""
 
+    @property
+    def abort_cause(self) -> str | None:
+        """Why the current round is over before its end; None: it is not."""
+
     def boundary(self, committed: bool) -> None:
         """Count a boundary.
 

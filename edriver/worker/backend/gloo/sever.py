@@ -1,4 +1,4 @@
-"""Cutting this process's Gloo connections, so that a collective that hangs on a silent peer raises.
+"""Finding this process's Gloo connections, so that a collective that hangs on a silent peer can be made to raise.
 
 Nothing in torch frees such a collective: `abort()`, `shutdown()` and `destroy_process_group()` all leave it hanging
 (torch 2.13). Shutting down the sockets underneath does, within milliseconds. The difficulty is to cut Gloo's sockets
@@ -26,13 +26,12 @@ with the inode, before it is shut down, so a number that has been reused is harm
 Severing cannot free two kinds of operation, because Gloo keeps no record of them that it could reach (pair.cc and
 context.cc):
 
-* A send of which a part is still to be written when the peer's death, or the severing, closes the connection: it is in
-  the queue that `signalException` passes over. A ring all-reduce nearly always waits for some receive too, which gets
-  the error once the dead peer has brought the ring to a stand: none of 225 survivors of a kill amid all-reduces of 32
-  MB stayed stuck. When the cut comes while data still flows between living members (an agent was silent for too long),
-  about one in twelve rounds had one that did. The root of a broadcast waits for sends only, and learns of the failure
-  of one that is larger than the sockets hold only by luck. DistributedDataParallel makes such a broadcast when it is
-  built, which is of no use where the state has been synced: build it with `init_sync=False`.
+* A message of which only a part has been written, or has arrived, when its connection ends: it has left the queues that
+  `signalException` goes through. So connections are cut between messages (cutting.py). What a peer's death cuts stays
+  half done: a ring all-reduce nearly always waits for another message too, which gets the error: none of 225 survivors
+  of a kill amid all-reduces of 32 MB stayed stuck. The root of a broadcast waits for sends only, and learns of the
+  failure of one that is larger than the sockets hold only by luck. DistributedDataParallel makes such a broadcast when
+  it is built, which is of no use where the state has been synced: build it with `init_sync=False`.
 * A receive from any source (`dist.recv` without one): it belongs to no connection, so no connection's error reaches it.
 
 Gloo also forgets a send that its own thread makes and that fails: one for which a peer has asked, and then died. The
@@ -57,7 +56,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edriver.system.descriptors import links
-from edriver.system.sockets import drop_resets, duplicate, give_up_after, hear
+from edriver.system.sockets import drop_resets, duplicate, hear
 
 _EPOLL_LINK = "anon_inode:[eventpoll]"
 _FDINFO_FOLDER = Path("/proc/self/fdinfo")
@@ -66,8 +65,6 @@ _WATCHED_PATTERN = re.compile(
     r"^tfd:\s+(\d+) events:\s+([0-9a-f]+) data:\s+([0-9a-f]+)\s+pos:\S+ ino:([0-9a-f]+) ", re.MULTILINE
 )
 _ARMED_EVENTS = select.EPOLLIN | select.EPOLLOUT
-LINGER_TIMEOUT = 5.0
-"""Seconds for which the kernel may continue sending to a dead peer, once a connection has been shut down."""
 
 _LOW_HALF = 0xFFFFFFFF
 """Where an event loop that keeps descriptors as user data (an int in a union of 8 bytes) keeps them."""
@@ -81,11 +78,13 @@ class Descriptor(NamedTuple):
         inode: what it referred to when it was found. Socket inodes are not reused in a process's life.
         armed: whether its device waits for anything to happen on it. One that came in before its pair was there is kept
             unarmed (listener.cc); so are those with which `release_waiting_pairs` has called in vain.
+        writing: whether it waits until it can write more: a message, or a connection, is half made.
     """
 
     fd: int
     inode: int
     armed: bool = True
+    writing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +108,6 @@ def gloo_devices() -> dict[int, GlooDevice]:
     """
     devices = (_device_of(fd) for fd, link in links() if link == _EPOLL_LINK)
     return {device.listener.inode: device for device in devices if device is not None}
-
-
-def sever_gloo(devices: Collection[GlooDevice]) -> int:
-    """Shut down the devices' connections, so that operations waiting on them raise; returns how many had a waiter.
-
-    Listening sockets stay open: Gloo calls std::terminate when accept() fails.
-
-    Two kinds of operation stay stuck, because Gloo does not notify them of the error (signalException in pair.cc skips
-    the queue of unfinished writes), whether the connection was severed or the peer died: a send of which only a part
-    fitted into the socket's buffer, and a receive from any source. Later actions on the sockets cannot wake them: the
-    pair is closed, and its descriptor with it. For another such case see `survive_resets`.
-    """
-    connections = [connection for device in devices for connection in device.connections]
-    return sum(_shut_down(connection) and connection.armed for connection in connections)
 
 
 def survive_resets(devices: Collection[GlooDevice]) -> None:
@@ -182,7 +167,12 @@ def _device_of(epoll: int) -> GlooDevice | None:
     ]
     if flags is None or int(flags[1], 8) & os.O_CLOEXEC or any(data & _LOW_HALF == fd for fd, _, data, _ in watched):
         return None
-    return _device_from([Descriptor(fd, ino, bool(events & _ARMED_EVENTS)) for fd, events, _, ino in watched])
+    return _device_from(
+        [
+            Descriptor(fd, ino, bool(events & _ARMED_EVENTS), bool(events & select.EPOLLOUT))
+            for fd, events, _, ino in watched
+        ]
+    )
 
 
 def _device_from(watched: list[Descriptor]) -> GlooDevice | None:
@@ -210,21 +200,6 @@ def _device_from(watched: list[Descriptor]) -> GlooDevice | None:
     if pipes != 1 or len(listeners) != 1:
         return None
     return GlooDevice(listeners[0], tuple(connections))
-
-
-def _shut_down(descriptor: Descriptor) -> bool:
-    connection = duplicate(descriptor.fd, descriptor.inode)
-    if connection is None:
-        return False
-    with connection:
-        try:
-            give_up_after(connection, LINGER_TIMEOUT)
-            # For reading only. Gloo reads the end of file, raises and closes. Were writing shut down too, a send in the
-            # moment before would fail and be forgotten: see sever_gloo.
-            connection.shutdown(socket.SHUT_RD)
-        except OSError:
-            return False  # the other end was faster
-        return True
 
 
 def _is_tcp(connection: socket.socket) -> bool:
