@@ -79,7 +79,7 @@ def trouble_here() -> str:
 def before_modules(model: torch.nn.Module, call: Callable[[], object]) -> None:
     """Call a function whenever the forward pass of a sharded module begins, before it gathers its parameters."""
 
-    @torch.compiler.disable  # FSDP2's own hooks are not compiled either
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # FSDP2's own hooks are not compiled either
     def hook(_module: torch.nn.Module, _args: Any) -> None:
         call()
 
