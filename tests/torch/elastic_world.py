@@ -26,9 +26,10 @@ import grpc
 import torch
 
 from edriver.common.release import PROTOCOL
-from edriver.driver.core.continuation import ShardOffer, continue_from
+from edriver.driver.core.continuation import continue_from
 from edriver.driver.core.layouts import has_cut, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.records import OfferKind
 from edriver.model.shards import HeldShards
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
@@ -194,7 +195,7 @@ class World:
             return
         size = self._replica_size
         workers, trainees = list(present), workers
-        shards = [_offer(worker, position, offers[worker]) for worker, position in present.items()]
+        shards = [_offer(position, offers[worker]) for worker, position in present.items()]
         best = continue_from(shards, size).version
         assert best is not None, shards
         self.from_versions.append(best)
@@ -362,9 +363,9 @@ def world(script: Script, gate_at: int = -1, replica_size: int = 1, one_replica:
         one.end()
 
 
-def _offer(worker: _Worker, position: int, offer: pb.WorkerWaiting) -> ShardOffer:
+def _offer(position: int, offer: pb.WorkerWaiting) -> OfferKind:
     sealed = version_of(offer.sealed) if offer.HasField("sealed") else None
-    return ShardOffer(worker.worker_id, position, version_of(offer.version), sealed)
+    return OfferKind(version_of(offer.version), 0, placed=True, sealed=sealed, position=position)
 
 
 @dataclasses.dataclass(frozen=True)
