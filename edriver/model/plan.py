@@ -126,9 +126,19 @@ class RoundPlan:
         object.__setattr__(self, "workers", tuple(seat.worker_id for seat in self.seats))
 
     @property
+    def replicas(self) -> int:
+        """The number of replicas; guests are in none."""
+        return len(self.seats) // self.replica_size
+
+    @property
+    def training_size(self) -> int:
+        """The number of members in replicas: all but guests."""
+        return self.replicas * self.replica_size
+
+    @property
     def hands_over(self) -> bool:
-        """Whether it hands state over and does not train: it has guests, which are in no replica."""
-        return len(self.seats) % self.replica_size != 0
+        """Whether it hands state over and does not train: it has guests."""
+        return self.training_size < len(self.seats)
 
 
 @frozen
@@ -191,14 +201,24 @@ class Assignment:
     layout: Layout | None = None
 
     @property
+    def replicas(self) -> int:
+        """The number of replicas; guests are in none."""
+        return self.size // self.replica_size
+
+    @property
+    def training_size(self) -> int:
+        """The number of members in replicas: the first ranks. Guests have the others."""
+        return self.replicas * self.replica_size
+
+    @property
     def hands_over(self) -> bool:
-        """See RoundPlan."""
-        return self.size % self.replica_size != 0
+        """Whether the round hands state over and does not train: it has guests."""
+        return self.training_size < self.size
 
     @property
     def is_guest(self) -> bool:
         """Whether this worker is in no replica: it only sends what it holds, as the source of its position."""
-        return self.rank >= self.size - self.size % self.replica_size
+        return self.rank >= self.training_size
 
     @property
     def position(self) -> int:

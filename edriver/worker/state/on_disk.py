@@ -234,8 +234,8 @@ class ShardedStateOnDisk(StateOnDisk):
         Parts are spread over the replicas, and so over hosts.
         """
         place = context.assignment()
-        replicas = place.size // place.replica_size
-        writers = tuple(position % replicas * place.replica_size + position for position in range(place.replica_size))
+        size = place.replica_size
+        writers = tuple(position % place.replicas * size + position for position in range(size))
         if place.rank in writers:
             self._write(writers.index(place.rank), writers)
 
