@@ -18,7 +18,7 @@ from edriver.model.memory_checkpoint import DiskTarget, MemoryCheckpoint
 from edriver.text.usage_text import bytes_text
 from edriver.worker import context
 from edriver.worker.backend.process_modes import with_inference
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import pickles
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.mapped import MappedFile
 from edriver.worker.checkpoints.memory.place import MemoryPlace

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from edriver.worker import context
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import pickles
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace, current_place
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import ShardError, ShardLayout, StoredAt

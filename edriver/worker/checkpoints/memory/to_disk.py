@@ -31,8 +31,7 @@ from edriver.checkpoint_folder.manifest import FileRecord, Manifest
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId
-from edriver.worker.checkpoints import files
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import files, pickles
 from edriver.worker.checkpoints.memory.mapped import MappedFile
 from edriver.worker.checkpoints.memory.server_link import CheckpointMemory, ServerLink, ShardName
 from edriver.worker.checkpoints.memory.shard import HEADER_BYTES, StoredAt, Table, table_place
