@@ -131,7 +131,7 @@ class WorkerWaiting:
 
 @frozen
 class BoundaryReached:
-    """A member's answer to a Notify: the number of the round's boundaries it had passed when the notice arrived.
+    """A member's answer to HostsUpdated: the number of the round's boundaries it had passed when the notice arrived.
 
     In restart mode it also says how its script can be asked for a checkpoint.
     """

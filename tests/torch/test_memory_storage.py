@@ -16,8 +16,9 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from edriver.model.memory_checkpoint import Refusal
 from edriver.worker import context
-from edriver.worker.checkpoints.memory.server_link import Refusal, ShardName
+from edriver.worker.checkpoints.memory.server_link import ShardName
 from edriver.worker.checkpoints.memory.storage import MemoryReader, MemoryWriter, step_of
 from edriver.worker.errors import CheckpointError
 from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
@@ -168,7 +169,7 @@ def test_no_memory_is_said_once_with_what_is_needed_and_training_continues(
     assert "step 30 is not kept in memory" in text
     assert "may use 1.0 KiB of this host's memory (--checkpoint-memory)" in text
     assert stored_bytes(tmp_path) == 0
-    memory.refusal = Refusal.NONE
+    memory.refusal = None
     save(_state(1, 3), checkpoint_id="50", storage_writer=MemoryWriter())
     memory.refusal = Refusal.TOO_LARGE
     save(_state(1, 3), checkpoint_id="60", storage_writer=MemoryWriter())
