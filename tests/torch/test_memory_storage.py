@@ -136,7 +136,7 @@ def test_a_process_alone_saves_and_loads(tmp_path: Path) -> None:
     other = _state(1, 4)
     load(other, storage_reader=MemoryReader(), checkpoint_id="30")
     assert digest(_flat(other)) == digest(_flat(state))
-    with pytest.raises(CheckpointError, match="not of step 40: it has step 30"):
+    with pytest.raises(CheckpointError, match="step 40 cannot be loaded: the one in memory has step 30"):
         load(other, storage_reader=MemoryReader(), checkpoint_id="40")
 
 

@@ -149,7 +149,7 @@ class CheckpointFiles:
         """
         found = pickles.unpacked(self._files.get(place, METADATA))
         if not isinstance(found, Metadata):
-            raise WriteError("the metadata of the checkpoint is none")
+            raise WriteError("the metadata that was left in the checkpoint's folder cannot be read")
         return found
 
     def write(self, rank: int, shard: _Shard, metadata: Metadata) -> None:
