@@ -8,7 +8,7 @@ from typing import NamedTuple
 from edriver.model.frozen import frozen
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.memory_checkpoint import MemoryCheckpoint
-from edriver.model.shards import HeldShards, Layout
+from edriver.model.shards import HeldShards, Sharding
 from edriver.model.store_address import StoreAddress
 
 
@@ -97,7 +97,7 @@ class RoundPlan:
             0: there is no such number, or the script has trained with this size before.
         guarded: whether its members name their connections to one another before any byte of them is read.
         memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
-        layout: see Assignment.
+        sharding: see Assignment.
         workers: the members' worker_ids in order of rank.
     """
 
@@ -118,7 +118,7 @@ class RoundPlan:
     fallback_size: int = 0
     guarded: bool = False
     memory_checkpoint: MemoryCheckpoint | None = None
-    layout: Layout | None = None
+    sharding: Sharding | None = None
     workers: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -172,8 +172,8 @@ class Assignment:
         version: the version that the round continues from; NO_VERSION: no member holds state.
         first_sync: see RoundPlan.
         gradient_norm: see RoundPlan.
-        layout: how the version that the round continues from is cut, if all workers of a round hold the state once
-            between them; NO_LAYOUT: no member holds state. None: replicas have a fixed size.
+        sharding: how the version that the round continues from is cut, if all workers of a round hold the state once
+            between them; NO_SHARDING: no member holds state. None: replicas have a fixed size.
     """
 
     round_id: RoundId
@@ -198,7 +198,7 @@ class Assignment:
     version: Version = NO_VERSION
     first_sync: bool = False
     gradient_norm: float | None = None
-    layout: Layout | None = None
+    sharding: Sharding | None = None
 
     @property
     def replicas(self) -> int:

@@ -27,14 +27,14 @@ import torch
 
 from edriver.common.release import PROTOCOL
 from edriver.driver.core.continuation import continue_from
-from edriver.driver.core.layouts import has_cut, newest_cut
+from edriver.driver.core.shardings import has_cut, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.records import OfferKind
 from edriver.model.shards import HeldShards
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
-from edriver.wire.conversion import held_shards_of, layout_message, round_id_message, version_message, version_of
+from edriver.wire.conversion import held_shards_of, round_id_message, sharding_message, version_message, version_of
 from tests.torch.forks import FORKS
 
 BOUND = 240.0
@@ -222,16 +222,16 @@ class World:
     def _form_one(self, offers: dict[_Worker, pb.WorkerWaiting]) -> None:
         members = list(offers)
         survivors = {worker: _shards_offer(offer) for worker, offer in offers.items()}
-        best, layout, lost = newest_cut(survivors.values())
+        best, sharding, lost = newest_cut(survivors.values())
         assert not lost, survivors
         self.from_versions.append(best)
         self.sealed.append(sum(offer.version != best == offer.sealed for offer in survivors.values()))
         self.lost.append(max(offer.steps_lost for offer in offers.values()))
-        able = [worker for worker in members if has_cut(survivors[worker], best, layout)]
+        able = [worker for worker in members if has_cut(survivors[worker], best, sharding)]
         assert len({offers[w].digest for w in able if survivors[w].version == best}) <= 1
         behind = [worker for worker in members if worker not in (able or members[:1])]
         first = (able or members)[0]
-        self._assign(members, offers[members[0]].store, best, behind, [first], layout=layout_message(layout))
+        self._assign(members, offers[members[0]].store, best, behind, [first], sharding=sharding_message(sharding))
 
     def _assign(
         self,

@@ -11,7 +11,7 @@ from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import RoundId, Version
 from edriver.model.plan import RoundPlan
 from edriver.model.records import Worker, WorkerState
-from edriver.model.shards import NO_LAYOUT, Layout
+from edriver.model.shards import NO_SHARDING, Sharding
 from edriver.model.store_address import StoreAddress
 
 ROUND = RoundId(1, 2)
@@ -105,7 +105,9 @@ def test_an_undrain_is_announced_only_if_it_changes_something(
     assert (found is not None) is said
 
 
-def plan(replica_size: int = 1, checkpoint: int = 0, steps_lost: int = 0, layout: Layout | None = None) -> RoundPlan:
+def plan(
+    replica_size: int = 1, checkpoint: int = 0, steps_lost: int = 0, sharding: Sharding | None = None
+) -> RoundPlan:
     return RoundPlan(
         RoundId(1, 3),
         1,
@@ -116,7 +118,7 @@ def plan(replica_size: int = 1, checkpoint: int = 0, steps_lost: int = 0, layout
         replica_size=replica_size,
         checkpoint=checkpoint,
         steps_lost=steps_lost,
-        layout=layout,
+        sharding=sharding,
     )
 
 
@@ -138,7 +140,7 @@ OLDER = "the newest state is no longer held at all positions: training continues
         ),
         pytest.param(plan(2), 0, "", id="nothing is lost"),
         pytest.param(plan(2), 12, f"{OLDER}12 steps lost", id="spares hold an older state"),
-        pytest.param(plan(layout=NO_LAYOUT), 12, f"{OLDER}12 steps lost", id="one replica"),
+        pytest.param(plan(sharding=NO_SHARDING), 12, f"{OLDER}12 steps lost", id="one replica"),
         pytest.param(plan(2, steps_lost=4), 4, "", id="the round says so itself"),
     ],
 )

@@ -21,8 +21,8 @@ from itertools import chain
 from typing import TypeVar
 
 from edriver.driver.core.continuation import continue_from
-from edriver.driver.core.layouts import keepers_of, newest_cut
 from edriver.driver.core.positions import in_whole_replicas
+from edriver.driver.core.shardings import keepers_of, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate, RoundPlan, Seat
 from edriver.model.records import OfferKind

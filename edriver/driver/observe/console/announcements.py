@@ -98,7 +98,7 @@ def lost_steps_text(plan: RoundPlan, lost: int, *, at_least: bool) -> str:
         lost: the number of steps that are to be made again.
         at_least: whether there may be more: the last ones before a driver died were reported to that one alone.
     """
-    in_replicas = plan.replica_size > 1 or plan.layout is not None
+    in_replicas = plan.replica_size > 1 or plan.sharding is not None
     steps = f"{'at least ' if at_least else ''}{count_text(lost, 'step')} lost"
     if plan.checkpoint:
         held = "not all positions of the state are held" if in_replicas else "no worker holds the state"
