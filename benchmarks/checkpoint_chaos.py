@@ -12,28 +12,20 @@ each start since:
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import random
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.processes import MARK, kill, kill_all, parent_of, processes_of
+from benchmarks.chaos import ChaosRun, Verdict, chaos
+from benchmarks.processes import kill, parent_of, processes_of
 
 HOSTS: Final = "localhost:2,127.0.0.2:2"
 SIZE: Final = 4
-SCHEDULES_PER_RUN: Final = 10
 LONGEST_PAUSE: Final = 2.5
 """Seconds between two kills, at most: from none up to what a restart takes."""
 
@@ -84,51 +76,37 @@ class Outcome:
     lost: list[int] = field(default_factory=list)
     zero: int = 0
 
+    def add(self, other: Outcome) -> None:
+        """Take up what was found at another schedule, faults aside."""
+        self.starts += other.starts
+        self.judged += other.judged
+        self.zero += other.zero
+        self.lost += other.lost
 
-class ChaosRun:
-    """A run, whose driver may be killed and resumed.
 
-    Args:
-        folder: for all that it writes.
+class CheckpointedRun(ChaosRun):
+    """A run that saves its checkpoints in memory.
+
+    Attributes:
+        kills: all that were made.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.mark = uuid.uuid4().hex
-        self.log = folder / "log"
-        self.log.mkdir()
-        self._folder = folder
-        self._environ = {**os.environ, MARK: self.mark, "XDG_STATE_HOME": str(folder / "state")}
+        super().__init__(folder)
+        self.kills: list[Kill] = []
+
+    def command(self) -> Sequence[str]:
+        """See ChaosRun."""
         job = Path(__file__).with_name("checkpoint_chaos_job.py")
         flags = ["-np", str(SIZE), "--min-np", "2", "-H", HOSTS, "--reset-limit", "1000000"]
         flags += ["--blacklist-cooldown-range", "0.1", "0.1", "--start-timeout", "60"]
-        self._driver = self._started(*flags, sys.executable, str(job), str(self.log), str(folder / "checkpoints"))
+        return [*flags, sys.executable, str(job), str(self.log), str(self.folder / "checkpoints")]
 
-    def _started(self, *words: str) -> subprocess.Popen[bytes]:
-        with (self._folder / "output").open("ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "edriver", *words],
-                cwd=self._folder,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def lines(self) -> list[dict[str, Any]]:
-        """What ranks have written down, in order of time."""
-        found = []
-        for path in self.log.iterdir():
-            for line in path.read_text().splitlines():
-                with suppress(ValueError):  # it was killed while it wrote
-                    found.append(json.loads(line))
-        return sorted(found, key=lambda line: line["at"])
-
-    def wait_for_training(self, after: float) -> None:
+    def wait_for_training(self, after: float) -> bool:
         """Wait until the four ranks of one round have saved some steps after a moment.
 
         Raises:
-            TimeoutError: they do not.
+            TimeoutError: they do not, or the run has ended.
         """
         deadline = time.monotonic() + BOUND
         while True:
@@ -136,8 +114,8 @@ class ChaosRun:
             latest = max((line["drawn"] for line in lines if line["what"] == "saved"), default=None, key=_when(lines))
             saved = [line["rank"] for line in lines if line["what"] == "saved" and line["drawn"] == latest]
             if all(saved.count(rank) >= STEPS for rank in range(SIZE)):
-                return
-            if time.monotonic() > deadline or self._driver.poll() is not None:
+                return True
+            if time.monotonic() > deadline or self.ended:
                 raise TimeoutError(f"no training within {BOUND:g} s")
             time.sleep(0.1)
 
@@ -148,12 +126,7 @@ class ChaosRun:
         agents = sorted({parent_of(pid) for pid in servers} - {0})
         workers = {line["pid"] for line in self.lines() if line["what"] == "begins"} & processes.keys()
         if kind == "driver":
-            self._driver.kill()
-            self._driver.wait()
-            at = time.monotonic()
-            (record,) = (self._folder / "state" / "edriver").glob("????????")
-            self._driver = self._started("resume", str(record))
-            return Kill("driver", at)
+            return Kill("driver", self.replace_driver())
         candidates = {"worker": workers, "agent": set(agents), "server": servers}[kind]
         if not candidates:
             return None
@@ -161,15 +134,6 @@ class ChaosRun:
         at = time.monotonic()
         kill(pid)
         return Kill(kind, at)
-
-    def end(self) -> None:
-        """End all of it."""
-        kill_all(self.mark)
-        self._driver.wait()
-
-    def output(self) -> str:
-        """What its drivers have printed."""
-        return (self._folder / "output").read_text(errors="replace")
 
 
 def _when(lines: list[dict[str, Any]]) -> Any:
@@ -265,22 +229,16 @@ def _wrapped(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-@contextmanager
-def chaos_run() -> Iterator[ChaosRun]:
-    """A run in a folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="edriver-chaos-"))
-    run = ChaosRun(folder)
-    try:
-        yield run
-    finally:
-        run.end()
-        shutil.rmtree(folder)
+def schedule(run: CheckpointedRun, seed: int, total: Outcome) -> Verdict:
+    """Do one, on a run that trains.
 
-
-def schedule(run: ChaosRun, seed: int, kills: list[Kill]) -> Outcome:
-    """Do one, on a run that trains; returns what was found."""
-    draw = random.Random(seed)
-    began = time.monotonic()
+    Args:
+        run: the run.
+        seed: what the schedule is drawn from.
+        total: takes up what is found.
+    """
+    draw, kills = random.Random(seed), run.kills
+    began, first = time.monotonic(), len(kills)
     time.sleep(draw.choice([0, 0, GRACE]))
     for _ in range(draw.randint(1, 4)):
         time.sleep(draw.choice([0, draw.uniform(0, LONGEST_PAUSE)]))
@@ -290,59 +248,23 @@ def schedule(run: ChaosRun, seed: int, kills: list[Kill]) -> Outcome:
     ends_round = any(each.kind in ("worker", "agent") and each.at > began for each in kills)
     if not ends_round and (made := run.kill("worker", draw)):
         kills.append(made)
-    run.wait_for_training(max((each.at for each in kills if each.kind in ("worker", "agent")), default=began))
-    return judged(run.lines(), kills, began)
+    try:
+        run.wait_for_training(max((each.at for each in kills if each.kind in ("worker", "agent")), default=began))
+        found = judged(run.lines(), kills, began)
+    except TimeoutError as error:
+        found = Outcome([str(error)])
+    total.add(found)
+    killed = ", ".join(f"{each.kind} at {each.at - began:.2f}" for each in kills[first:])
+    return Verdict(f"killed {killed}: {found.starts} starts, lost {found.lost}", found.faults)
 
 
 def main() -> int:
     """Do as many schedules as are asked for; 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoint_chaos")
-    parser.add_argument("--schedules", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended, too
-    seeds = iter(range(options.seed, options.seed + options.schedules))
-    total, faulty, done = Outcome(), 0, 0
-    began = time.monotonic()
-    seed = next(seeds, None)
-    while seed is not None:
-        with chaos_run() as run:
-            run.wait_for_training(0)
-            kills: list[Kill] = []
-            for _ in range(SCHEDULES_PER_RUN):
-                first = len(kills)
-                try:
-                    found = schedule(run, seed, kills)
-                except TimeoutError as error:
-                    found = Outcome([f"{error}; the driver's last lines: {run.output()[-1500:]}"])
-                done += 1
-                faulty += bool(found.faults)
-                total.starts += found.starts
-                total.judged += found.judged
-                total.zero += found.zero
-                total.lost += found.lost
-                verdict = "; ".join(found.faults) or "ok"
-                names = ", ".join(each.kind for each in kills[first:])
-                if found.faults:
-                    print(run.output()[-3000:], [(each.kind, round(each.at, 2)) for each in kills[first:]])
-                print(f"seed {seed}: killed {names}: {found.starts} starts, lost {found.lost}: {verdict}", flush=True)
-                seed = next(seeds, None)
-                if seed is None or found.faults:
-                    break
-    print(
-        json.dumps(
-            {
-                "schedules": done,
-                "faulty": faulty,
-                "starts": total.starts,
-                "judged": total.judged,
-                "from nothing": total.zero,
-                "most steps lost": max(total.lost, default=0),
-                "seconds": round(time.monotonic() - began),
-            }
-        )
-    )
-    return min(1, faulty)
+    total = Outcome()
+    done = chaos("checkpoint_chaos", CheckpointedRun, lambda run, seed: schedule(run, seed, total))
+    found = {"starts": total.starts, "judged": total.judged, "from nothing": total.zero}
+    print(json.dumps({**done, **found, "most steps lost": max(total.lost, default=0)}))
+    return min(1, done["faulty"])
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Starter(Protocol):
         """See Processes."""
 
 
-class CheckpointServer:
+class CheckpointServerSupervisor:
     """This host's checkpoint server.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from edriver.agent.checkpoint_server import CheckpointServer
+from edriver.agent.checkpoint_server import CheckpointServerSupervisor
 from edriver.agent.driverless import Driverless
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
@@ -88,7 +88,7 @@ class HostWorkers:
         self._standbys = Standbys(self._processes)
         self._standby_timer: asyncio.TimerHandle | None = None
         self._workers: dict[int, WorkerSupervisor] = {}
-        self._checkpoint_server = CheckpointServer(
+        self._checkpoint_server = CheckpointServerSupervisor(
             self._processes,
             worker_settings.checkpoint_server,
             worker_settings.environment,

@@ -19,8 +19,7 @@ import grpc
 
 from edriver.checkpoint_server.bulk import STANDSTILL, BoundedCall, let_training_go_first
 from edriver.checkpoint_server.keeper import Keeper, sentence, write_all
-from edriver.checkpoint_server.shards import Refusal
-from edriver.model.memory_checkpoint import ShardCopy
+from edriver.model.memory_checkpoint import Refusal, ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
 from edriver.wire.checkpoints import shard_message

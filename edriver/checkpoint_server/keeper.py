@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from edriver.checkpoint_server.memory import Memory, give_back
 from edriver.checkpoint_server.processes import Processes
-from edriver.checkpoint_server.shards import Grant, Refusal, ShardKey, Shards, key_of
-from edriver.model.memory_checkpoint import CheckpointId, DiskReport, Shard
+from edriver.checkpoint_server.shards import Grant, ShardKey, Shards, key_of
+from edriver.model.memory_checkpoint import CheckpointId, DiskReport, Refusal, Shard
 
 MAX_TROUBLE_LENGTH: Final = 1000
 """Characters of the sentence that says what cannot be done."""

@@ -24,12 +24,19 @@ from google.protobuf.message import Message
 
 from edriver.checkpoint_server.bulk import STANDSTILL, BoundedCall, let_training_go_first
 from edriver.checkpoint_server.keeper import Held, Keeper
-from edriver.checkpoint_server.shards import NotReservedError, Refusal, ShardKey
+from edriver.checkpoint_server.shards import NotReservedError, ShardKey
 from edriver.model.limits import OutOfBoundsError
-from edriver.model.memory_checkpoint import CheckpointId, DiskWrite, ShardCopy
+from edriver.model.memory_checkpoint import CheckpointId, DiskWrite, Refusal, ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
-from edriver.wire.checkpoints import checkpoint_id_of, disk_report_message, disk_write_of, shard_message, shard_of
+from edriver.wire.checkpoints import (
+    checkpoint_id_of,
+    disk_report_message,
+    disk_write_of,
+    refusal_message,
+    shard_message,
+    shard_of,
+)
 from edriver.wire.grpc_streams import SERVER_OPTIONS
 from edriver.wire.message_limits import check
 
@@ -44,13 +51,6 @@ MAX_WAITING_FETCHES: Final = 1024
 
 HOST_THREADS: Final = 16
 """Calls of this host that are served at a time, the agent's included."""
-
-_REFUSALS: Final = {
-    Refusal.TOO_LARGE: pb.REFUSAL_TOO_LARGE,
-    Refusal.BUSY: pb.REFUSAL_BUSY,
-    Refusal.COMMITTED: pb.REFUSAL_COMMITTED,
-    Refusal.OUTDATED: pb.REFUSAL_OUTDATED,
-}
 
 _log = logging.getLogger("edriver.checkpoint_server")
 
@@ -96,7 +96,7 @@ class CheckpointServer(checkpoints_pb2_grpc.CheckpointServiceServicer):
             _refuse_process(request.pid, error, context)
         held = self._keeper.held()
         if isinstance(found, Refusal):
-            return pb.ReserveResponse(refusal=_REFUSALS[found], limit=held.limit, used=held.used)
+            return pb.ReserveResponse(refusal=refusal_message(found), limit=held.limit, used=held.used)
         return pb.ReserveResponse(path=found, limit=held.limit, used=held.used)
 
     def Commit(  # noqa: N802

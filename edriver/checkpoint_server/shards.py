@@ -17,23 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from edriver.model.ids import NO_ROUND, RoundId
-from edriver.model.memory_checkpoint import CheckpointId, Shard
+from edriver.model.memory_checkpoint import CheckpointId, Refusal, Shard
 
 PAGE: Final = 4096
 """Bytes; a buffer is whole pages."""
-
-
-class Refusal(Enum):
-    """Why a shard gets no memory: see the messages of the same names."""
-
-    TOO_LARGE = auto()
-    BUSY = auto()
-    COMMITTED = auto()
-    OUTDATED = auto()
 
 
 class ShardKey(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edriver.client.errors import RunError
 from edriver.common.join_config import JoinConfig
-from edriver.system.record_folder import called, default_root, recorded_names
+from edriver.system.record_folder import called, default_root, has_journal, recorded_names
 from edriver.system.runs import living_names, living_runs
 from edriver.text.phrases import runs_text
 from edriver.text.suggestion import did_you_mean_run
@@ -90,17 +90,20 @@ def _which(wanted: str | None, meant: list[str], names: Mapping[str, str]) -> st
     if meant:
         several = "there are several runs" if wanted is None else f"several runs have the name {wanted!r}"
         return f"{several}: choose one with --run: {runs_text(meant, names)}"
-    recorded = _recorded()
-    if wanted is not None and called(wanted, recorded):
-        return f"run {wanted} has ended: edriver report {shlex.quote(wanted)} shows how"
+    if wanted is not None and (state := _without_driver(wanted)):
+        return state
     if not names:
         return "you have no run on this machine: run this where its driver runs, or give --credentials"
     suggestion = did_you_mean_run(str(wanted), names) or f", only {runs_text(names, names)}"
     return f"you have no run {wanted!r} here{suggestion}"
 
 
-def _recorded() -> Mapping[str, str]:
-    """The names of this user's runs with records in the default folder."""
+def _without_driver(run: str) -> str:
+    """The state of a run of which only its records are here; empty: it has none in the default folder."""
     with contextlib.suppress(RuntimeError):
-        return recorded_names(default_root(os.environ))
-    return {}
+        root = default_root(os.environ)
+        if recorded := called(run, recorded_names(root)):
+            if has_journal(root / recorded[0]):
+                return f"run {run} has no driver now: if none is taking it over, edriver resume {shlex.quote(run)} does"
+            return f"run {run} has ended: edriver report {shlex.quote(run)} shows how"
+    return ""

@@ -111,8 +111,8 @@ class WorkerWaiting:
         sealed: the version that it reaches with gradients that it has kept; None: it has kept none.
         gradient_norm: the norm by which the gradients of the step that led to `version` were clipped; None: the seal of
             that step carried no norm, or it is not known.
-        shards: what it holds of that version, the latest layout first, if all workers of a round hold the state once
-            between them; `sealed` is of that layout.
+        shards: what it holds of that version, the latest sharding first, if all workers of a round hold the state once
+            between them; `sealed` is of that sharding.
     """
 
     worker_id: int
@@ -131,7 +131,7 @@ class WorkerWaiting:
 
 @frozen
 class BoundaryReached:
-    """A member's answer to a Notify: the number of the round's boundaries it had passed when the notice arrived.
+    """A member's answer to HostsUpdated: the number of the round's boundaries it had passed when the notice arrived.
 
     In restart mode it also says how its script can be asked for a checkpoint.
     """

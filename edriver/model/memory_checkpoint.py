@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import NamedTuple
 
 from edriver.model.frozen import frozen
 from edriver.model.ids import RoundId
+
+
+class Refusal(Enum):
+    """Why a shard gets no memory on a host now; see the protocol's Refusal."""
+
+    TOO_LARGE = auto()
+    BUSY = auto()
+    COMMITTED = auto()
+    OUTDATED = auto()
 
 
 class CheckpointId(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from edriver.model.frozen import frozen
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.memory_checkpoint import MemoryCheckpoint
-from edriver.model.shards import HeldShards, Layout
+from edriver.model.shards import HeldShards, Sharding
 from edriver.model.store_address import StoreAddress
 
 
@@ -97,7 +97,7 @@ class RoundPlan:
             0: there is no such number, or the script has trained with this size before.
         guarded: whether its members name their connections to one another before any byte of them is read.
         memory_checkpoint: the checkpoint in memory that all members load; None: there is none.
-        layout: see Assignment.
+        sharding: see Assignment.
         workers: the members' worker_ids in order of rank.
     """
 
@@ -118,7 +118,7 @@ class RoundPlan:
     fallback_size: int = 0
     guarded: bool = False
     memory_checkpoint: MemoryCheckpoint | None = None
-    layout: Layout | None = None
+    sharding: Sharding | None = None
     workers: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -126,9 +126,19 @@ class RoundPlan:
         object.__setattr__(self, "workers", tuple(seat.worker_id for seat in self.seats))
 
     @property
+    def replicas(self) -> int:
+        """The number of replicas; guests are in none."""
+        return len(self.seats) // self.replica_size
+
+    @property
+    def training_size(self) -> int:
+        """The number of members in replicas: all but guests."""
+        return self.replicas * self.replica_size
+
+    @property
     def hands_over(self) -> bool:
-        """Whether it hands state over and does not train: it has guests, which are in no replica."""
-        return len(self.seats) % self.replica_size != 0
+        """Whether it hands state over and does not train: it has guests."""
+        return self.training_size < len(self.seats)
 
 
 @frozen
@@ -162,8 +172,8 @@ class Assignment:
         version: the version that the round continues from; NO_VERSION: no member holds state.
         first_sync: see RoundPlan.
         gradient_norm: see RoundPlan.
-        layout: how the version that the round continues from is cut, if all workers of a round hold the state once
-            between them; NO_LAYOUT: no member holds state. None: replicas have a fixed size.
+        sharding: how the version that the round continues from is cut, if all workers of a round hold the state once
+            between them; NO_SHARDING: no member holds state. None: replicas have a fixed size.
     """
 
     round_id: RoundId
@@ -188,17 +198,27 @@ class Assignment:
     version: Version = NO_VERSION
     first_sync: bool = False
     gradient_norm: float | None = None
-    layout: Layout | None = None
+    sharding: Sharding | None = None
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas; guests are in none."""
+        return self.size // self.replica_size
+
+    @property
+    def training_size(self) -> int:
+        """The number of members in replicas: the first ranks. Guests have the others."""
+        return self.replicas * self.replica_size
 
     @property
     def hands_over(self) -> bool:
-        """See RoundPlan."""
-        return self.size % self.replica_size != 0
+        """Whether the round hands state over and does not train: it has guests."""
+        return self.training_size < self.size
 
     @property
     def is_guest(self) -> bool:
         """Whether this worker is in no replica: it only sends what it holds, as the source of its position."""
-        return self.rank >= self.size - self.size % self.replica_size
+        return self.rank >= self.training_size
 
     @property
     def position(self) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from edriver.model.ids import NO_ROUND, RoundId
 
 
-class Layout(NamedTuple):
+class Sharding(NamedTuple):
     """How a state is cut into shards: a round cuts it into as many as it has workers, by their ranks.
 
     Attributes:
@@ -19,7 +19,7 @@ class Layout(NamedTuple):
     size: int
 
 
-NO_LAYOUT = Layout(NO_ROUND, 0)
+NO_SHARDING = Sharding(NO_ROUND, 0)
 """Of a state that no worker holds yet."""
 
 
@@ -27,12 +27,12 @@ class HeldShards(NamedTuple):
     """What a worker holds of a version.
 
     Attributes:
-        layout: how that is cut.
+        sharding: how that is cut.
         positions: the ranks in that round whose shards it holds, ascending: its own, and that of which it keeps a
             shadow.
     """
 
-    layout: Layout
+    sharding: Sharding
     positions: tuple[int, ...]
 
 

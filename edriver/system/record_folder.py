@@ -97,6 +97,11 @@ def called(named: str, names: Mapping[str, str]) -> list[str]:
     return [named] if named in names else [run_id for run_id, name in names.items() if name == named]
 
 
+def has_journal(folder: Path) -> bool:
+    """Whether a run can be taken over from its folder: its end, which removes the journal, has not come."""
+    return (folder / JOURNAL_FILE).is_file()
+
+
 def remove_old(root: Path, now: float, kept: int = MAX_KEPT_RUNS) -> list[Path]:
     """Remove the folders of all but the latest runs; returns those that were.
 

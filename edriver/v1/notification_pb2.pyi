@@ -1092,7 +1092,7 @@ class WorkerWaiting(_message.Message):
 
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.HeldShards]:
-        """The shards of `version` that the worker holds, the latest layout first; `sealed` is of that one. Empty if it holds the
+        """The shards of `version` that the worker holds, the latest sharding first; `sealed` is of that one. Empty if it holds the
         whole state, or a position's part of it.
         """
 

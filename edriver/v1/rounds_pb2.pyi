@@ -102,8 +102,8 @@ class Version(_message.Message):
 Global___Version: _TypeAlias = Version  # noqa: Y015
 
 @_typing.final
-class Layout(_message.Message):
-    """Layout is how a state is cut into shards that all workers of a round hold once between them."""
+class Sharding(_message.Message):
+    """Sharding is how a state is cut into shards that all workers of a round hold once between them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -127,19 +127,19 @@ class Layout(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Layout: _TypeAlias = Layout  # noqa: Y015
+Global___Sharding: _TypeAlias = Sharding  # noqa: Y015
 
 @_typing.final
 class HeldShards(_message.Message):
-    """HeldShards are the shards of one layout that a worker holds."""
+    """HeldShards are the shards of one sharding that a worker holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    LAYOUT_FIELD_NUMBER: _builtins.int
+    SHARDING_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def layout(self) -> Global___Layout:
-        """The layout."""
+    def sharding(self) -> Global___Sharding:
+        """How they are cut."""
 
     @_builtins.property
     def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -148,12 +148,12 @@ class HeldShards(_message.Message):
     def __init__(
         self,
         *,
-        layout: Global___Layout | None = ...,
+        sharding: Global___Sharding | None = ...,
         positions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sharding", b"sharding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "positions", b"positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "sharding", b"sharding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -257,7 +257,7 @@ class RoundAssignment(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     FIRST_SYNC_FIELD_NUMBER: _builtins.int
     GRADIENT_NORM_FIELD_NUMBER: _builtins.int
-    LAYOUT_FIELD_NUMBER: _builtins.int
+    SHARDING_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Number of members."""
     source: _builtins.int
@@ -313,7 +313,7 @@ class RoundAssignment(_message.Message):
         """The version that the round continues from; (0.0, 0) if no member holds state."""
 
     @_builtins.property
-    def layout(self) -> Global___Layout:
+    def sharding(self) -> Global___Sharding:
         """How `version` is cut. Absent if replicas have a fixed size; else the members are one replica, and cut the state anew."""
 
     def __init__(
@@ -335,11 +335,11 @@ class RoundAssignment(_message.Message):
         version: Global___Version | None = ...,
         first_sync: _builtins.bool = ...,
         gradient_norm: _builtins.float | None = ...,
-        layout: Global___Layout | None = ...,
+        sharding: Global___Sharding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "gradient_norm", b"gradient_norm", "layout", b"layout", "memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "store", b"store", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "gradient_norm", b"gradient_norm", "memory_checkpoint", b"memory_checkpoint", "round_id", b"round_id", "sharding", b"sharding", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "first_sync", b"first_sync", "gradient_norm", b"gradient_norm", "guarded", b"guarded", "layout", b"layout", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm", "checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "first_sync", b"first_sync", "gradient_norm", b"gradient_norm", "guarded", b"guarded", "memory_checkpoint", b"memory_checkpoint", "receivers", b"receivers", "replica_size", b"replica_size", "round_id", b"round_id", "secret", b"secret", "sharding", b"sharding", "size", b"size", "source", b"source", "sources", b"sources", "store", b"store", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gradient_norm: _TypeAlias = _typing.Literal["gradient_norm"]  # noqa: Y015
     _WhichOneofArgType__gradient_norm: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm"]  # noqa: Y015

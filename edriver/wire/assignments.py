@@ -9,10 +9,10 @@ from edriver.model.plan import Assignment, RoundPlan
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 from edriver.wire.checkpoints import memory_checkpoint_message, memory_checkpoint_of
 from edriver.wire.conversion import (
-    layout_message,
-    layout_of,
     round_id_message,
     round_id_of,
+    sharding_message,
+    sharding_of,
     store_address_message,
     store_address_of,
     version_message,
@@ -52,7 +52,7 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         checkpoint_steps=plan.checkpoint,
         fallback_size=plan.fallback_size,
         memory_checkpoint=memory_checkpoint_message(plan.memory_checkpoint),
-        layout=None if plan.layout is None else layout_message(plan.layout),
+        sharding=None if plan.sharding is None else sharding_message(plan.sharding),
     )
     for host, on_host in seats.items():
         yield (host, agent_pb2.AssignRound(round=shared, seats=on_host))
@@ -70,7 +70,7 @@ def assignment_notices(
 def assignment_of(message: notification_pb2.Assignment) -> Assignment:
     """The place in a round that a notice gives a worker."""
     shared, seat = message.round, message.seat
-    one_replica = shared.HasField("layout")
+    one_replica = shared.HasField("sharding")
     return Assignment(
         round_id=round_id_of(shared.round_id),
         size=shared.size,
@@ -87,6 +87,6 @@ def assignment_of(message: notification_pb2.Assignment) -> Assignment:
         fallback_size=shared.fallback_size,
         checkpoint=shared.checkpoint_steps,
         memory_checkpoint=memory_checkpoint_of(shared),
-        layout=layout_of(shared.layout) if one_replica else None,
+        sharding=sharding_of(shared.sharding) if one_replica else None,
         **{name: getattr(seat, name) for name in RANK_FIELDS},
     )

@@ -6,16 +6,36 @@ them takes 60 ms, which a worker has no time for while it boots.
 
 from __future__ import annotations
 
+from typing import Final
+
 from edriver.model.memory_checkpoint import (
     CheckpointId,
     DiskReport,
     DiskTarget,
     DiskWrite,
     MemoryCheckpoint,
+    Refusal,
     Shard,
 )
 from edriver.v1 import checkpoints_pb2, rounds_pb2
 from edriver.wire.conversion import duration, round_id_message, round_id_of, span_seconds
+
+_REFUSALS: Final = {
+    Refusal.TOO_LARGE: checkpoints_pb2.REFUSAL_TOO_LARGE,
+    Refusal.BUSY: checkpoints_pb2.REFUSAL_BUSY,
+    Refusal.COMMITTED: checkpoints_pb2.REFUSAL_COMMITTED,
+    Refusal.OUTDATED: checkpoints_pb2.REFUSAL_OUTDATED,
+}
+
+
+def refusal_message(refusal: Refusal) -> checkpoints_pb2.Refusal.ValueType:
+    """Why there is no memory, as it goes over the wire."""
+    return _REFUSALS[refusal]
+
+
+def refusal_of(message: checkpoints_pb2.Refusal.ValueType) -> Refusal | None:
+    """Why there is no memory; None: there is, or a later release knows why."""
+    return next((refusal for refusal, number in _REFUSALS.items() if number == message), None)
 
 
 def checkpoint_id_message(checkpoint: CheckpointId) -> rounds_pb2.CheckpointId:

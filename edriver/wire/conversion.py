@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.model.ids import RoundId, Version
-from edriver.model.shards import HeldShards, Layout
+from edriver.model.shards import HeldShards, Sharding
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2, rounds_pb2
 
@@ -40,24 +40,24 @@ def version_of(message: rounds_pb2.Version) -> Version:
     return Version(round_id_of(message.round_id), message.boundaries)
 
 
-def layout_message(layout: Layout) -> rounds_pb2.Layout:
-    """A layout as it goes over the wire."""
-    return rounds_pb2.Layout(round_id=round_id_message(layout.round_id), size=layout.size)
+def sharding_message(sharding: Sharding) -> rounds_pb2.Sharding:
+    """A sharding as it goes over the wire."""
+    return rounds_pb2.Sharding(round_id=round_id_message(sharding.round_id), size=sharding.size)
 
 
-def layout_of(message: rounds_pb2.Layout) -> Layout:
-    """The layout that a message names."""
-    return Layout(round_id_of(message.round_id), message.size)
+def sharding_of(message: rounds_pb2.Sharding) -> Sharding:
+    """The sharding that a message names."""
+    return Sharding(round_id_of(message.round_id), message.size)
 
 
 def held_shards_message(held: HeldShards) -> rounds_pb2.HeldShards:
     """A worker's shards as they go over the wire."""
-    return rounds_pb2.HeldShards(layout=layout_message(held.layout), positions=held.positions)
+    return rounds_pb2.HeldShards(sharding=sharding_message(held.sharding), positions=held.positions)
 
 
 def held_shards_of(message: rounds_pb2.HeldShards) -> HeldShards:
     """The shards that a message names."""
-    return HeldShards(layout_of(message.layout), tuple(message.positions))
+    return HeldShards(sharding_of(message.sharding), tuple(message.positions))
 
 
 def store_address_message(address: StoreAddress) -> rounds_pb2.StoreAddress:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
@@ -137,6 +138,23 @@ class SaveRequests:
         return True
 
 
+class LostMembers:
+    """The members of this worker's rounds whose processes have ended while the round was on, as the driver has named
+    them: of several that are lost together it names one.
+    """
+
+    def __init__(self) -> None:
+        self._found = deque[tuple[RoundId, int]](maxlen=64)  # of the latest rounds: what awaits them ends soon
+
+    def add(self, round_id: RoundId, rank: int) -> None:
+        """The process of this rank of a round has ended."""
+        self._found.append((round_id, rank))
+
+    def has(self, round_id: RoundId, rank: int) -> bool:
+        """Whether it has."""
+        return (round_id, rank) in tuple(self._found)
+
+
 class RoundRunner(Protocol):
     """What `edriver.run` calls a script's functions in."""
 
@@ -173,6 +191,7 @@ class WorkerContext:
         phase: what its training thread does.
         counters: of what the members of a round do through its store.
         save_requests: for checkpoints on disk.
+        lost_members: of rounds that were aborted.
         rounds: of this process; None: the script has not called `run` yet.
         checkpoint_requested: answers `edriver.checkpoint_requested`: in restart mode alone one is ever requested.
         restart_member: of the round, in restart mode; None elsewhere, and in a process that the worker has started.
@@ -183,6 +202,7 @@ class WorkerContext:
         self.phase = TrainingPhase()
         self.counters = RoundCounters()
         self.save_requests = SaveRequests()
+        self.lost_members = LostMembers()
         self.rounds: RoundRunner | None = None
         self.checkpoint_requested: Callable[[], bool] = lambda: False
         self.restart_member: RestartMember | None = None

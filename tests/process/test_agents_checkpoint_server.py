@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 
 from edriver.agent import checkpoint_server
-from edriver.agent.checkpoint_server import CheckpointServer
+from edriver.agent.checkpoint_server import CheckpointServerSupervisor
 from edriver.common.checkpoint_server import SERVER_SOCKET, ServerConfig
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
@@ -64,7 +64,7 @@ class Host:
         self.started = Started()
         self.reports: list[pb.HostCheckpoints] = []
         self.driver_is_there = True
-        self.server = CheckpointServer(
+        self.server = CheckpointServerSupervisor(
             self.started,
             lambda: ServerConfig(str(folder), memory_limit=64 * PAGE),
             dict(os.environ),

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import grpc
 
@@ -24,6 +25,8 @@ from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import ObjectState
 
 BOUND = 120.0
+AT_ANY_TIME: Final = {"first_boundary_passed", "sources_loaded"}
+"""Kinds of reports that a test hears only if it asks for them. What is loaded depends on how pytest was started."""
 
 
 class Group:
@@ -82,11 +85,12 @@ class Agent:
         self._requests.put(pb.AttachRequest(notice=notice))
 
     def hear(self, kind: str) -> pb.Report:
-        report = next(self.answers).report
-        if report.WhichOneof("kind") == "first_boundary_passed" != kind:
-            report = next(self.answers).report
-        assert report.WhichOneof("kind") == kind, report
-        return report
+        """The worker's next report, which is of this kind; those that may come at any time are passed over."""
+        for answer in self.answers:
+            if (found := answer.report.WhichOneof("kind")) == kind or found not in AT_ANY_TIME:
+                assert found == kind, answer.report
+                return answer.report
+        raise AssertionError(f"the worker is gone, and has reported no {kind}")
 
     def assign(self, n: int) -> None:
         seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)

@@ -119,6 +119,40 @@ def test_the_next_place_may_come_while_the_state_is_restored(agent: Agent) -> No
     assert outcome.get(timeout=BOUND) == "trained"
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_lost"), [(cause_pb2.CAUSE_KIND_ENDED, True), (cause_pb2.CAUSE_KIND_STALLED, False)]
+)
+def test_a_member_is_lost_if_its_process_has_ended(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, kind: cause_pb2.CauseKind.ValueType, is_lost: bool
+) -> None:
+    monkeypatch.setattr(context, "current", context.WorkerContext())
+    group, left = Group(), threading.Event()
+    rounds = rounds_of(agent, group)
+
+    def train(state: ObjectState) -> None:
+        assert left.is_set() or group.severed.wait(BOUND)
+        if not left.is_set():
+            left.set()
+            raise PeerLostError("lost")
+
+    outcome = in_thread(rounds, train, ObjectState(step=0))
+    agent.announced()
+    agent.attach()
+    agent.hear("worker_waiting")
+    agent.assign(1)
+    cause = cause_pb2.Cause(kind=kind, worker_id=8, rank=3, text="a worker died")
+    agent.say(pb.Notice(abort=pb.Abort(round_id=round_id(1), cause=cause)))
+    agent.hear("worker_waiting")
+    lost = context.current.lost_members
+    assert lost.has(RoundId(1, 1), 3) is is_lost
+    assert not lost.has(RoundId(1, 1), 0)
+    assert not lost.has(RoundId(1, 2), 3)
+    agent.assign(2)
+    agent.hear("worker_done")
+    agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
+    assert outcome.get(timeout=BOUND) is None
+
+
 def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = rounds_of(agent, Group())
     state = ObjectState(step=0)

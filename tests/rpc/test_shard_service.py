@@ -18,9 +18,9 @@ import pytest
 from edriver.checkpoint_server.copies import Copier
 from edriver.checkpoint_server.keeper import Keeper
 from edriver.checkpoint_server.service import ShardServer, in_messages, shard_server
-from edriver.checkpoint_server.shards import PAGE, Refusal, ShardKey
+from edriver.checkpoint_server.shards import PAGE, ShardKey
 from edriver.model.ids import RoundId
-from edriver.model.memory_checkpoint import CheckpointId, Shard, ShardCopy
+from edriver.model.memory_checkpoint import CheckpointId, Refusal, Shard, ShardCopy
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
 from edriver.wire.checkpoints import checkpoint_id_message

@@ -66,7 +66,7 @@ from edriver.model.mode import CheckpointWay, Mode, OnLoss
 from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
 from edriver.model.settings import WHOLE_HOSTS, Settings
-from edriver.model.shards import HeldShards, Layout
+from edriver.model.shards import HeldShards, Sharding
 from edriver.model.store_address import StoreAddress
 from tests.script.case import format_case, parse_case
 from tests.script.rendering import render
@@ -115,11 +115,11 @@ def parse_round_id(text: str) -> RoundId:
 
 
 def _held_shards(text: str) -> HeldShards:
-    layout, positions = text.split(":")
-    round_id, size = layout.split("/")
+    sharding, positions = text.split(":")
+    round_id, size = sharding.split("/")
     incarnation, number = round_id.split(".")
     shards = tuple(map(int, positions.split(",")))
-    return HeldShards(Layout(RoundId(int(incarnation), int(number)), int(size)), shards)
+    return HeldShards(Sharding(RoundId(int(incarnation), int(number)), int(size)), shards)
 
 
 def parse_version(text: str) -> Version:

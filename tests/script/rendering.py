@@ -85,8 +85,8 @@ def _rendered_plan(plan: RoundPlan) -> Iterator[str]:
     if (start := plan.memory_checkpoint) is not None:
         holders = ", ".join(start.addresses[holder] for holder in start.holders)
         yield f"    from {_checkpoint(start.checkpoint)}, whose shards are at {holders}"
-    if plan.layout is not None and plan.layout.size:
-        yield f"    cut anew from the {plan.layout.size} shards of round {plan.layout.round_id}"
+    if plan.sharding is not None and plan.sharding.size:
+        yield f"    cut anew from the {plan.sharding.size} shards of round {plan.sharding.round_id}"
     for seat in plan.seats:
         receives = ", receives" if seat.rank in plan.receivers else ""
         yield f"    rank {seat.rank}: worker {seat.worker_id} in {seat.host}:{seat.slot}{receives}"

@@ -64,7 +64,7 @@ def the_newest_version_will_do(patch: pytest.MonkeyPatch) -> None:
     """A round continues from the newest version, whether there is one of each position that reaches it or not."""
 
     def continue_from(offers: Collection[ShardOffer], positions: int) -> Continuation:
-        return Continuation(max(offer.version for offer in offers), {})
+        return Continuation(max(offer.version for offer in offers))
 
     patch.setattr(selection, "continue_from", continue_from)
 
@@ -75,7 +75,7 @@ def a_version_that_nobody_holds_will_do(patch: pytest.MonkeyPatch) -> None:
     def continue_from(offers: Collection[ShardOffer], positions: int) -> Continuation:
         reach = [{v for o in offers if o.position == p for v in (o.version, o.sealed) if v} for p in range(positions)]
         found = set.intersection(*reach)
-        return Continuation(max(found), {}) if found else Continuation(None, {}, (0,))
+        return Continuation(max(found)) if found else Continuation(None, (0,))
 
     patch.setattr(selection, "continue_from", continue_from)
 

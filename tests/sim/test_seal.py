@@ -24,18 +24,45 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 import pytest
 
-from edriver.driver.core.continuation import Continuation, ShardOffer, Way, continue_from, way_to
+from edriver.driver.core.continuation import Continuation, continue_from
 from edriver.model.ids import NO_VERSION, RoundId, Version
 
 BEGINNING = Version(RoundId(1, 1), 0)
 
 LIVING, DEAD, LOST_UNNOTICED = range(3)
 """What a member is. LOST_UNNOTICED: it is dead, and the driver has its report and does not know better."""
+
+
+class Offer(NamedTuple):
+    """What a survivor says of itself: see continuation.ShardOffer."""
+
+    position: int
+    version: Version
+    sealed: Version | None = None
+
+
+class Way(StrEnum):
+    """How a member gets to the version that its round continues from."""
+
+    HOLD = "hold"
+    """It holds that version, and discards what it has computed since, kept gradients included."""
+
+    APPLY = "apply"
+    """It makes the optimizer's step with the gradients that it has kept."""
+
+    RECEIVE = "receive"
+    """It cannot get there, and receives the state like a newcomer."""
+
+
+def way_to(version: Version, offer: Offer) -> Way:
+    if offer.version == version:
+        return Way.HOLD
+    return Way.APPLY if offer.sealed == version else Way.RECEIVE
 
 
 class Over(Enum):
@@ -146,8 +173,8 @@ class Rules:
 
     program: tuple[Operation, ...] = HSDP
     steps: int = 1
-    decide: Callable[[Collection[ShardOffer], int], Continuation] = continue_from
-    offer: Callable[[ShardOffer, Member], ShardOffer] = lambda offer, member: offer
+    decide: Callable[[Collection[Offer], int], Continuation] = continue_from
+    offer: Callable[[Offer, Member], Offer] = lambda offer, member: offer
     all_report: bool = True
     keep_gradients: bool = True
     keep_name: bool = True
@@ -263,7 +290,8 @@ def drive(situation: Situation, heard: list[tuple[int, Member]], rules: Rules) -
     """The driver's decision, and the rounds that may follow: filled up with newcomers, or of survivors alone."""
     positions = len(situation.members[0])
     empty = set(range(positions)) - {position for position, _ in heard}
-    found = rules.decide([offer(number, *seat, rules) for number, seat in enumerate(heard)], positions)
+    offers = [offer(*seat, rules) for seat in heard]
+    found = rules.decide(offers, positions)
     if found.version is None:
         assert set(found.lost) == empty, "no version, though every position has a survivor"
         return
@@ -273,9 +301,9 @@ def drive(situation: Situation, heard: list[tuple[int, Member]], rules: Rules) -
     living = (m for m in group(situation, 0, 0, Over.WORLD) if m.status == LIVING)
     assert all(len(member.parameters) <= steps for member in living), "a step is lost"
     columns: list[list[Member]] = [[] for _ in range(positions)]
-    for number, (position, member) in enumerate(heard):
-        status = LIVING if member.status == LIVING else DEAD
-        columns[position].append(member._replace(status=status, way=found.ways[number], boundaries=0, place=0))
+    for (position, member), offered in zip(heard, offers, strict=True):
+        status, way = LIVING if member.status == LIVING else DEAD, way_to(found.version, offered)
+        columns[position].append(member._replace(status=status, way=way, boundaries=0, place=0))
     for column in columns:
         column.sort(key=lambda member: member.way == Way.RECEIVE)
     norm = rules.norm_in_plan and any(member.version == found.version for _, member in heard)
@@ -286,9 +314,9 @@ def drive(situation: Situation, heard: list[tuple[int, Member]], rules: Rules) -
         yield Situation(rows, situation.losses, situation.number + 1, found.version, steps, norm, broken)
 
 
-def offer(worker_id: int, position: int, member: Member, rules: Rules) -> ShardOffer:
+def offer(position: int, member: Member, rules: Rules) -> Offer:
     sealed = None if member.kept == NO_VERSION else member.kept
-    return rules.offer(ShardOffer(worker_id, position, member.version, sealed), member)
+    return rules.offer(Offer(position, member.version, sealed), member)
 
 
 def is_end(situation: Situation, rules: Rules) -> bool:
@@ -357,46 +385,46 @@ def test_every_order_ends_well(replicas: int, positions: int, losses: int, rules
     assert not found.survivors_receive
 
 
-def highest_of_anyone(offers: Collection[ShardOffer], positions: int) -> Continuation:
+def highest_of_anyone(offers: Collection[Offer], positions: int) -> Continuation:
     best = max(version for offer in offers for version in (offer.version, offer.sealed) if version)
-    return Continuation(best, {offer.worker_id: way_to(best, offer) for offer in offers})
+    return Continuation(best)
 
 
-def highest_of_positions(offers: Collection[ShardOffer], positions: int) -> Continuation:
+def highest_of_positions(offers: Collection[Offer], positions: int) -> Continuation:
     """The highest that every position can reach, even if nobody holds it."""
     offered = [{v for o in offers if o.position == p for v in (o.version, o.sealed) if v} for p in range(positions)]
     if not (common := set.intersection(*offered)):
         return continue_from(offers, positions)
-    return Continuation(max(common), {offer.worker_id: way_to(max(common), offer) for offer in offers})
+    return Continuation(max(common))
 
 
-def lowest(offers: Collection[ShardOffer], positions: int) -> Continuation:
+def lowest(offers: Collection[Offer], positions: int) -> Continuation:
     if continue_from(offers, positions).version is None:
         return continue_from(offers, positions)
     worst = min(offer.version for offer in offers)
-    return Continuation(worst, {offer.worker_id: way_to(worst, offer) for offer in offers})
+    return Continuation(worst)
 
 
-def following_only(offer: ShardOffer, member: Member) -> ShardOffer:
+def following_only(offer: Offer, member: Member) -> Offer:
     """A sealed member offers the version that follows, and not the one that it holds."""
-    return offer if offer.sealed is None else replace(offer, version=offer.sealed, sealed=None)
+    return offer if offer.sealed is None else offer._replace(version=offer.sealed, sealed=None)
 
 
-def held_only(offer: ShardOffer, member: Member) -> ShardOffer:
+def held_only(offer: Offer, member: Member) -> Offer:
     """A sealed member offers the version that it holds, and not the one that follows."""
-    return replace(offer, sealed=None)
+    return offer._replace(sealed=None)
 
 
-def last_boundary(offer: ShardOffer, member: Member) -> ShardOffer:
+def last_boundary(offer: Offer, member: Member) -> Offer:
     """A member that has left the seal offers its last boundary until it passes the next one."""
     if member.place <= HSDP.index(SEAL) + 1:
         return offer
-    return replace(offer, version=offer.version._replace(boundaries=member.boundaries))
+    return offer._replace(version=offer.version._replace(boundaries=member.boundaries))
 
 
-def last_commit(offer: ShardOffer, member: Member) -> ShardOffer:
+def last_commit(offer: Offer, member: Member) -> Offer:
     """A member of UNSEALED_DDP that has made its step is torn until its boundary."""
-    return replace(offer, version=BEGINNING) if member.place > UNSEALED_DDP.index(STEP) else offer
+    return offer._replace(version=BEGINNING) if member.place > UNSEALED_DDP.index(STEP) else offer
 
 
 NO_COMMON = "no version, though every position has a survivor"
@@ -478,26 +506,24 @@ OLD, HELD, NEXT = Version(RoundId(1, 1), 7), Version(RoundId(1, 2), 3), Version(
 @pytest.mark.parametrize(
     ("offers", "expected"),
     [
-        pytest.param([], Continuation(None, {}, (0, 1, 2)), id="nobody is left"),
+        pytest.param([], Continuation(None, (0, 1, 2)), id="nobody is left"),
+        pytest.param([Offer(1, NEXT)], Continuation(None, (0, 2)), id="two positions have lost their survivors"),
         pytest.param(
-            [ShardOffer(1, 1, NEXT)], Continuation(None, {}, (0, 2)), id="two positions have lost their survivors"
-        ),
-        pytest.param(
-            [ShardOffer(1, 0, NEXT), ShardOffer(2, 1, OLD), ShardOffer(3, 2, HELD, NEXT)],
-            Continuation(None, {}, (1,)),
+            [Offer(0, NEXT), Offer(1, OLD), Offer(2, HELD, NEXT)],
+            Continuation(None, (1,)),
             id="one position has an older version only",
         ),
         pytest.param(
-            [ShardOffer(1, 0, NEXT), ShardOffer(2, 0, OLD), ShardOffer(3, 1, HELD, NEXT), ShardOffer(4, 2, NEXT)],
-            Continuation(NEXT, {1: Way.HOLD, 2: Way.RECEIVE, 3: Way.APPLY, 4: Way.HOLD}),
+            [Offer(0, NEXT), Offer(0, OLD), Offer(1, HELD, NEXT), Offer(2, NEXT)],
+            Continuation(NEXT),
             id="a survivor of an earlier round receives",
         ),
         pytest.param(
-            [ShardOffer(1, 0, HELD, NEXT), ShardOffer(2, 1, HELD, NEXT), ShardOffer(3, 2, HELD, NEXT)],
-            Continuation(HELD, {1: Way.HOLD, 2: Way.HOLD, 3: Way.HOLD}),
+            [Offer(0, HELD, NEXT), Offer(1, HELD, NEXT), Offer(2, HELD, NEXT)],
+            Continuation(HELD),
             id="nobody has left the seal",
         ),
     ],
 )
-def test_what_the_next_round_continues_from(offers: list[ShardOffer], expected: Continuation) -> None:
+def test_what_the_next_round_continues_from(offers: list[Offer], expected: Continuation) -> None:
     assert continue_from(offers, 3) == expected

@@ -26,14 +26,15 @@ import grpc
 import torch
 
 from edriver.common.release import PROTOCOL
-from edriver.driver.core.continuation import ShardOffer, continue_from
-from edriver.driver.core.layouts import has_cut, newest_cut
+from edriver.driver.core.continuation import continue_from
+from edriver.driver.core.shardings import has_cut, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
+from edriver.model.records import OfferKind
 from edriver.model.shards import HeldShards
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
-from edriver.wire.conversion import held_shards_of, layout_message, round_id_message, version_message, version_of
+from edriver.wire.conversion import held_shards_of, round_id_message, sharding_message, version_message, version_of
 from tests.torch.forks import FORKS
 
 BOUND = 240.0
@@ -194,7 +195,7 @@ class World:
             return
         size = self._replica_size
         workers, trainees = list(present), workers
-        shards = [_offer(worker, position, offers[worker]) for worker, position in present.items()]
+        shards = [_offer(position, offers[worker]) for worker, position in present.items()]
         best = continue_from(shards, size).version
         assert best is not None, shards
         self.from_versions.append(best)
@@ -221,16 +222,16 @@ class World:
     def _form_one(self, offers: dict[_Worker, pb.WorkerWaiting]) -> None:
         members = list(offers)
         survivors = {worker: _shards_offer(offer) for worker, offer in offers.items()}
-        best, layout, lost = newest_cut(survivors.values())
+        best, sharding, lost = newest_cut(survivors.values())
         assert not lost, survivors
         self.from_versions.append(best)
         self.sealed.append(sum(offer.version != best == offer.sealed for offer in survivors.values()))
         self.lost.append(max(offer.steps_lost for offer in offers.values()))
-        able = [worker for worker in members if has_cut(survivors[worker], best, layout)]
+        able = [worker for worker in members if has_cut(survivors[worker], best, sharding)]
         assert len({offers[w].digest for w in able if survivors[w].version == best}) <= 1
         behind = [worker for worker in members if worker not in (able or members[:1])]
         first = (able or members)[0]
-        self._assign(members, offers[members[0]].store, best, behind, [first], layout=layout_message(layout))
+        self._assign(members, offers[members[0]].store, best, behind, [first], sharding=sharding_message(sharding))
 
     def _assign(
         self,
@@ -362,9 +363,9 @@ def world(script: Script, gate_at: int = -1, replica_size: int = 1, one_replica:
         one.end()
 
 
-def _offer(worker: _Worker, position: int, offer: pb.WorkerWaiting) -> ShardOffer:
+def _offer(position: int, offer: pb.WorkerWaiting) -> OfferKind:
     sealed = version_of(offer.sealed) if offer.HasField("sealed") else None
-    return ShardOffer(worker.worker_id, position, version_of(offer.version), sealed)
+    return OfferKind(version_of(offer.version), 0, placed=True, sealed=sealed, position=position)
 
 
 @dataclasses.dataclass(frozen=True)

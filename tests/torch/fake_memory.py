@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from edriver.model.ids import RoundId
-from edriver.model.memory_checkpoint import CheckpointId, DiskTarget, MemoryCheckpoint
+from edriver.model.memory_checkpoint import CheckpointId, DiskTarget, MemoryCheckpoint, Refusal
 from edriver.model.plan import Assignment
 from edriver.model.store_address import StoreAddress
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.mapped import Mappings
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace
-from edriver.worker.checkpoints.memory.server_link import Refusal, Reserved, ServerLostError, ShardName
+from edriver.worker.checkpoints.memory.server_link import Reserved, ServerLostError, ShardName
 
 SECRET = bytes(range(32))
 
@@ -40,7 +40,7 @@ class FolderMemory:
     def __init__(self, folder: Path, host: str) -> None:
         self.folder = folder / host
         self.folder.mkdir(exist_ok=True)
-        self.refusal = Refusal.NONE
+        self.refusal: Refusal | None = None
         self.cut = False
         self.fetched = 0
         self.targets: dict[int, DiskTarget | None] = {}
@@ -48,7 +48,7 @@ class FolderMemory:
 
     def reserve(self, checkpoint: CheckpointId, rank: int, length: int, pid: int) -> Reserved:
         del checkpoint, pid
-        if self.refusal is not Refusal.NONE:
+        if self.refusal is not None:
             return Reserved("", self.refusal, limit=1024, used=512)
         turn = self._turn[rank] = 1 - self._turn.get(rank, 1)
         path = self.folder / f"buffer-{rank}-{turn}"

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import SINGLE_WORKER, Assignment
-from edriver.model.shards import NO_LAYOUT, Layout
+from edriver.model.shards import NO_SHARDING, Sharding
 from edriver.worker import context
 from edriver.worker.backend import default_group, torch_groups
 from edriver.worker.group import round_mesh
@@ -164,7 +164,7 @@ def _of_one_replica(number: int, rank: int, rounds: Sequence[Sequence[int]]) -> 
         replica_size=len(members),
         version=Version(RoundId(1, number), 1) if number else NO_VERSION,
         first_sync=not number,
-        layout=Layout(RoundId(1, number), len(before)) if number else NO_LAYOUT,
+        sharding=Sharding(RoundId(1, number), len(before)) if number else NO_SHARDING,
     )
 
 

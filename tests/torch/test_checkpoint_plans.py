@@ -12,8 +12,8 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan
 
-from edriver.worker.checkpoints.memory.pickles import ForgedError
 from edriver.worker.checkpoints.memory.plans import PREFIX, PlanExchange, Share, Skipped, Step, next_step
+from edriver.worker.checkpoints.pickles import ForgedError
 
 SECRET = bytes(32)
 

@@ -12,12 +12,12 @@ import grpc
 import pytest
 
 from edriver.model.ids import RoundId
-from edriver.model.memory_checkpoint import CheckpointId
+from edriver.model.memory_checkpoint import CheckpointId, Refusal
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
 from edriver.wire.tls_files import AUTHORITY_FILE, MEMBER_FILE
 from edriver.worker.checkpoints.memory import server_link
-from edriver.worker.checkpoints.memory.server_link import Refusal, Reserved, ServerLink, ServerLostError, ShardName
+from edriver.worker.checkpoints.memory.server_link import Reserved, ServerLink, ServerLostError, ShardName
 from tests.torch.run_credentials import tls_credentials
 
 CHECKPOINT = CheckpointId(RoundId(3, 4), 70, 2)
@@ -92,7 +92,7 @@ def test_this_hosts_server_is_waited_for_once(
         asked = thread.submit(link.reserve, CHECKPOINT, 1, 10, 12)
         serving.add_insecure_port(f"unix:{tmp_path / 'c.sock'}")
         serving.start()
-        assert asked.result() == Reserved("/proc/1/fd/7", Refusal.NONE, 100, 10)
+        assert asked.result() == Reserved("/proc/1/fd/7", None, 100, 10)
     assert link.reserve(CHECKPOINT, 1, 101, 12) == Reserved("", Refusal.TOO_LARGE, 100, 10)
     link.commit(SHARD, 99)
     assert [(shard.checkpoint.round_id.n, shard.rank, shard.bytes) for shard in server.committed] == [(4, 1, 99)]

@@ -87,13 +87,13 @@ class Trained:
     def check_shadows(self) -> None:
         """Each shadow has the bits of the shard."""
         held = self.shards.held()[0]
-        here = self.shards._held(held.layout, self.model, self.optimizer)
+        here = self.shards._held(held.sharding, self.model, self.optimizer)
         found = {position: tree_fingerprint(shard) for position, shard in here.items()}
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, found)
-        for position in range(held.layout.size):
+        for position in range(held.sharding.size):
             holders = [of[position] for of in everyone if position in of]
-            assert len(holders) == min(2, held.layout.size)
+            assert len(holders) == min(2, held.sharding.size)
             assert len(set(holders)) == 1
 
 

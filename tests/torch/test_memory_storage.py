@@ -16,8 +16,9 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from edriver.model.memory_checkpoint import Refusal
 from edriver.worker import context
-from edriver.worker.checkpoints.memory.server_link import Refusal, ShardName
+from edriver.worker.checkpoints.memory.server_link import ShardName
 from edriver.worker.checkpoints.memory.storage import MemoryReader, MemoryWriter, step_of
 from edriver.worker.errors import CheckpointError
 from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
@@ -135,7 +136,7 @@ def test_a_process_alone_saves_and_loads(tmp_path: Path) -> None:
     other = _state(1, 4)
     load(other, storage_reader=MemoryReader(), checkpoint_id="30")
     assert digest(_flat(other)) == digest(_flat(state))
-    with pytest.raises(CheckpointError, match="not of step 40: it has step 30"):
+    with pytest.raises(CheckpointError, match="step 40 cannot be loaded: the one in memory has step 30"):
         load(other, storage_reader=MemoryReader(), checkpoint_id="40")
 
 
@@ -168,7 +169,7 @@ def test_no_memory_is_said_once_with_what_is_needed_and_training_continues(
     assert "step 30 is not kept in memory" in text
     assert "may use 1.0 KiB of this host's memory (--checkpoint-memory)" in text
     assert stored_bytes(tmp_path) == 0
-    memory.refusal = Refusal.NONE
+    memory.refusal = None
     save(_state(1, 3), checkpoint_id="50", storage_writer=MemoryWriter())
     memory.refusal = Refusal.TOO_LARGE
     save(_state(1, 3), checkpoint_id="60", storage_writer=MemoryWriter())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import threading
 import time
 from functools import partial
@@ -289,6 +290,40 @@ def lose_a_part(folder: Path, rank: int) -> str:
 
 def test_one_of_which_a_part_is_missing_is_never_offered(tmp_path: Path) -> None:
     assert run_ranks(partial(lose_a_part, tmp_path), 2) == ["1 1"] * 2
+
+
+def lose_a_writer(folder: Path, lost: int, rank: int) -> str:
+    """A writer of the second checkpoint is lost before it has begun, as the driver says; what is offered then."""
+    enter(rank, 2, 2)
+    state = sharded(folder, every=1)
+    state._disk._checkpoints._patience = math.inf  # type: ignore[union-attr]
+    state.sync()
+    train(state, 1)
+    if rank == lost:
+        state._disk._checkpoints.write = lambda *_: None  # type: ignore[union-attr]
+    else:
+        context.current.lost_members.add(RoundId(1, 1), lost)
+    train(state, 1)
+    return f"{newest(folder).steps} {len(CheckpointFolder(str(folder)).found())}"
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_whose_writer_is_lost_is_given_up_without_a_wait(tmp_path: Path, lost: int) -> None:
+    assert run_ranks(partial(lose_a_writer, tmp_path, lost), 2) == ["1 1"] * 2
+
+
+def lose_one_that_has_written(folder: Path, rank: int) -> int:
+    enter(rank, 2, 2)
+    state = sharded(folder, every=1)
+    state.sync()
+    if rank == 0:
+        context.current.lost_members.add(RoundId(1, 1), 0)
+    train(state, 1)
+    return int(newest(folder).steps)
+
+
+def test_one_whose_writer_is_lost_after_its_part_is_completed(tmp_path: Path) -> None:
+    assert run_ranks(partial(lose_one_that_has_written, tmp_path), 2) == [1, 1]
 
 
 def fail_to_write(folder: Path, rank: int) -> float:

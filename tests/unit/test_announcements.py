@@ -4,12 +4,15 @@ import pytest
 
 from edriver.driver.core.roster import Roster
 from edriver.driver.observe.cause_text import Line
-from edriver.driver.observe.console.announcements import Announcements
+from edriver.driver.observe.console.announcements import Announcements, lost_steps_text
 from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
 from edriver.model.hosts import Host, HostSet
-from edriver.model.ids import RoundId
+from edriver.model.ids import RoundId, Version
+from edriver.model.plan import RoundPlan
 from edriver.model.records import Worker, WorkerState
+from edriver.model.shards import NO_SHARDING, Sharding
+from edriver.model.store_address import StoreAddress
 
 ROUND = RoundId(1, 2)
 WORKER = WorkerName(3, "a", 0, 1)
@@ -100,3 +103,50 @@ def test_an_undrain_is_announced_only_if_it_changes_something(
         known.drain(record, slot, True)
     found = Announcements().loss(events.UndrainRequested(record.name, undrained), known)
     assert (found is not None) is said
+
+
+def plan(
+    replica_size: int = 1, checkpoint: int = 0, steps_lost: int = 0, sharding: Sharding | None = None
+) -> RoundPlan:
+    return RoundPlan(
+        RoundId(1, 3),
+        1,
+        Version(RoundId(1, 1), 5),
+        (),
+        StoreAddress("a", 1),
+        (),
+        replica_size=replica_size,
+        checkpoint=checkpoint,
+        steps_lost=steps_lost,
+        sharding=sharding,
+    )
+
+
+OLDER = "the newest state is no longer held at all positions: training continues from an older one; "
+
+
+@pytest.mark.parametrize(
+    ("formed", "lost", "text"),
+    [
+        pytest.param(plan(), 1, "", id="the only worker that had made the step is lost"),
+        pytest.param(
+            plan(checkpoint=9), 3, "no worker holds the state: it is loaded from disk; 3 steps lost", id="disk"
+        ),
+        pytest.param(
+            plan(2, checkpoint=9),
+            1,
+            "not all positions of the state are held: it is loaded from disk; 1 step lost",
+            id="a position from disk",
+        ),
+        pytest.param(plan(2), 0, "", id="nothing is lost"),
+        pytest.param(plan(2), 12, f"{OLDER}12 steps lost", id="spares hold an older state"),
+        pytest.param(plan(sharding=NO_SHARDING), 12, f"{OLDER}12 steps lost", id="one replica"),
+        pytest.param(plan(2, steps_lost=4), 4, "", id="the round says so itself"),
+    ],
+)
+def test_steps_that_are_lost_with_their_holders_are_announced(formed: RoundPlan, lost: int, text: str) -> None:
+    assert lost_steps_text(formed, lost, at_least=False) == text
+
+
+def test_steps_that_another_driver_has_not_heard_of_are_said_to_be_missing() -> None:
+    assert lost_steps_text(plan(2), 12, at_least=True) == f"{OLDER}at least 12 steps lost"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edriver.checkpoint_server.shards import PAGE, Grant, NotReservedError, Refusal, ShardKey, Shards, key_of
+from edriver.checkpoint_server.shards import PAGE, Grant, NotReservedError, ShardKey, Shards, key_of
 from edriver.model.ids import NO_ROUND, RoundId
-from edriver.model.memory_checkpoint import CheckpointId, Shard
+from edriver.model.memory_checkpoint import CheckpointId, Refusal, Shard
 
 LAYOUT = b"l" * 16
 

@@ -85,12 +85,18 @@ def test_a_run_is_found_by_its_name_by_its_id_and_alone(machine: Machine) -> Non
         pytest.param("0000001a", "you have no run '0000001a' here: did you mean 0000000a?", id="a mistyped ID"),
         pytest.param("xyz", "you have no run 'xyz' here, only ", id="nothing alike"),
         pytest.param("an old one", "run an old one has ended: edriver report 'an old one' shows how", id="ended"),
+        pytest.param(
+            "a killed one",
+            "run a killed one has no driver now: if none is taking it over, edriver resume 'a killed one' does",
+            id="its driver was killed",
+        ),
     ],
 )
 def test_what_is_said_where_no_run_is_meant(machine: Machine, named: str | None, sentence: str) -> None:
     machine.runs("0000000a", "trial-a")
     machine.runs("ffffffff", "b")
     machine.has_records("12345678", "an old one")
+    machine.has_records("23456789", "a killed one", resumable=True)
     with pytest.raises(RunError) as refused:
         here(named)
     assert str(refused.value).startswith(sentence)

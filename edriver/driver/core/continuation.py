@@ -17,60 +17,43 @@ newest version that one of them holds, and only newcomers receive state, from a 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
 from edriver.model.ids import Version
 
 
-@dataclass(frozen=True, slots=True)
-class ShardOffer:
-    """What a survivor of a round can continue from.
+class ShardOffer(Protocol):
+    """What a survivor of a round can continue from."""
 
-    Attributes:
-        worker_id: the survivor.
-        position: its position, from 0.
-        version: the version that it holds. It keeps this name until its holder has passed a boundary of the next
-            round: members that gave it one of their own round could not be matched with those that have yet to step.
-        sealed: the version that it reaches with the gradients that it has kept; None: it is not sealed.
-    """
+    @property
+    def position(self) -> int:
+        """Its position, from 0."""
 
-    worker_id: int
-    position: int
-    version: Version
-    sealed: Version | None = None
+    @property
+    def version(self) -> Version:
+        """The version that it holds. It keeps this name until its holder has passed a boundary of the next round:
+        members that named it after their own round could not be matched with those that have yet to step.
+        """
 
-
-class Way(StrEnum):
-    """How a survivor gets to the version that the next round continues from."""
-
-    HOLD = "hold"
-    """It holds that version, and discards what it has computed since, kept gradients included."""
-
-    APPLY = "apply"
-    """It makes the optimizer's step with the gradients that it has kept."""
-
-    RECEIVE = "receive"
-    """It cannot get there, and receives the state like a newcomer."""
+    @property
+    def sealed(self) -> Version | None:
+        """The version that it reaches with the gradients that it has kept; None: it is not sealed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Continuation:
+class Continuation(NamedTuple):
     """What the next round continues from.
 
     Attributes:
         version: the version; None: no version can be had of every position.
-        ways: how each survivor gets to it, by worker_id; empty without a version.
         lost: the positions of which the newest version is lost; empty with a version.
     """
 
     version: Version | None
-    ways: dict[int, Way]
     lost: tuple[int, ...] = ()
 
 
-def continue_from(offers: Collection[ShardOffer], positions: int) -> Continuation:
+def continue_from(offers: Iterable[ShardOffer], positions: int) -> Continuation:
     """Find the newest version that a survivor holds and that some survivor of every position holds or reaches.
 
     A version that survivors could reach and none holds does not count. Others may still compute, and would have to
@@ -82,17 +65,11 @@ def continue_from(offers: Collection[ShardOffer], positions: int) -> Continuatio
             has to wait for it.
         positions: the number of positions.
     """
+    offers = tuple(offers)
     within_reach = [{v for o in offers if o.position == p for v in (o.version, o.sealed)} for p in range(positions)]
     held = sorted({offer.version for offer in offers}, reverse=True)
     for version in held:
         if all(version in versions for versions in within_reach):
-            return Continuation(version, {offer.worker_id: way_to(version, offer) for offer in offers})
+            return Continuation(version)
     lost = (p for p, versions in enumerate(within_reach) if not held or held[0] not in versions)
-    return Continuation(None, {}, tuple(lost))
-
-
-def way_to(version: Version, offer: ShardOffer) -> Way:
-    """How a survivor gets to a version."""
-    if offer.version == version:
-        return Way.HOLD
-    return Way.APPLY if offer.sealed == version else Way.RECEIVE
+    return Continuation(None, tuple(lost))

@@ -170,8 +170,10 @@ class Roster:
     def agent_started(self, record: HostRecord, agent_id: int) -> None:
         """A host's agent is started."""
         assert record.agent_id is None, f"{record.name} has an agent"
+        assert not record.connected, f"{record.name} is reached without an agent"
         record.agent_id = agent_id
-        self.host_changed(record)
+        self.revision += 1
+        self._index_agent(record)  # alone: its slots, and who is in them, are what they were
 
     def has_agent(self, host: str, agent_id: int) -> bool:
         """Whether this is the host's agent, and not one of earlier."""
@@ -256,13 +258,8 @@ class Roster:
     def _index_host(self, record: HostRecord) -> None:
         name, wanted, opened, connected = record.name, record.wanted, record.open_count, record.connected
         usable = self.capacity(record)
-        started = record.agent_id is not None
-        awaited = started and not connected and record.present
-        if awaited and name not in self.unconnected:
-            heappush(self._awaited, (self._places[name], name))
+        self._index_agent(record)
         _keep(self.unwanted, name, not wanted)
-        _keep(self.without_agent, name, wanted and not started)
-        _keep(self.unconnected, name, awaited)
         _keep(self.partly_drained, name, bool(record.drained) and not record.drained_whole)
         _keep(self.unfit, name, wanted and usable < opened)
         self._count(
@@ -272,6 +269,14 @@ class Roster:
             usable if wanted and connected else 0,
         )
         self._place_workers(record)
+
+    def _index_agent(self, record: HostRecord) -> None:
+        name, started = record.name, record.agent_id is not None
+        awaited = started and not record.connected and record.present
+        if awaited and name not in self.unconnected:
+            heappush(self._awaited, (self._places[name], name))
+        _keep(self.without_agent, name, record.wanted and not started)
+        _keep(self.unconnected, name, awaited)
 
     def _count(self, name: str, opened: int, usable: int, connected: int) -> None:
         """Have a host count for so many slots in the three sums."""

@@ -513,10 +513,9 @@ class Round:
         hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
         plan, memory = self.plan, self.plan.memory_checkpoint
         checkpoint = plan.checkpoint if memory is None else memory.checkpoint.step
-        size = len(plan.seats) - len(plan.seats) % plan.replica_size  # without guests
         members = Members(
             plan.round_id,
-            size,
+            plan.training_size,
             hosts,
             plan.steps_lost,
             plan.torn,

@@ -26,7 +26,6 @@ from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, 
 from edriver.driver.core.failures.failure_log import FailureLog
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
-from edriver.driver.core.layouts import with_layout
 from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.driver.core.obstacles import Obstacles
 from edriver.driver.core.placement import Placement
@@ -41,6 +40,7 @@ from edriver.driver.core.selection import (
     still_needed,
     wanted_members,
 )
+from edriver.driver.core.shardings import with_sharding
 from edriver.model import events
 from edriver.model.actions import (
     Abort,
@@ -800,7 +800,7 @@ class RoundControl:
         assert before is None or not before.running, "one round runs at a time"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
         if settings.one_replica:
-            plan = with_layout(plan, chosen.all)
+            plan = with_sharding(plan, chosen.all)
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded = self.budgets.unproven.total > 0
         fallback = 0 if plan.hands_over else sizes.fallback_of(len(plan.seats))

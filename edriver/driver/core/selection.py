@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
-from edriver.driver.core.continuation import ShardOffer, continue_from
-from edriver.driver.core.layouts import keepers_of, newest_cut
+from edriver.driver.core.continuation import continue_from
 from edriver.driver.core.positions import in_whole_replicas
+from edriver.driver.core.shardings import keepers_of, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate, RoundPlan, Seat
 from edriver.model.records import OfferKind
@@ -42,8 +42,7 @@ def newest_version(offers: Iterable[Candidate | OfferKind], replica_size: int) -
         return max((offer.version for offer in held), default=NO_VERSION), ()
     if not held:
         return NO_VERSION, ()
-    shards = [ShardOffer(number, offer.position, offer.version, offer.sealed) for number, offer in enumerate(held)]
-    found = continue_from(shards, replica_size)
+    found = continue_from(held, replica_size)
     return found.version or NO_VERSION, found.lost
 
 

@@ -131,8 +131,8 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
                 further = *further, plan.replica_size, plan.sources
             if plan.gradient_norm is not None:
                 further = *further, plan.gradient_norm
-            if plan.layout is not None:
-                further = *further, plan.layout, plan.sources
+            if plan.sharding is not None:
+                further = *further, plan.sharding, plan.sources
             return *members, plan.checkpoint, plan.guarded, plan.fallback_size, draws, *further
 
 

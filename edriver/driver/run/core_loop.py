@@ -19,7 +19,7 @@ from edriver.driver.journal.keyed_random import KeyedRandom
 from edriver.driver.journal.orders import OrderCheck, order_text
 from edriver.driver.launch.agents import Agents
 from edriver.driver.observe.cause_text import Line, cause_text
-from edriver.driver.observe.console.announcements import Announcements
+from edriver.driver.observe.console.announcements import Announcements, lost_steps_text
 from edriver.driver.observe.console.output import ROUTINE
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
@@ -30,7 +30,6 @@ from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, Done, MemoryKill, ReportedText
 from edriver.model.plan import RoundPlan
 from edriver.runview.run_view import ENDS
-from edriver.text.phrases import count_text
 from edriver.v1 import agent_pb2, status_pb2
 from edriver.wire.orders import orders_of
 
@@ -224,12 +223,10 @@ class CoreLoop:
             usual = ROUTINE if self._is_routine(line.cause) else logging.INFO
             _log.log(logging.WARNING if line.is_failure else usual, "%s", line.text)
         self.publish(new_events)
-        for plan in [action for action in step if isinstance(action, RoundPlan) and action.checkpoint]:
-            # The last steps before a driver died were reported to that one alone.
-            bound = "at least " if 0 < round_before.incarnation < plan.round_id.incarnation else ""
-            lost = count_text(view.steps_lost - lost_before, "step")
-            held = "no worker holds the state" if plan.replica_size == 1 else "not all positions of the state are held"
-            _log.info("%s: it is loaded from disk; %s%s lost", held, bound, lost)
+        for plan in [action for action in step if isinstance(action, RoundPlan)]:
+            of_another_driver = 0 < round_before.incarnation < plan.round_id.incarnation
+            if text := lost_steps_text(plan, view.steps_lost - lost_before, at_least=of_another_driver):
+                _log.info("%s", text)
         if loss and isinstance(event, events.WorkerStalled):
             _log.info("its threads are at\n%s", event.stacks)
         return finish

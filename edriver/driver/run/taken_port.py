@@ -75,7 +75,7 @@ def holder_of(port: int) -> str:
 
 
 def _owner_of(port: int) -> int | None:
-    """The account whose socket has a port, one that listens first; None if there is none to be seen."""
+    """The account whose socket has a port, one that listens first; None: no such socket can be seen."""
     owners: list[tuple[bool, int]] = []
     for table in _TABLES:
         with contextlib.suppress(OSError):  # there is no IPv6

@@ -19,8 +19,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.checkpoint_folder.manifest import FileRecord
-from edriver.worker.checkpoints import files
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import files, pickles
 
 PART: Final = "edriver-part-"
 """Where a part leaves what was written of it."""

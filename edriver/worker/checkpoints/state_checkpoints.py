@@ -6,7 +6,8 @@ into a second set (copies/snapshot.py).
 Of a sharded state one worker of each position writes a part, all from commits of the same boundary. The first one, rank
 0, begins the checkpoint and says in its folder of which boundary it is; the others look for that. It completes it once
 all parts are there. They meet in the folder alone: so the round may end meanwhile, and nobody waits for a peer in a
-collective. Where a part does not come, as its worker has died, the checkpoint is given up.
+collective. Where a part does not come, as its worker has died, the checkpoint is given up: at once if the driver has
+named that worker, and else after a while.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class TrainingPosition:
     """Where training is: its round, and see the same fields of Manifest.
 
     Attributes:
-        part: which part of a checkpoint this worker writes,
-        parts: of so many.
+        part: which part of a checkpoint this worker writes.
+        writers: the ranks that write the parts, in their order; the first one is rank 0.
     """
 
     round_id: RoundId
@@ -78,7 +79,12 @@ class TrainingPosition:
     run_id: str
     size: int
     part: int = 0
-    parts: int = 1
+    writers: tuple[int, ...] = (0,)
+
+    @property
+    def parts(self) -> int:
+        """The number of parts."""
+        return len(self.writers)
 
     @property
     def text(self) -> str:
@@ -127,6 +133,7 @@ class StateCheckpoints:
         spawn: runs the function that writes.
         clock: seconds since the epoch.
         patience: see PATIENCE.
+        lost: whether the process of a rank of a round has ended; it may be asked from any thread.
 
     Raises:
         ValueError: keep is less than 1, or fsspec does not support the URL.
@@ -141,12 +148,14 @@ class StateCheckpoints:
         clock: Callable[[], float] = time.time,
         *,
         patience: float = PATIENCE,
+        lost: Callable[[RoundId, int], bool] = lambda _round_id, _rank: False,
     ) -> None:
         self._owned = OwnedFolder(location, keep)
         self._folder, self._ownership = self._owned.folder, self._owned.ownership
         self._spawn = spawn
         self._clock = clock
         self._patience = patience
+        self._lost = lost
         self._idle = threading.Event()
         self._idle.set()
 
@@ -352,9 +361,12 @@ class StateCheckpoints:
         """Wait until rank 0 has begun the checkpoint; returns its name."""
 
         def look() -> str | None:
+            lost = self._lost(place.round_id, place.writers[0])
             for name in reversed(self._folder.unfinished()):
                 if BEGUN in self._folder.files_of(name) and self._folder.read_note(f"{name}/{BEGUN}") == wanted:
                     return name
+            if lost:
+                raise CheckpointError("rank 0, which was to begin it, is lost")
             return None
 
         wanted = place.text.encode()
@@ -371,10 +383,14 @@ class StateCheckpoints:
             name: its name.
             seconds: how long one part took: others are given some times as long.
         """
-        notes = [f"{PART}{number}" for number in range(place.parts)]
+        notes = {f"{PART}{number}": rank for number, rank in enumerate(place.writers)}
 
         def look() -> bool | None:
-            return set(notes) <= set(self._folder.files_of(name)) or None
+            lost = [rank for rank in place.writers if self._lost(place.round_id, rank)]  # so they write no more
+            awaited = notes.keys() - set(self._folder.files_of(name))
+            if gone := [rank for note, rank in notes.items() if note in awaited and rank in lost]:
+                raise CheckpointError(f"rank {gone[0]}, which was to write a part of it, is lost")
+            return not awaited or None
 
         self._awaited(look, max(self._patience, 5 * seconds), "another worker has not written its part in time")
         with self._folder.own(name) as where:

@@ -41,7 +41,7 @@ class RoundMesh:
         """
         if self._mesh is None or self._world() is not dist.GroupMember.WORLD:
             self._mesh = None
-            self._mesh = _made(assignment.rank, assignment.size // assignment.replica_size, assignment.replica_size)
+            self._mesh = _made(assignment.rank, assignment.replicas, assignment.replica_size)
             self._world = weakref.ref(dist.GroupMember.WORLD)
         return self._mesh
 

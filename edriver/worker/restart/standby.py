@@ -100,7 +100,7 @@ def _latest_beside(path: Path) -> Path:
     """The file that another slot's worker has written last, or the agent.
 
     Raises:
-        OSError: there is none.
+        OSError: neither has written a file, or it cannot be read.
     """
     found = [(other.stat().st_mtime_ns, other) for other in path.parent.glob(f"{path.stem}.*")]
     if not found:

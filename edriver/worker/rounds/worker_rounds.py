@@ -10,12 +10,13 @@ import atexit
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from edriver.common.run_clock import RunClock
 from edriver.model.stall_limits import Phase, collective_timeout, limits_of
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
+from edriver.v1 import cause_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import epoch_seconds, round_id_of
 from edriver.worker.context import WorkerContext
@@ -35,6 +36,18 @@ from edriver.worker.watch.script_reports import ScriptReports
 from edriver.worker.watch.source_files import SourceFiles
 
 R = TypeVar("R")
+
+PROCESS_ENDED: Final = frozenset(
+    {
+        cause_pb2.CAUSE_KIND_ENDED,
+        cause_pb2.CAUSE_KIND_EXITED,
+        cause_pb2.CAUSE_KIND_KILLED,
+        cause_pb2.CAUSE_KIND_OUT_OF_MEMORY,
+        cause_pb2.CAUSE_KIND_MAYBE_OUT_OF_MEMORY,
+        cause_pb2.CAUSE_KIND_LOST_WITH_HOST,
+    }
+)
+"""Causes of an abort after which the process of the worker that they name does nothing any more."""
 
 
 class WorkerRounds:
@@ -177,7 +190,12 @@ class WorkerRounds:
             case "ping":
                 self._watch.look()
                 self._sources.look(self._report_sources)
-            case "abort" | "stop_at":
+            case "abort":
+                self._times.mark("notified")
+                cause = notice.abort.cause
+                if cause.kind in PROCESS_ENDED and cause.HasField("rank"):
+                    self._context.lost_members.add(round_id_of(notice.abort.round_id), cause.rank)
+            case "stop_at":
                 self._times.mark("notified")
             case "assignment":
                 self._times.mark("assigned")

@@ -17,7 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from edriver.model.plan import Assignment
-from edriver.model.shards import NO_LAYOUT, HeldShards, Layout, shadow_keeper, shadowed_position
+from edriver.model.shards import NO_SHARDING, HeldShards, Sharding, shadow_keeper, shadowed_position
 from edriver.worker.backend import fsdp2
 from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.side_stream import SideCopies
@@ -50,7 +50,7 @@ class _Cut:
     """The shards of a round, before the model trains with them.
 
     Attributes:
-        layout: theirs.
+        sharding: theirs.
         rank: this worker's in the round.
         own: its shard; None: it stays as the model has been made.
         padded: what FSDP2 keeps of it: see fsdp2.empty_shards.
@@ -58,12 +58,12 @@ class _Cut:
         before: what they were cut from, and this worker held of that.
     """
 
-    layout: Layout
+    sharding: Sharding
     rank: int
     own: Shard | None
     padded: list[torch.Tensor]
     shadow: Shard | None
-    before: tuple[Layout, dict[int, Shard]]
+    before: tuple[Sharding, dict[int, Shard]]
 
 
 class ElasticShards:
@@ -74,10 +74,10 @@ class ElasticShards:
     """
 
     def __init__(self, side: SideCopies) -> None:
-        self._layout = NO_LAYOUT
+        self._sharding = NO_SHARDING
         self._rank = 0
         self._shadow: Shadow | None = None
-        self._before: tuple[Layout, dict[int, Shard]] = (NO_LAYOUT, {})
+        self._before: tuple[Sharding, dict[int, Shard]] = (NO_SHARDING, {})
         self._under_way: list[Sends] = []
         self._cut: _Cut | None = None
         self._buffers = SnapshotBuffers(side)
@@ -110,7 +110,7 @@ class ElasticShards:
             TypeError: the optimizer keeps what cannot be cut.
         """
         rank, size = assignment.rank, assignment.size
-        before = assignment.layout or NO_LAYOUT
+        before = assignment.sharding or NO_SHARDING
         mine = {} if rank in assignment.receivers else self._held(before, model, optimizer)
         held = gathered(mine, before.size, size)
         holders = [member for member, positions in enumerate(held) if positions]
@@ -131,13 +131,13 @@ class ElasticShards:
             own, padded = _empty_own(model, columns, size, rank)
             into[rank] = own
         else:  # each has made its own, and only shadows are lacking
-            before, mine = Layout(assignment.round_id, size), {rank: shard_of(model, optimizer)}
+            before, mine = Sharding(assignment.round_id, size), {rank: shard_of(model, optimizer)}
             held = [frozenset({member}) for member in range(size)]
         targets = [{shadowed_position(member, size)} | ({member} if holders else set()) for member in range(size)]
         if size > 1 or holders:
             self._under_way.append(reshard(Cut(columns, before.size, size, held, targets), rank, mine, into))
-        kept = (before, mine) if holders else (NO_LAYOUT, dict[int, Shard]())
-        self._cut = _Cut(Layout(assignment.round_id, size), rank, own, padded, shadow, kept)
+        kept = (before, mine) if holders else (NO_SHARDING, dict[int, Shard]())
+        self._cut = _Cut(Sharding(assignment.round_id, size), rank, own, padded, shadow, kept)
 
     def enter(self, model: torch.nn.Module, optimizer: Optimizer, mesh: DeviceMesh, binds: bool) -> None:
         """Have a model train on the round's mesh, with the shards that `cut` has got.
@@ -158,10 +158,10 @@ class ElasticShards:
                     with torch.no_grad():
                         fsdp2.local(parameter).copy_(rows[PARAMETER])
                 give_values(optimizer, parameter, rows)
-        self._layout, self._rank, self._before = cut.layout, cut.rank, cut.before
+        self._sharding, self._rank, self._before = cut.sharding, cut.rank, cut.before
         self._shadow = None
         if cut.shadow is not None:
-            position = shadowed_position(self._rank, cut.layout.size)
+            position = shadowed_position(self._rank, cut.sharding.size)
             self._shadow = Shadow(model, optimizer, position, cut.shadow)
         self._parameters = [tensor for p in fsdp2.sharded(model) for tensor in (p, fsdp2.local(p))]
         self._note_writes()
@@ -186,20 +186,20 @@ class ElasticShards:
         if self._shadow is None:
             return
         written = self._written
-        if written and not self._said and self._layout.size > 1:
+        if written and not self._said and self._sharding.size > 1:
             self._said = True
             logger.info(
                 "parameters are written to outside of the optimizer's steps: such a write reaches the copy on another "
                 "worker with the next step's gradients, and until then the loss of a worker cannot be made up for"
             )
-        keeper = shadow_keeper(self._rank, self._layout.size)
+        keeper = shadow_keeper(self._rank, self._sharding.size)
         self._under_way += self._shadow.exchange_gradients(keeper, written)
         self._note_writes()
 
     def sealed(self) -> None:
         """All members have their shards of this round, and what was sent to them."""
         self._under_way.clear()
-        self._before = (NO_LAYOUT, {})
+        self._before = (NO_SHARDING, {})
 
     def stepped(self) -> None:
         """The optimizer has made its step: make the shadow's."""
@@ -215,29 +215,29 @@ class ElasticShards:
     # ---- a round ends
 
     def held(self) -> tuple[HeldShards, ...]:
-        """What this worker holds of the last boundary's version, the latest layout first."""
-        layout, shards = self._before
+        """What this worker holds of the last boundary's version, the latest sharding first."""
+        sharding, shards = self._before
         positions = (self._rank,) if self._written else self._positions
-        found = [HeldShards(self._layout, positions)] if self._layout.size else []
+        found = [HeldShards(self._sharding, positions)] if self._sharding.size else []
         if shards:
-            found.append(HeldShards(layout, tuple(sorted(shards))))
+            found.append(HeldShards(sharding, tuple(sorted(shards))))
         return tuple(found)
 
     def held_of_commit(self) -> tuple[HeldShards, ...]:
         """What it holds of the last commit's version."""
-        return () if self._saved is None else (HeldShards(self._layout, self._positions),)
+        return () if self._saved is None else (HeldShards(self._sharding, self._positions),)
 
     @property
     def _positions(self) -> tuple[int, ...]:
         return tuple(sorted({self._rank, *(() if self._shadow is None else (self._shadow.position,))}))
 
-    def _held(self, layout: Layout, model: torch.nn.Module, optimizer: Optimizer) -> dict[int, Shard]:
-        """This worker's shards of a layout, by position."""
-        if not layout.size:
+    def _held(self, sharding: Sharding, model: torch.nn.Module, optimizer: Optimizer) -> dict[int, Shard]:
+        """This worker's shards of a sharding, by position."""
+        if not sharding.size:
             return {}
-        if layout == self._before[0]:
+        if sharding == self._before[0]:
             return self._before[1]
-        if layout != self._layout:
+        if sharding != self._sharding:
             return {}
         found = {self._rank: shard_of(model, optimizer)}
         if self._shadow is not None and not self._written:

@@ -146,7 +146,7 @@ class ObjectState(State):
             CheckpointError: another live run owns the checkpoints, or the one to begin from cannot be loaded.
         """
         assignment = context.assignment()
-        if assignment.layout is not None:
+        if assignment.sharding is not None:
             raise TypeError(
                 f"this run has --replica-size all, in which all workers hold the state once between them, and each "
                 f"{type(self).__name__} holds all of it: use edriver.ShardedState, or leave out --replica-size"

@@ -79,7 +79,7 @@ class StateOnDisk:
         self._state = state
         self._handlers = handlers
         self._location = os.fspath(location)
-        self._checkpoints = StateCheckpoints(self._location, keep)
+        self._checkpoints = StateCheckpoints(self._location, keep, lost=context.current.lost_members.has)
         self._schedule = CheckpointSchedule(every, clock)
         self._round: RoundId = NO_ROUND
         self._begun_with = 0
@@ -118,16 +118,16 @@ class StateOnDisk:
 
     def write(self) -> None:
         """Begin to write the last commit."""
-        self._write(0, 1)
+        self._write(0, (0,))
 
-    def _write(self, part: int, parts: int) -> None:
+    def _write(self, part: int, writers: tuple[int, ...]) -> None:
         """The same, or a part of it; see TrainingPosition."""
         state, place = self._state, context.assignment()
         tree, random, loan = state.committed_parts()
         version = Version(self._round, state.steps_made - self._begun_with)
         run_id = os.environ.get("EDRIVER_RUN_ID", "")
         where = TrainingPosition(
-            place.round_id, state.steps_made, str(version), run_id, place.size, part=part, parts=parts
+            place.round_id, state.steps_made, str(version), run_id, place.size, part=part, writers=writers
         )
         readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
         contents = Contents(readable, tree, random.kept(), state.shards_in(tree))
@@ -234,9 +234,10 @@ class ShardedStateOnDisk(StateOnDisk):
         Parts are spread over the replicas, and so over hosts.
         """
         place = context.assignment()
-        replica, position = divmod(place.rank, place.replica_size)
-        if replica == position % (place.size // place.replica_size):
-            self._write(position, place.replica_size)
+        size = place.replica_size
+        writers = tuple(position % place.replicas * size + position for position in range(size))
+        if place.rank in writers:
+            self._write(writers.index(place.rank), writers)
 
     def write_last(self) -> None:
         """Write nothing: workers that have no driver cannot agree on a boundary."""

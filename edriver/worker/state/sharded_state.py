@@ -173,7 +173,7 @@ class ShardedState(TorchState):
 
     def reset(self) -> None:
         """Bind the model and the optimizer to this round's mesh, or make them; split samplers again."""
-        if context.assignment().layout is None:
+        if context.assignment().sharding is None:
             self._enter_mesh()
         super().reset()
 
@@ -182,7 +182,7 @@ class ShardedState(TorchState):
 
         Where a round's workers are one replica, cut the shards anew.
         """
-        if context.assignment().layout is not None:
+        if context.assignment().sharding is not None:
             self._sync_shards()
             return True
         self._enter_mesh()

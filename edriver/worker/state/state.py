@@ -385,7 +385,7 @@ class State(abc.ABC):
             committed: of the last save, instead of the last boundary.
 
         Returns:
-            the latest layout first; empty if each worker, or each replica of some, holds the whole state.
+            the latest sharding first; empty if each worker, or each replica of some, holds the whole state.
         """
         del committed
         return ()

@@ -9,7 +9,9 @@ from edriver.driver.observe.cause_text import Line
 from edriver.model import actions, events
 from edriver.model.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, SlotTarget
 from edriver.model.events import Loss, loss_of
+from edriver.model.plan import RoundPlan
 from edriver.model.records import WorkerState
+from edriver.text.phrases import count_text
 
 
 class Announcements:
@@ -86,3 +88,22 @@ class Announcements:
         if worker is None or not (worker.live or worker.ending):
             return None
         return loss_of(event, worker.name)
+
+
+def lost_steps_text(plan: RoundPlan, lost: int, *, at_least: bool) -> str:
+    """Where a round's state comes from, if steps are lost by that and no member has said so; empty: nothing is lost.
+
+    Args:
+        plan: the round's.
+        lost: the number of steps that are to be made again.
+        at_least: whether there may be more: the last ones before a driver died were reported to that one alone.
+    """
+    in_replicas = plan.replica_size > 1 or plan.sharding is not None
+    steps = f"{'at least ' if at_least else ''}{count_text(lost, 'step')} lost"
+    if plan.checkpoint:
+        held = "not all positions of the state are held" if in_replicas else "no worker holds the state"
+        place = "disk" if plan.memory_checkpoint is None else "memory"
+        return f"{held}: it is loaded from {place}; {steps}"
+    if in_replicas and lost > plan.steps_lost:  # a replica that was left out has an older state
+        return f"the newest state is no longer held at all positions: training continues from an older one; {steps}"
+    return ""

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import pickles
 from edriver.worker.checkpoints.memory.replicas import Difference, difference_of, written_once
 from edriver.worker.checkpoints.memory.shard import ShardLayout
 from edriver.worker.checkpoints.memory.shard_io import of_all

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import pickles
 
 MAX_TENSORS: Final = 64
 """Tensors that are looked at, spread evenly over all."""

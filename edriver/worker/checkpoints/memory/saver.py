@@ -15,7 +15,6 @@ from torch.distributed.checkpoint.planner import SavePlan
 
 from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
-from edriver.worker.checkpoints.memory.pickles import ForgedError, opened, sealed
 from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
 from edriver.worker.checkpoints.memory.replicas import Difference, buffers_of, fingerprints
@@ -24,6 +23,7 @@ from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, M
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import DueForDisk, ShardError
 from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, said, say_skipped
+from edriver.worker.checkpoints.pickles import ForgedError, opened, sealed
 from edriver.worker.errors import CheckpointError
 
 logger = logging.getLogger("edriver.worker")

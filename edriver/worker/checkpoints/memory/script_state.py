@@ -28,7 +28,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from edriver.worker.checkpoints.memory import deepspeed_engine, pickles
+from edriver.worker.checkpoints import pickles
+from edriver.worker.checkpoints.memory import deepspeed_engine
 from edriver.worker.checkpoints.memory.replicas import written_once
 from edriver.worker.errors import CheckpointError
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
-from edriver.model.memory_checkpoint import CheckpointId, DiskTarget
+from edriver.model.memory_checkpoint import CheckpointId, DiskTarget, Refusal
 from edriver.v1 import checkpoints_pb2 as pb
 from edriver.v1 import checkpoints_pb2_grpc
-from edriver.wire.checkpoints import checkpoint_id_message, disk_target_message
+from edriver.wire.checkpoints import checkpoint_id_message, disk_target_message, refusal_of
 from edriver.wire.conversion import duration
 from edriver.wire.grpc_streams import BULK_CHANNEL_OPTIONS, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
 from edriver.wire.tls_files import member_channel
@@ -36,28 +35,18 @@ class ServerLostError(Exception):
     """A checkpoint server does not answer, or not as it should."""
 
 
-class Refusal(Enum):
-    """Why there is no memory for a shard now: see the messages of the same names."""
-
-    NONE = pb.REFUSAL_UNSPECIFIED
-    TOO_LARGE = pb.REFUSAL_TOO_LARGE
-    BUSY = pb.REFUSAL_BUSY
-    COMMITTED = pb.REFUSAL_COMMITTED
-    OUTDATED = pb.REFUSAL_OUTDATED
-
-
 class Reserved(NamedTuple):
     """The answer to a reservation.
 
     Attributes:
         path: a file to map; empty: there is no memory.
-        refusal: why there is none.
+        refusal: why there is none; None: there is, or a later release knows why.
         limit: bytes of memory that the server may use,
         used: and that it uses.
     """
 
     path: str
-    refusal: Refusal = Refusal.NONE
+    refusal: Refusal | None = None
     limit: int = 0
     used: int = 0
 
@@ -139,7 +128,7 @@ class ServerLink:
     def reserve(self, checkpoint: CheckpointId, rank: int, length: int, pid: int) -> Reserved:
         request = pb.ReserveRequest(checkpoint=checkpoint_id_message(checkpoint), rank=rank, bytes=length, pid=pid)
         answer = self._call(self._local.Reserve, request)
-        return Reserved(answer.path, Refusal(answer.refusal), answer.limit, answer.used)
+        return Reserved(answer.path, refusal_of(answer.refusal), answer.limit, answer.used)
 
     def commit(self, shard: ShardName, length: int, disk: DiskTarget | None = None, save_seconds: float = 0.0) -> None:
         message = _shard_message(shard, length)

@@ -116,7 +116,7 @@ class Table:
         """Decode a table.
 
         Raises:
-            ShardError: it is none.
+            ShardError: the data is not a table.
         """
         try:
             found = json.loads(data)

@@ -14,15 +14,15 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlanner
 
-from edriver.model.memory_checkpoint import DiskTarget, MemoryCheckpoint
+from edriver.model.memory_checkpoint import DiskTarget, MemoryCheckpoint, Refusal
 from edriver.text.usage_text import bytes_text
 from edriver.worker import context
 from edriver.worker.backend.process_modes import with_inference
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import pickles
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.mapped import MappedFile
 from edriver.worker.checkpoints.memory.place import MemoryPlace
-from edriver.worker.checkpoints.memory.server_link import Refusal, Reserved, ServerLostError, ShardName
+from edriver.worker.checkpoints.memory.server_link import Reserved, ServerLostError, ShardName
 from edriver.worker.checkpoints.memory.shard import (
     HEADER_BYTES,
     DueForDisk,

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from edriver.worker import context
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import pickles
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace, current_place
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import ShardError, ShardLayout, StoredAt
@@ -176,8 +176,8 @@ class MemoryReader(StorageReader):
             ValueError: its ID is neither a number nor ends with one.
         """
         if checkpoint_id is not None and (step := step_of(checkpoint_id)) != self.step:
-            there = "there is none" if self.step is None else f"it has step {self.step}"
-            raise CheckpointError(f"the checkpoint in memory is not of step {step}: {there}")
+            there = "no checkpoint is in memory" if self.step is None else f"the one in memory has step {self.step}"
+            raise CheckpointError(f"step {step} cannot be loaded: {there}")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """See StorageReader.

@@ -31,8 +31,7 @@ from edriver.checkpoint_folder.manifest import FileRecord, Manifest
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId
-from edriver.worker.checkpoints import files
-from edriver.worker.checkpoints.memory import pickles
+from edriver.worker.checkpoints import files, pickles
 from edriver.worker.checkpoints.memory.mapped import MappedFile
 from edriver.worker.checkpoints.memory.server_link import CheckpointMemory, ServerLink, ShardName
 from edriver.worker.checkpoints.memory.shard import HEADER_BYTES, StoredAt, Table, table_place
@@ -150,7 +149,7 @@ class CheckpointFiles:
         """
         found = pickles.unpacked(self._files.get(place, METADATA))
         if not isinstance(found, Metadata):
-            raise WriteError("the metadata of the checkpoint is none")
+            raise WriteError("the metadata that was left in the checkpoint's folder cannot be read")
         return found
 
     def write(self, rank: int, shard: _Shard, metadata: Metadata) -> None:

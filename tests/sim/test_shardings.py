@@ -1,6 +1,6 @@
 """What a round of one replica continues from, searched exhaustively: every cut of it, at every moment of its members.
 
-A round begins with shards of the layout before. Its members go through these phases, each in its own time:
+A round begins with shards of the sharding before. Its members go through these phases, each in its own time:
 
     joined      it holds what it brought, and has sent what others need
     cut         it holds the round's shards as well
@@ -23,9 +23,9 @@ from enum import IntEnum
 
 import pytest
 
-from edriver.driver.core.layouts import CutVersion, has_cut, keepers_of, latest_layout, newest_cut
+from edriver.driver.core.shardings import CutVersion, has_cut, keepers_of, latest_sharding, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
-from edriver.model.shards import NO_LAYOUT, HeldShards, Layout, shadowed_position
+from edriver.model.shards import NO_SHARDING, HeldShards, Sharding, shadowed_position
 
 BEFORE, NOW = RoundId(1, 1), RoundId(1, 2)
 
@@ -50,8 +50,8 @@ class Member:
     shards: tuple[HeldShards, ...]
 
 
-def held(layout: Layout, rank: int) -> HeldShards:
-    return HeldShards(layout, tuple(sorted({rank, shadowed_position(rank, layout.size)})))
+def held(sharding: Sharding, rank: int) -> HeldShards:
+    return HeldShards(sharding, tuple(sorted({rank, shadowed_position(rank, sharding.size)})))
 
 
 def offer(phase: Phase, brought: HeldShards | None, now: HeldShards) -> Member:
@@ -73,15 +73,15 @@ def forgetful(phase: Phase, brought: HeldShards | None, now: HeldShards) -> Memb
 
 def unshadowed(phase: Phase, brought: HeldShards | None, now: HeldShards) -> Member:
     """A wrong one: it has no shadow in the round's first step."""
-    return offer(phase, brought, HeldShards(now.layout, (now.positions[0],)))
+    return offer(phase, brought, HeldShards(now.sharding, (now.positions[0],)))
 
 
 Offers = Callable[[Phase, HeldShards | None, HeldShards], Member]
 
 
 def situations(before: int, size: int) -> Iterator[tuple[list[HeldShards | None], list[Phase]]]:
-    """The members' shards of the layout before, of which some may not have been in that round; and their phases."""
-    old = Layout(BEFORE, before)
+    """The members' shards of the sharding before, of which some may not have been in that round; and their phases."""
+    old = Sharding(BEFORE, before)
     for survivors in itertools.combinations(range(before), min(before, size)):
         brought = [held(old, rank) for rank in survivors]
         if {p for one in brought for p in one.positions} != set(range(before)):
@@ -95,7 +95,7 @@ def situations(before: int, size: int) -> Iterator[tuple[list[HeldShards | None]
 def wrong(before: int, size: int, offers: Offers) -> set[str]:
     """What does not hold, with every set of members lost."""
     found = set[str]()
-    now = Layout(NOW, size)
+    now = Sharding(NOW, size)
     for brought, phases in situations(before, size):
         members = enumerate(zip(phases, brought, strict=True))
         everyone = [offers(phase, old, held(now, rank)) for rank, (phase, old) in members]
@@ -106,30 +106,30 @@ def wrong(before: int, size: int, offers: Offers) -> set[str]:
                 if cut.version == NO_VERSION:
                     if count == 1 and (min(phases) >= Phase.CUT or before == size == len([b for b in brought if b])):
                         found.add("a loss of one member costs the state")
-                    if any(of_all(left, version, layout) for version in (OLD, NEW) for layout in layouts(left)):
+                    if any(of_all(left, version, sharding) for version in (OLD, NEW) for sharding in shardings(left)):
                         found.add("a version is there, and is not found")
                     continue
-                there = [v for v in (OLD, NEW) if any(of_all(left, v, layout) for layout in layouts(left))]
+                there = [v for v in (OLD, NEW) if any(of_all(left, v, sharding) for sharding in shardings(left))]
                 if cut.version != max(there) or (count <= 1 and cut.version < max(one.version for one in left)):
                     found.add("a step is lost")
-                if not of_all(left, cut.version, cut.layout):
+                if not of_all(left, cut.version, cut.sharding):
                     found.add("what was found is not there")
-                able = [one for one in left if has_cut(one, cut.version, cut.layout)]
-                if latest_layout(cut.version, keepers_of(cut.version, [], able)) != cut.layout:
+                able = [one for one in left if has_cut(one, cut.version, cut.sharding)]
+                if latest_sharding(cut.version, keepers_of(cut.version, [], able)) != cut.sharding:
                     found.add("those that stay do not hold all of it")
     return found
 
 
-def layouts(offers: list[Member]) -> set[Layout]:
-    return {one.layout for offer in offers for one in offer.shards}
+def shardings(offers: list[Member]) -> set[Sharding]:
+    return {one.sharding for offer in offers for one in offer.shards}
 
 
-def of_all(offers: list[Member], version: Version, layout: Layout) -> bool:
+def of_all(offers: list[Member], version: Version, sharding: Sharding) -> bool:
     there = set[int]()
     for one in offers:
         shards = one.shards if one.version == version else one.shards[:1] if one.sealed == version else ()
-        there |= {p for each in shards if each.layout == layout for p in each.positions}
-    return there == set(range(layout.size)) and any(one.version == version for one in offers)
+        there |= {p for each in shards if each.sharding == sharding for p in each.positions}
+    return there == set(range(sharding.size)) and any(one.version == version for one in offers)
 
 
 SIZES = [(3, 3), (4, 3), (3, 4), (4, 4), (2, 1), (1, 2), (2, 4)]
@@ -149,16 +149,16 @@ def test_shadows_are_made_with_the_shards() -> None:
 
 
 def test_the_positions_that_are_lost_are_named() -> None:
-    layout = Layout(NOW, 4)
+    sharding = Sharding(NOW, 4)
     assert newest_cut([]) == CutVersion(NO_VERSION)
-    cut = newest_cut([Member(NEW, None, (held(layout, 0),)), Member(OLD, NEW, (held(layout, 2),))])
-    assert cut == CutVersion(NO_VERSION, NO_LAYOUT, (1, 3))
+    cut = newest_cut([Member(NEW, None, (held(sharding, 0),)), Member(OLD, NEW, (held(sharding, 2),))])
+    assert cut == CutVersion(NO_VERSION, NO_SHARDING, (1, 3))
 
 
 def test_a_worker_without_a_place_stays_if_a_position_is_lost_without_it() -> None:
-    layout = Layout(NOW, 4)
-    offers = [Member(NEW, None, (held(layout, rank),)) for rank in range(4)]
+    sharding = Sharding(NOW, 4)
+    offers = [Member(NEW, None, (held(sharding, rank),)) for rank in range(4)]
     cut = newest_cut(offers)
-    assert cut == CutVersion(NEW, layout)
+    assert cut == CutVersion(NEW, sharding)
     assert keepers_of(NEW, offers[:2], offers[2:]) == []
     assert keepers_of(NEW, [offers[0], offers[2]], [offers[1], offers[3]]) == [offers[1]]
