@@ -10,7 +10,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -94,7 +93,7 @@ def parallel_model(mesh: DeviceMesh, seed: int = 3) -> torch.nn.Sequential:
     model = plain_model(seed)
     data = mesh["replicate", "shard"]
     for block in (model[1], model[2]):
-        parallelize_module(block, mesh["tensor"], PLAN)
+        parallelize_module(block, mesh["tensor"], PLAN, src_data_rank=None)
         fully_shard(block, mesh=data)
     fully_shard(model, mesh=data)
     return model
@@ -105,9 +104,7 @@ def sequence_parallel_model(mesh: DeviceMesh, seed: int = 3) -> torch.nn.Sequent
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, WIDTH), FeedForward(), torch.nn.Linear(WIDTH, 3))
     data = mesh["replicate", "shard"]
-    parallelize_module(model[1], mesh["tensor"], SEQUENCE_PLAN)
-    into = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Shard(1), use_local_output=False)
-    del into
+    parallelize_module(model[1], mesh["tensor"], SEQUENCE_PLAN, src_data_rank=None)
     fully_shard(model[1], mesh=data)
     fully_shard(model, mesh=data)
     return model

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from edriver.worker.backend import fsdp2
 from edriver.worker.state.sharded_state import ShardedState
@@ -53,10 +55,14 @@ def train(state: ShardedState, steps: int) -> None:
 
 
 def quiet(build: Callable[..., torch.nn.Module], worker: int) -> str:
-    state = new_state(build)
-    for _ in rounds_of(worker, 4, [[0, 1, 2, 3]], inside=INSIDE):
+    state = new_state(build, seed=3 + worker % 2)  # what workers along "tensor" share, they get from the first
+    for _, mesh in rounds_of(worker, 4, [[0, 1, 2, 3]], inside=INSIDE):
         state.sync()
         train(state, len(ROUNDS) * STEPS)
+        for copy in (fsdp2.local(p) for p in fsdp2.sharded(state.model) if fsdp2.copies(p, mesh) == 2):
+            first = copy.detach().clone()
+            dist.broadcast(first, group=mesh.get_group("tensor"), group_src=0)
+            assert torch.equal(first, copy)
     return fingerprint(state)
 
 
@@ -67,7 +73,7 @@ def lacks_something(model: torch.nn.Module) -> str:
 def disturbed(build: Callable[..., torch.nn.Module], binds: bool, worker: int) -> str:
     if not binds:
         fsdp2.trouble = lacks_something
-    state = new_state(build, seed=3 if worker < 4 else worker)
+    state = new_state(build, seed=3 + worker % 2 if worker < 4 else worker)
     kept: list[Any] = []
     for _ in rounds_of(worker, WORKERS, ROUNDS, inside=INSIDE):
         if state.model is not None:
@@ -179,6 +185,17 @@ def of_another_mesh(mesh: DeviceMesh) -> Any:
 def test_shards_go_over_the_replicas_and_one_dimension_inside_them(build: Callable[[DeviceMesh], Any]) -> None:
     state = ShardedState(build, sgd, replica_mesh={"shard": 1, "tensor": 1})
     with pytest.raises(TypeError, match=r"over another mesh than .*: pass fully_shard mesh\['replicate', 'shard'\]"):
+        state.sync()
+
+
+def communicating(mesh: DeviceMesh) -> Any:
+    return parallelize_module(plain_model(), mesh["tensor"], {"0": ColwiseParallel()})
+
+
+@pytest.mark.usefixtures("group")
+def test_build_may_not_communicate() -> None:
+    state = ShardedState(communicating, sgd, replica_mesh={"shard": 1, "tensor": 1})
+    with pytest.raises(TypeError, match=r"`build` communicates .*: give them src_data_rank=None"):
         state.sync()
 
 

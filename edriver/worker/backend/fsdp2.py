@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, debug
@@ -286,6 +287,22 @@ def is_first(tensor: torch.Tensor, mesh: DeviceMesh) -> bool:
     place = mesh.get_coordinate()
     assert place is not None, "a worker of the round"
     return not any(place[at] for at, _ in _spread(tensor, mesh))
+
+
+def make_copies_equal(model: torch.nn.Module, mesh: DeviceMesh) -> None:
+    """Have all workers of a replica that have the same shard start with that of the first. All members call this.
+
+    Args:
+        model: sharded over slices of the mesh.
+        mesh: the round's.
+
+    Raises:
+        RuntimeError: a peer was lost.
+    """
+    with torch.no_grad():
+        for parameter in sharded(model):
+            for _, name in _spread(parameter, mesh):
+                dist.broadcast(local(parameter), group=mesh.get_group(name), group_src=0)
 
 
 def _spread(tensor: torch.Tensor, mesh: DeviceMesh) -> Iterator[tuple[int, str]]:

@@ -104,7 +104,7 @@ class ShardedState(TorchState):
     communicate, and there is one step of the optimizer: reduce a loss before it, or after the boundary.
 
     With `replica_mesh`, the mesh has several dimensions inside a replica, such as `{"shard": 2, "tensor": 4}`: `build`
-    gives `parallelize_module` the mesh's "tensor", and fully_shard `mesh["replicate", "shard"]`.
+    gives parallelize_module the mesh's "tensor", with src_data_rank=None, and fully_shard `mesh["replicate", "shard"]`.
 
     With `checkpoint`, the state is written to disk as well, in the background: one worker of each position writes its
     shards, into a folder that all hosts share. A run that has lost all workers of a position goes back to the newest
@@ -115,7 +115,7 @@ class ShardedState(TorchState):
     Args:
         build: called once, in this worker's first round, with a mesh of the dimensions "replicate" and "shard"; returns
             the model, of which fully_shard has sharded modules over that mesh. With `replica_mesh` the mesh has its
-            dimensions in the place of "shard".
+            dimensions in the place of "shard". It may not communicate: a worker that joins later calls it alone.
         optimizer: called once, with the model; returns its optimizer.
         scheduler: called once, with the optimizer; returns its learning-rate scheduler. None: there is none.
         replica_mesh: the dimensions of a replica, by name, outermost first, with the number of workers in each; their
@@ -201,6 +201,9 @@ class ShardedState(TorchState):
             self._sync_shards()
             return True
         self._enter_mesh()
+        if self._replica_mesh is not None and context.assignment().first_sync:
+            assert self._mesh is not None, "there are no guests in a first round"
+            fsdp2.make_copies_equal(self.model, self._mesh)
         return super().sync()
 
     def half_done(self) -> bool:
@@ -422,7 +425,14 @@ class ShardedState(TorchState):
 
     def _make(self, mesh: DeviceMesh) -> None:
         fsdp2.forget_meshes()  # or the new parameters get the mesh of those that were made or captured before
+        begun = _begun_on(mesh)
         model = self._makers[BUILD](mesh)
+        if _begun_on(mesh) != begun:
+            raise TypeError(
+                "`build` communicates with other workers, and a worker that joins later calls it alone. "
+                "parallelize_module and distribute_tensor send each worker its part of a parameter: give them "
+                "src_data_rank=None, so that it takes its part of its own"
+            )
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"`build` has to return the model, and has returned a {type(model).__name__}")
         optimizer = self._makers[OPTIMIZER](model)
@@ -556,7 +566,7 @@ class ShardedState(TorchState):
 
     def _collectives_begun(self) -> int:
         assert self._mesh is not None, "a step of a round"
-        return torch_groups.collectives_begun() + sum(map(torch_groups.begun_in, self._mesh.get_all_groups()))
+        return _begun_on(self._mesh)
 
     def _commit_by_itself(self) -> bool:
         due, self._commit_due = self._commit_due, False
@@ -638,6 +648,11 @@ def total_norm(sharded: float, whole: float, replicas: int, p: float) -> float:
         p: may be infinite.
     """
     return max(sharded, whole) if p == math.inf else (sharded / replicas + whole) ** (1 / p)
+
+
+def _begun_on(mesh: DeviceMesh) -> int:
+    """The number of collectives that this worker has begun in the round."""
+    return torch_groups.collectives_begun() + sum(map(torch_groups.begun_in, mesh.get_all_groups()))
 
 
 def _check_dimensions(dimensions: Mapping[str, int], written: bool) -> None:
