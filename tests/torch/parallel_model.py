@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -63,9 +64,10 @@ PLAN: dict[str, Any] = {
 }
 
 SEQUENCE_PLAN: dict[str, Any] = {
-    "norm": SequenceParallel(),
-    "up": ColwiseParallel(),
-    "down": RowwiseParallel(output_layouts=Shard(1)),
+    "1": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1)),
+    "1.norm": SequenceParallel(),
+    "1.up": ColwiseParallel(input_layouts=Shard(1)),
+    "1.down": RowwiseParallel(),
 }
 """Of a feed-forward layer whose norm works on a part of the sequence."""
 
@@ -104,7 +106,7 @@ def sequence_parallel_model(mesh: DeviceMesh, seed: int = 3) -> torch.nn.Sequent
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, WIDTH), FeedForward(), torch.nn.Linear(WIDTH, 3))
     data = mesh["replicate", "shard"]
-    parallelize_module(model[1], mesh["tensor"], SEQUENCE_PLAN, src_data_rank=None)
+    parallelize_module(model, mesh["tensor"], SEQUENCE_PLAN, src_data_rank=None)
     fully_shard(model[1], mesh=data)
     fully_shard(model, mesh=data)
     return model
@@ -113,3 +115,25 @@ def sequence_parallel_model(mesh: DeviceMesh, seed: int = 3) -> torch.nn.Sequent
 def tokens_of(step: int) -> torch.Tensor:
     """The same on every rank."""
     return torch.randn(2, LENGTH, 4, generator=torch.Generator().manual_seed(step))
+
+
+class Stage(torch.nn.Module):
+    """One of two stages of a pipeline: the first has the block's attention, the second what comes after it."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.last = last
+        self.layers = plain_model()[2:] if last else plain_model()[:2]
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.layers(tokens))
+
+
+def stage(mesh: DeviceMesh) -> Stage:
+    """This worker's, over a mesh of the dimensions "replicate", "pipeline" and "shard"."""
+    made = Stage(last=mesh.get_local_rank("pipeline") == 1)
+    data = mesh["replicate", "shard"]
+    for layer in made.layers.children():
+        fully_shard(layer, mesh=data)
+    fully_shard(made, mesh=data)
+    return made

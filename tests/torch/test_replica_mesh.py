@@ -18,7 +18,15 @@ from edriver.worker.backend import fsdp2
 from edriver.worker.state.sharded_state import ShardedState
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import rounds_of
-from tests.torch.parallel_model import parallel_model, plain_model, sequence_parallel_model, tokens_of
+from tests.torch.parallel_model import (
+    LENGTH,
+    WIDTH,
+    parallel_model,
+    plain_model,
+    sequence_parallel_model,
+    stage,
+    tokens_of,
+)
 from tests.torch.ranks import run_ranks
 from tests.torch.test_sharded_state import Rounds
 
@@ -36,7 +44,7 @@ STEPS = 2
 def new_state(build: Callable[..., torch.nn.Module], seed: int = 3) -> ShardedState:
     state = ShardedState(
         build=partial(build, seed=seed),
-        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.05, foreach=False),
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.05, foreach=True),
         replica_mesh=INSIDE,
         step=0,
     )
@@ -204,3 +212,52 @@ def test_the_dimensions_make_up_a_replica() -> None:
     state = ShardedState(parallel_model, sgd, replica_mesh={"shard": 2, "tensor": 3})
     with pytest.raises(ValueError, match="of shard 2 x tensor 3 is of 6 workers, and a replica has 1: start the run "):
         state.sync()
+
+
+PIPELINE = {"pipeline": 2, "shard": 2}
+
+
+def train_stages(state: ShardedState, mesh: DeviceMesh, steps: int) -> None:
+    """Each step: the first stage sends what it has computed, and gets the gradient of that back."""
+    group = mesh.get_group("pipeline")
+    for _ in range(steps):
+        state.optimizer.zero_grad()
+        if state.model.last:
+            arrived = torch.empty(2, LENGTH, WIDTH)
+            dist.recv(arrived, group=group, group_src=0)
+            arrived.requires_grad_()
+            state.model(arrived).square().sum().backward()
+            assert arrived.grad is not None
+            dist.send(arrived.grad, group=group, group_dst=0)
+        else:
+            computed = state.model(tokens_of(state.step))
+            dist.send(computed.detach(), group=group, group_dst=1)
+            gradient = torch.empty_like(computed)
+            dist.recv(gradient, group=group, group_src=1)
+            computed.backward(gradient)
+        state.clip_grad_norm_(0.5)
+        state.optimizer.step()
+        state.step += 1
+        state.check_host_updates()
+
+
+def staged(rounds: list[list[int]], steps: int, worker: int) -> str:
+    state = ShardedState(
+        stage, lambda model: torch.optim.AdamW(model.parameters(), lr=0.05), replica_mesh=PIPELINE, step=0
+    )
+    state.bind(Rounds())
+    for _, mesh in rounds_of(worker, 1 + max(max(members) for members in rounds), rounds, inside=PIPELINE):
+        if state.model is not None:
+            state.on_reset()
+        state.sync()
+        train_stages(state, mesh, steps)
+    return fingerprint(state)
+
+
+def test_stages_of_a_pipeline_end_with_the_bits_of_a_quiet_run() -> None:
+    """What joins is stages of their own, and the norm is that of all of them."""
+    rounds = [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7], [4, 1, 6, 3]]
+    expected = run_ranks(partial(staged, rounds[:1], 6), 4)
+    found = run_ranks(partial(staged, rounds, 2), WORKERS)
+    assert len(set(expected)) == 4
+    assert [found[worker] for worker in rounds[-1]] == expected

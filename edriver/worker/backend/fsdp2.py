@@ -6,30 +6,41 @@ afterwards. That takes some milliseconds, where sharding the module anew takes t
 twice. Where the round has another number of shards, the shards are new tensors (`empty_shards`), and the module and
 its parameters stay the same objects.
 
-Interfaces, by the versions of torch in whose source they were found:
+Interfaces, by the versions of torch in whose source they were found; the tests of sharded models pass with each, bound
+and made anew:
 
-    =====================================================================================  =====  =====  ======
-    name                                                                                   2.11   2.13   2.14.1
-    =====================================================================================  =====  =====  ======
-    FSDPModule._get_fsdp_state                                                             yes    yes    yes
-    FSDPState._fsdp_param_groups                                                           no     yes    yes
-    FSDPState._fsdp_param_group                                                            yes
-    FSDPState._state_ctx, _comm_ctx, _training_state, _modules_to_run_forward              yes    yes    yes
-    FSDPParamGroup.mesh_info, post_forward_mesh_info, fsdp_params, _training_state         yes    yes    yes
-    FSDPParamGroup._to_sharded, _post_forward_indices, what holds a step's collectives     yes    yes    yes
-    FSDPParamGroup._all_gather_comm, _reduce_scatter_comm, _all_reduce_hook                yes    yes    yes
-    FSDPParam.mesh_info, post_forward_mesh_info, sharded_param, _module_info               yes    yes    yes
-    FSDPParam._spmd_mesh, _sharding_spec, _unsharded_param, unsharded_accumulated_grad     yes    yes    yes
-    FSDPParam._shard_mesh                                                                  no     yes    yes
-    FSDPParam._sharded_param_data, sharded_size, padded_sharded_param_size                 ?      yes    ?
-    FSDPParam.contiguous_sharded_stride, all_gather_outputs, sharded_post_forward_size     ?      yes    ?
-    HSDPMeshInfo(mesh, shard_mesh_dim, replicate_mesh_dim)                                 yes    yes    yes
-    DTensor._spec, DTensorSpec(mesh, placements, tensor_meta); DTensor._local_tensor       yes    yes    yes
-    torch.distributed.tensor.debug._clear_sharding_prop_cache                              yes    yes    yes
-    =====================================================================================  =====  =====  ======
+    ======================================================================================  ====  ====  ====  ====  ====
+    name                                                                                    2.11  2.12  2.13  2.14  2.15
+    ======================================================================================  ====  ====  ====  ====  ====
+    FSDPModule._get_fsdp_state                                                              yes   yes   yes   yes   yes
+    FSDPState._fsdp_param_groups                                                            no    yes   yes   yes   yes
+    FSDPState._fsdp_param_group                                                             yes
+    FSDPState._state_ctx, _comm_ctx, _training_state, _modules_to_run_forward               yes   yes   yes   yes   yes
+    _state_ctx.manual_backward_finalization_active, gradient_reduction_pending              no    no    no    no    yes
+    _comm_ctx.all_gather_state, post_forward_order                                          yes   yes   yes   yes   yes
+    _comm_ctx.reduce_scatter_states; in 2.11 reduce_scatter_state                           no    yes   yes   yes   yes
+    _comm_ctx._last_post_reduce_events                                                      no    no    yes   yes   yes
+    _comm_ctx.active_gradient_reduction                                                     no    no    no    no    yes
+    FSDPParamGroup.mesh_info, post_forward_mesh_info, fsdp_params, _training_state          yes   yes   yes   yes   yes
+    FSDPParamGroup._to_sharded, _post_forward_indices, and those of _OF_A_STEP but the last yes   yes   yes   yes   yes
+    FSDPParamGroup._post_backward_pending, _partial_reduce_output_layout                    no    no    no    no    yes
+    FSDPParamGroup._set_unsharded_grad_dtypes                                               no    no    no    no    yes
+    FSDPParamGroup._all_gather_comm, _reduce_scatter_comm, _all_reduce_hook                 yes   yes   yes   yes   yes
+    FSDPParam.mesh_info, post_forward_mesh_info, sharded_param, _module_info                yes   yes   yes   yes   yes
+    FSDPParam._spmd_mesh, _sharding_spec, _unsharded_param                                  yes   yes   yes   yes   yes
+    FSDPParam._unsharded_dtensor_spec; in 2.11 _tp_spec                                     no    yes   yes   yes   yes
+    FSDPParam._sharding_spec_by_dtype, made of _sharding_spec and kept                      no    no    no    no    yes
+    FSDPParam.unsharded_accumulated_grad; from 2.15 on it can only be read                  yes   yes   yes   yes   yes
+    FSDPParam._shard_mesh                                                                   no    yes   yes   yes   yes
+    FSDPParam._sharded_param_data, sharded_size, padded_sharded_param_size                  yes   yes   yes   yes   yes
+    FSDPParam.contiguous_sharded_stride, all_gather_outputs, sharded_post_forward_size      yes   yes   yes   yes   yes
+    HSDPMeshInfo(mesh, shard_mesh_dim, replicate_mesh_dim)                                  yes   yes   yes   yes   yes
+    DTensor._spec, DTensorSpec(mesh, placements, tensor_meta); DTensor._local_tensor        yes   yes   yes   yes   yes
+    torch.distributed.tensor.debug._clear_sharding_prop_cache                               yes   yes   yes   yes   yes
+    ======================================================================================  ====  ====  ====  ====  ====
 
-(?: not looked up.) `trouble` finds out whether they are there. Where they are not, a state builds its module anew in
-each round.
+`trouble` finds out whether those are there that all versions have. Where they are not, a state builds its module anew
+in each round.
 """
 
 from __future__ import annotations
@@ -55,6 +66,10 @@ _OF_GROUP: Final = ("mesh_info", "post_forward_mesh_info", "fsdp_params", "_trai
 _OF_PARAMETER: Final = ("mesh_info", "sharded_param", "_spmd_mesh", "_sharding_spec", "unsharded_accumulated_grad")
 
 _OF_SHARDS: Final = ("_sharded_param_data", "sharded_size", "padded_sharded_param_size", "contiguous_sharded_stride")
+
+_NAME_OF_SPEC: Final = "_unsharded_dtensor_spec"
+_EARLIER_NAME_OF_SPEC: Final = "_tp_spec"
+"""What a parameter keeps of the DTensor that it was before fully_shard."""
 
 _OF_A_STEP: Final = {
     "_all_gather_result": None,
@@ -365,7 +380,7 @@ def _obstacle_in(group: Any, mesh: DeviceMesh) -> str:
     if comms != ("DefaultAllGather", "DefaultReduceScatter") or group._all_reduce_hook or separate:
         return "it has collectives or process groups that are not FSDP2's own, which edriver cannot renew"
     for parameter in group.fsdp_params:
-        if parameter.is_dtensor and not _is_slice_of(parameter._unsharded_dtensor_spec.mesh, mesh):
+        if parameter.is_dtensor and not _is_slice_of(_spec_before(parameter).mesh, mesh):
             return (
                 "a parameter was a DTensor before fully_shard sharded it, of no dimension within a replica: name the "
                 "dimensions with replica_mesh=, and take slices of the mesh that `build` is given"
@@ -457,10 +472,11 @@ def _bind_parameter(parameter: Any, before: Any, after: Any, new_mesh: Callable[
         parameter._sharding_spec_by_dtype.clear()
     parameter.sharded_param._spec = parameter._sharding_spec
     if parameter.is_dtensor:
-        within = parameter._unsharded_dtensor_spec
-        parameter._unsharded_dtensor_spec = _spec_on(within, new_mesh(within.mesh))
+        name = _NAME_OF_SPEC if hasattr(parameter, _NAME_OF_SPEC) else _EARLIER_NAME_OF_SPEC
+        spec = _spec_on(_spec_before(parameter), new_mesh(_spec_before(parameter).mesh))
+        setattr(parameter, name, spec)
         if (whole := _unsharded(parameter)) is not None:
-            whole._spec = parameter._unsharded_dtensor_spec  # type: ignore[attr-defined]
+            whole._spec = spec  # type: ignore[attr-defined]
 
 
 def _give_shard(parameter: Any, padded: torch.Tensor, info: Any) -> None:
@@ -480,6 +496,12 @@ def _give_shard(parameter: Any, padded: torch.Tensor, info: Any) -> None:
     parameter.all_gather_outputs = []
     if _unsharded(parameter) is not None:
         del parameter._unsharded_param
+
+
+def _spec_before(parameter: Any) -> Any:
+    """That of a parameter which was a DTensor before fully_shard."""
+    found = getattr(parameter, _NAME_OF_SPEC, None)
+    return getattr(parameter, _EARLIER_NAME_OF_SPEC) if found is None else found
 
 
 def _spec_on(spec: Any, mesh: DeviceMesh) -> Any:

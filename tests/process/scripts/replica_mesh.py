@@ -40,7 +40,7 @@ def build(mesh: DeviceMesh) -> torch.nn.Module:
 
 
 def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)  # whose parameters are of two meshes
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
 def digest() -> str:
