@@ -41,10 +41,14 @@ STEPS = 2
 """In each round."""
 
 
+def adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.05, foreach=True)
+
+
 def new_state(build: Callable[..., torch.nn.Module], seed: int = 3) -> ShardedState:
     state = ShardedState(
         build=partial(build, seed=seed),
-        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.05, foreach=True),
+        optimizer=adamw,
         replica_mesh=INSIDE,
         step=0,
     )
@@ -175,6 +179,24 @@ def test_sizes_and_names_of_dimensions_are_checked() -> None:
         ShardedState(parallel_model, sgd, replica_mesh={"pp": 2}, checkpoint="folder")
 
 
+def in_another_order(worker: int) -> list[int]:
+    """A replica_mesh of which fully_shard's dimension is the last: the meshes of parameters are in another order."""
+    inside = {"tensor": 2, "shard": 1}
+    state = ShardedState(parallel_model, adamw, replica_mesh=inside, step=0)
+    state.bind(Rounds())
+    models = []
+    for _ in rounds_of(worker, 2, [[0, 1], [0, 1]], inside=inside):
+        state.sync()
+        train(state, STEPS)
+        models.append(id(state.model))
+    return models
+
+
+def test_the_dimensions_may_be_in_any_order() -> None:
+    for first, second in run_ranks(in_another_order, 2):
+        assert first == second
+
+
 def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters())
 
@@ -242,9 +264,7 @@ def train_stages(state: ShardedState, mesh: DeviceMesh, steps: int) -> None:
 
 
 def staged(rounds: list[list[int]], steps: int, worker: int) -> str:
-    state = ShardedState(
-        stage, lambda model: torch.optim.AdamW(model.parameters(), lr=0.05), replica_mesh=PIPELINE, step=0
-    )
+    state = ShardedState(stage, adamw, replica_mesh=PIPELINE, step=0)
     state.bind(Rounds())
     for _, mesh in rounds_of(worker, 1 + max(max(members) for members in rounds), rounds, inside=PIPELINE):
         if state.model is not None:

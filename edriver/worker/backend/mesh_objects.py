@@ -4,7 +4,8 @@ A model with several dimensions inside a replica refers to its mesh from many pl
 hooks of tensor parallelism, the script's own code. A new round has a new mesh of the same dimensions. So the objects
 stay, and take over what the corresponding slices of the new mesh have.
 
-Interfaces, in torch 2.11 to 2.15: DeviceMesh._get_root_mesh; that a DeviceMesh has no other state than its attributes.
+Interfaces, in torch 2.11 to 2.15: DeviceMesh._get_root_mesh, _concatenate; that a DeviceMesh has no other state than
+its attributes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class MeshObjects:
         if before != after:
             raise ValueError(f"this process is at {before} of its replica, and at {after} in the mesh to bind it to")
         living = [mesh for found in self._found.values() if (mesh := found()) is not None]
-        slices = [(mesh, root if mesh.mesh_dim_names == root.mesh_dim_names else _slice(root, mesh)) for mesh in living]
+        slices = [(mesh, _slice(root, mesh)) for mesh in living]
         for mesh, counterpart in [*slices, (self._root, root)]:
             vars(mesh).clear()
             vars(mesh).update(vars(counterpart))
@@ -59,15 +60,20 @@ class MeshObjects:
 
 
 def _is_slice(mesh: DeviceMesh, root: DeviceMesh) -> bool:
-    names, own = mesh.mesh_dim_names, root.mesh_dim_names
-    if not names or not own or not set(names) <= set(own):
+    try:
+        return set(mesh.mesh_dim_names or ()) <= set(root.mesh_dim_names or ()) and _slice(root, mesh) == mesh
+    except (AttributeError, KeyError, RuntimeError):  # what torch raises may change
         return False
-    return names == own or _slice(root, mesh) == mesh
 
 
 def _slice(root: DeviceMesh, like: DeviceMesh) -> DeviceMesh:
-    assert like.mesh_dim_names is not None, "a slice has names"
-    return root[like.mesh_dim_names]
+    """Of the dimensions that another mesh has, in its order: FSDP2 puts its own first."""
+    names, all_names = like.mesh_dim_names or (), root.mesh_dim_names or ()
+    if names == all_names:
+        return root
+    if list(names) == sorted(names, key=all_names.index):
+        return root[names]
+    return DeviceMesh._concatenate([root[name] for name in names])
 
 
 def _place_in_replica(mesh: DeviceMesh) -> tuple[tuple[str, int, int], ...]:
