@@ -138,7 +138,7 @@ bench: .venv/bench-ready ## edriver, torchrun, torchft and torch alone in one ru
 
 .venv/torchft/ready: .venv/ready
 	$(py) -m pip install --quiet --target .venv/torchft --no-deps torchft==0.2.0
-	$(py) -m pip install --quiet --target .venv/torchft opentelemetry-sdk opentelemetry-exporter-otlp
+	$(py) -m pip install --quiet --target .venv/torchft opentelemetry-sdk opentelemetry-exporter-otlp "protobuf<7"
 	rm -rf .venv/torchft/google .venv/torchft/grpc # others than those of .venv, with which they would be mixed
 	touch $@
 

@@ -62,8 +62,23 @@ PIPELINE: Final = ("pipeline", "pp")
 """Names of a dimension whose workers have different layers; without a dimension of the mesh, workers have the same."""
 
 _OF_STATE: Final = ("_state_ctx", "_comm_ctx", "_training_state", "_modules_to_run_forward")
-_OF_GROUP: Final = ("mesh_info", "post_forward_mesh_info", "fsdp_params", "_training_state", "_to_sharded")
-_OF_PARAMETER: Final = ("mesh_info", "sharded_param", "_spmd_mesh", "_sharding_spec", "unsharded_accumulated_grad")
+_OF_GROUP: Final = (
+    "mesh_info",
+    "post_forward_mesh_info",
+    "fsdp_params",
+    "_training_state",
+    "_to_sharded",
+    "_post_forward_indices",
+)
+_OF_PARAMETER: Final = (
+    "mesh_info",
+    "post_forward_mesh_info",
+    "sharded_param",
+    "is_dtensor",
+    "_spmd_mesh",
+    "_sharding_spec",
+    "unsharded_accumulated_grad",
+)
 
 _OF_SHARDS: Final = ("_sharded_param_data", "sharded_size", "padded_sharded_param_size", "contiguous_sharded_stride")
 
@@ -427,6 +442,9 @@ def _missing(model: torch.nn.Module) -> Iterator[str]:
             yield from (name for name in _OF_SHARDS if not hasattr(parameter, name))
             if not hasattr(getattr(parameter, "sharded_param", None), "_spec"):
                 yield "_spec"
+            names = _NAME_OF_SPEC, _EARLIER_NAME_OF_SPEC
+            if getattr(parameter, "is_dtensor", False) and not any(hasattr(parameter, name) for name in names):
+                yield _NAME_OF_SPEC
 
 
 def _states(model: torch.nn.Module) -> list[Any]:
