@@ -219,13 +219,14 @@ def test_shards_go_over_the_replicas_and_one_dimension_inside_them(build: Callab
 
 
 def communicating(mesh: DeviceMesh) -> Any:
-    return parallelize_module(plain_model(), mesh["tensor"], {"0": ColwiseParallel()})
+    model = parallelize_module(plain_model(), mesh["tensor"], {"1.up": ColwiseParallel()})
+    return fully_shard(model, mesh=mesh["replicate", "shard"])
 
 
 @pytest.mark.usefixtures("group")
 def test_build_may_not_communicate() -> None:
     state = ShardedState(communicating, sgd, replica_mesh={"shard": 1, "tensor": 1})
-    with pytest.raises(TypeError, match=r"`build` communicates .*: give them src_data_rank=None"):
+    with pytest.raises(TypeError, match=r"`build` or `optimizer` communicates .*: give them src_data_rank=None"):
         state.sync()
 
 

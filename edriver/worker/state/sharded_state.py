@@ -427,18 +427,18 @@ class ShardedState(TorchState):
         fsdp2.forget_meshes()  # or the new parameters get the mesh of those that were made or captured before
         begun = _begun_on(mesh)
         model = self._makers[BUILD](mesh)
-        if _begun_on(mesh) != begun:
-            raise TypeError(
-                "`build` communicates with other workers, and a worker that joins later calls it alone. "
-                "parallelize_module and distribute_tensor send each worker its part of a parameter: give them "
-                "src_data_rank=None, so that it takes its part of its own"
-            )
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"`build` has to return the model, and has returned a {type(model).__name__}")
         optimizer = self._makers[OPTIMIZER](model)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"`optimizer` has to return one, and has returned a {type(optimizer).__name__}")
         refuse_unbound(model, optimizer, mesh)
+        if _begun_on(mesh) != begun:
+            raise TypeError(
+                "`build` or `optimizer` communicates with other workers, and a worker that joins later calls it alone. "
+                "parallelize_module and distribute_tensor send each worker its part of a parameter: give them "
+                "src_data_rank=None, so that it takes its part of its own"
+            )
         self.model, self.optimizer = model, optimizer
         if SCHEDULER in self._makers:
             self.scheduler = self._makers[SCHEDULER](optimizer)
