@@ -20,7 +20,7 @@ with_npm := $(CI)$(shell command -v npm 2>/dev/null)
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test test-tools lint format types docs docs-values proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench scale gpu gpu-wheels soak kills torchtitan trouble matrix installable dist clean
+.PHONY: demo test test-tools lint format types docs docs-values proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench sharded-bench scale gpu gpu-wheels soak kills torchtitan trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -135,6 +135,16 @@ churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 bench: .venv/bench-ready ## edriver, torchrun, torchft and torch alone in one run: make bench REPEATS=1 PARTS="K1 UP"
 	$(py) -m benchmarks.bench --repeats $(REPEATS) $(if $(PARTS),--only $(PARTS)) \
 		--page docs/benchmarks/recovery.md --picture docs/pictures/recovery.png
+
+.venv/torchft/ready: .venv/ready
+	$(py) -m pip install --quiet --target .venv/torchft --no-deps torchft==0.2.0
+	$(py) -m pip install --quiet --target .venv/torchft opentelemetry-sdk opentelemetry-exporter-otlp "protobuf<7"
+	rm -rf .venv/torchft/google .venv/torchft/grpc # others than those of .venv, with which they would be mixed
+	touch $@
+
+sharded-bench: .venv/torchft/ready ## recovery of sharded models, torchft's HSDP beside: make sharded-bench PARTS='"HSDP K1"'
+	PATH="$(CURDIR)/.venv/torchft/bin:$$PATH" PYTHONPATH=.venv/torchft $(py) -m benchmarks.sharded_recovery \
+		--repeats $(REPEATS) $(if $(PARTS),--only $(PARTS))
 
 scale: .venv/ready ## what the core costs with 10, 100 and 1,000 hosts: make scale HOSTS="10 100"
 	$(py) -m benchmarks.scale core --hosts $(HOSTS)

@@ -3,8 +3,10 @@
     python -m benchmarks.sharded_recovery [--quick] [--repeats 3] [--only "HSDP K1" "HSDP SEAL"]
 
 Prints a JSON line for each trial, as soon as it has ended, and at the end one for each goal, judged by the medians of
-this run. `make bench` has the same trials among all others. torchft takes part where it is installed: `pip install
--e '.[bench]'`.
+this run. `make bench` has the same trials among all others. torchft's HSDP takes part where torchft is installed; on a
+machine that does nothing else, this installs it in a folder of its own, and measures:
+
+    make sharded-bench REPEATS=5 PARTS='"HSDP K1" "HSDP K0"'
 """
 
 from __future__ import annotations

@@ -7,9 +7,11 @@ bit: what a position ends with does not depend on the rounds.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.shards import NO_SHARDING, Sharding
 from edriver.worker import context
 from edriver.worker.backend import default_group, torch_groups
-from edriver.worker.group import round_mesh
+from edriver.worker.group.round_mesh import RoundMesh
 
 SHARDS = 2
 """The replica size."""
@@ -113,7 +115,11 @@ def interrupt_backward(model: Any, step: int) -> None:
 
 
 def rounds_of(
-    worker: int, workers: int, rounds: Sequence[Sequence[int]], one_replica: bool = False
+    worker: int,
+    workers: int,
+    rounds: Sequence[Sequence[int]],
+    one_replica: bool = False,
+    inside: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[int, DeviceMesh]]:
     """Take a worker's part in these rounds: yields the round's number, and its mesh. Newcomers are the receivers.
 
@@ -122,23 +128,25 @@ def rounds_of(
         workers: that group's size.
         rounds: for each the members, by rank.
         one_replica: whether all members of a round are one replica, whatever their number.
+        inside: the dimensions inside a replica; None: one, of two shards.
     """
+    replica = math.prod(inside.values()) if inside else SHARDS
     store = c10d._get_default_store()
     _leave()
     for number, members in enumerate(rounds):
         if worker in members:
             _join(store, f"round {number}", members.index(worker), len(members))
-            assigned = _of_one_replica if one_replica else _assignment
+            assigned = _of_one_replica if one_replica else partial(_assignment, replica)
             context.current.place.enter(assigned(number, members.index(worker), rounds))
-            yield number, round_mesh.mesh()
+            yield number, context.current.part(RoundMesh).of(context.assignment(), inside)
             _leave()
     _join(store, "end", worker, workers)
 
 
-def _assignment(number: int, rank: int, rounds: Sequence[Sequence[int]]) -> Assignment:
+def _assignment(replica: int, number: int, rank: int, rounds: Sequence[Sequence[int]]) -> Assignment:
     members = rounds[number]
     before = {worker for earlier in rounds[:number] for worker in earlier}
-    held = [[r for r in range(p, len(members), SHARDS) if members[r] in before] or [p] for p in range(SHARDS)]
+    held = [[r for r in range(p, len(members), replica) if members[r] in before] or [p] for p in range(replica)]
     sources = tuple(of[0] for of in held)
     return dataclasses.replace(
         SINGLE_WORKER,
@@ -147,7 +155,7 @@ def _assignment(number: int, rank: int, rounds: Sequence[Sequence[int]]) -> Assi
         size=len(members),
         sources=sources,
         receivers=tuple(r for r in range(len(members)) if members[r] not in before and r not in sources),
-        replica_size=SHARDS,
+        replica_size=replica,
         version=Version(RoundId(1, number), 1) if number else NO_VERSION,
         first_sync=not number,
     )

@@ -6,48 +6,85 @@ afterwards. That takes some milliseconds, where sharding the module anew takes t
 twice. Where the round has another number of shards, the shards are new tensors (`empty_shards`), and the module and
 its parameters stay the same objects.
 
-Interfaces, by the versions of torch in whose source they were found:
+Interfaces, by the versions of torch in whose source they were found; the tests of sharded models pass with each, bound
+and made anew:
 
-    =====================================================================================  =====  =====  ======
-    name                                                                                   2.11   2.13   2.14.1
-    =====================================================================================  =====  =====  ======
-    FSDPModule._get_fsdp_state                                                             yes    yes    yes
-    FSDPState._fsdp_param_groups                                                           no     yes    yes
-    FSDPState._fsdp_param_group                                                            yes
-    FSDPState._state_ctx, _comm_ctx, _training_state, _modules_to_run_forward              yes    yes    yes
-    FSDPParamGroup.mesh_info, post_forward_mesh_info, fsdp_params, _training_state         yes    yes    yes
-    FSDPParamGroup._to_sharded, _post_forward_indices, what holds a step's collectives     yes    yes    yes
-    FSDPParamGroup._all_gather_comm, _reduce_scatter_comm, _all_reduce_hook                yes    yes    yes
-    FSDPParam.mesh_info, post_forward_mesh_info, sharded_param, _module_info               yes    yes    yes
-    FSDPParam._spmd_mesh, _sharding_spec, _unsharded_param, unsharded_accumulated_grad     yes    yes    yes
-    FSDPParam._shard_mesh                                                                  no     yes    yes
-    FSDPParam._sharded_param_data, sharded_size, padded_sharded_param_size                 ?      yes    ?
-    FSDPParam.contiguous_sharded_stride, all_gather_outputs, sharded_post_forward_size     ?      yes    ?
-    HSDPMeshInfo(mesh, shard_mesh_dim, replicate_mesh_dim)                                 yes    yes    yes
-    DTensor._spec, DTensorSpec(mesh, placements, tensor_meta); DTensor._local_tensor       yes    yes    yes
-    torch.distributed.tensor.debug._clear_sharding_prop_cache                              yes    yes    yes
-    =====================================================================================  =====  =====  ======
+    ======================================================================================  ====  ====  ====  ====  ====
+    name                                                                                    2.11  2.12  2.13  2.14  2.15
+    ======================================================================================  ====  ====  ====  ====  ====
+    FSDPModule._get_fsdp_state                                                              yes   yes   yes   yes   yes
+    FSDPState._fsdp_param_groups                                                            no    yes   yes   yes   yes
+    FSDPState._fsdp_param_group                                                             yes
+    FSDPState._state_ctx, _comm_ctx, _training_state, _modules_to_run_forward               yes   yes   yes   yes   yes
+    _state_ctx.manual_backward_finalization_active, gradient_reduction_pending              no    no    no    no    yes
+    _comm_ctx.all_gather_state, post_forward_order                                          yes   yes   yes   yes   yes
+    _comm_ctx.reduce_scatter_states; in 2.11 reduce_scatter_state                           no    yes   yes   yes   yes
+    _comm_ctx._last_post_reduce_events                                                      no    no    yes   yes   yes
+    _comm_ctx.active_gradient_reduction                                                     no    no    no    no    yes
+    FSDPParamGroup.mesh_info, post_forward_mesh_info, fsdp_params, _training_state          yes   yes   yes   yes   yes
+    FSDPParamGroup._to_sharded, _post_forward_indices, and those of _OF_A_STEP but the last yes   yes   yes   yes   yes
+    FSDPParamGroup._post_backward_pending, _partial_reduce_output_layout                    no    no    no    no    yes
+    FSDPParamGroup._set_unsharded_grad_dtypes                                               no    no    no    no    yes
+    FSDPParamGroup._all_gather_comm, _reduce_scatter_comm, _all_reduce_hook                 yes   yes   yes   yes   yes
+    FSDPParam.mesh_info, post_forward_mesh_info, sharded_param, _module_info                yes   yes   yes   yes   yes
+    FSDPParam._spmd_mesh, _sharding_spec, _unsharded_param                                  yes   yes   yes   yes   yes
+    FSDPParam._unsharded_dtensor_spec; in 2.11 _tp_spec                                     no    yes   yes   yes   yes
+    FSDPParam._sharding_spec_by_dtype, made of _sharding_spec and kept                      no    no    no    no    yes
+    FSDPParam.unsharded_accumulated_grad; from 2.15 on it can only be read                  yes   yes   yes   yes   yes
+    FSDPParam._shard_mesh                                                                   no    yes   yes   yes   yes
+    FSDPParam._sharded_param_data, sharded_size, padded_sharded_param_size                  yes   yes   yes   yes   yes
+    FSDPParam.contiguous_sharded_stride, all_gather_outputs, sharded_post_forward_size      yes   yes   yes   yes   yes
+    HSDPMeshInfo(mesh, shard_mesh_dim, replicate_mesh_dim)                                  yes   yes   yes   yes   yes
+    DTensor._spec, DTensorSpec(mesh, placements, tensor_meta); DTensor._local_tensor        yes   yes   yes   yes   yes
+    torch.distributed.tensor.debug._clear_sharding_prop_cache                               yes   yes   yes   yes   yes
+    ======================================================================================  ====  ====  ====  ====  ====
 
-(?: not looked up.) `trouble` finds out whether they are there. Where they are not, a state builds its module anew in
-each round.
+`trouble` finds out whether those are there that all versions have. Where they are not, a state builds its module anew
+in each round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, debug
+from torch.distributed.tensor import DTensor, Replicate, debug
 from torch.optim import Optimizer
 
+from edriver.worker.backend.mesh_objects import MeshObjects
+
+PIPELINE: Final = ("pipeline", "pp")
+"""Names of a dimension whose workers have different layers; without a dimension of the mesh, workers have the same."""
+
 _OF_STATE: Final = ("_state_ctx", "_comm_ctx", "_training_state", "_modules_to_run_forward")
-_OF_GROUP: Final = ("mesh_info", "post_forward_mesh_info", "fsdp_params", "_training_state", "_to_sharded")
-_OF_PARAMETER: Final = ("mesh_info", "sharded_param", "_spmd_mesh", "_sharding_spec", "unsharded_accumulated_grad")
+_OF_GROUP: Final = (
+    "mesh_info",
+    "post_forward_mesh_info",
+    "fsdp_params",
+    "_training_state",
+    "_to_sharded",
+    "_post_forward_indices",
+)
+_OF_PARAMETER: Final = (
+    "mesh_info",
+    "post_forward_mesh_info",
+    "sharded_param",
+    "is_dtensor",
+    "_spmd_mesh",
+    "_sharding_spec",
+    "unsharded_accumulated_grad",
+)
 
 _OF_SHARDS: Final = ("_sharded_param_data", "sharded_size", "padded_sharded_param_size", "contiguous_sharded_stride")
+
+_NAME_OF_SPEC: Final = "_unsharded_dtensor_spec"
+_EARLIER_NAME_OF_SPEC: Final = "_tp_spec"
+"""What a parameter keeps of the DTensor that it was before fully_shard."""
 
 _OF_A_STEP: Final = {
     "_all_gather_result": None,
@@ -55,8 +92,16 @@ _OF_A_STEP: Final = {
     "_reshard_after_forward_event": None,
     "_partial_reduce_output": None,
     "_all_reduce_state": None,
+    "_post_backward_pending": False,
 }
 """What a group keeps of a step under way. It is never waited for: the round of its collectives may be severed."""
+
+_OF_A_BACKWARD_PASS: Final = {
+    "post_backward_final_callback_queued": False,
+    "manual_backward_finalization_active": None,
+    "gradient_reduction_pending": False,
+}
+"""What all that one forward pass has called keep together of the backward pass."""
 
 
 def trouble(model: torch.nn.Module) -> str:
@@ -93,6 +138,7 @@ def bind(
     optimizer: Optimizer | None,
     mesh: DeviceMesh,
     shards: Sequence[torch.Tensor] | None = None,
+    objects: MeshObjects | None = None,
 ) -> None:
     """Have a module and its optimizer train on another mesh, of another round.
 
@@ -103,31 +149,39 @@ def bind(
         model: with modules that fully_shard has sharded over a mesh of two dimensions.
         optimizer: of its sharded parameters; None: it has none. What it has of parameters with new shards it keeps,
             bound to the mesh before: the caller replaces that.
-        mesh: of two dimensions, replicas and shards.
+        mesh: of two dimensions, replicas and shards; with `objects` of any number, of which the first are the replicas.
         shards: this process's shards in the new mesh, as `empty_shards` makes them, for each of `sharded(model)`. They
             are not copied. None: the mesh has as many shards as the one before, with this process at the same place
             among them, and the parameters keep theirs.
+        objects: those of the mesh before, which are moved to this one. None: the mesh has two dimensions, and nothing
+            but FSDP2 and DTensors refers to it.
 
     Raises:
         ValueError: `shards` is None, and this process has another shard in the new mesh.
     """
     forget_step(model)
+    if objects is not None:
+        objects.move(mesh)
+
+    def new_mesh(before: DeviceMesh) -> DeviceMesh:
+        return mesh if objects is None else before  # which has been moved
+
     infos: dict[int, Any] = {}
     new = iter(shards or ())
     for group in _groups(model):
-        if shards is None:
+        if shards is None and objects is None:
             _check(group.mesh_info, mesh)
-        before, after = group.mesh_info, _info(infos, group.mesh_info, mesh)
+        before, after = group.mesh_info, _info(infos, group.mesh_info, new_mesh(group.mesh_info.mesh))
         group.mesh_info = after
         if group.post_forward_mesh_info is before:
             group.post_forward_mesh_info = after
         for parameter in group.fsdp_params:
-            _bind_parameter(parameter, before, after)
+            _bind_parameter(parameter, before, after, new_mesh)
             if shards is not None:
                 _give_shard(parameter, next(new), after)
     for tensor in _tensors(model, optimizer if shards is None else None):
         if isinstance(tensor, DTensor):
-            tensor._spec = _spec_on(tensor._spec, mesh)
+            tensor._spec = _spec_on(tensor._spec, new_mesh(tensor._spec.mesh))
     forget_meshes()
 
 
@@ -166,19 +220,22 @@ def forget_step(model: torch.nn.Module) -> None:
         state._training_state = type(state._training_state).IDLE
         state._modules_to_run_forward.clear()
         state._state_ctx.iter_forward_root = None
-        state._state_ctx.post_backward_final_callback_queued = False
+        _empty(state._state_ctx, _OF_A_BACKWARD_PASS)
         _forget_collectives(state._comm_ctx)
     for group in _groups(model):
-        for name, empty in _OF_A_STEP.items():
-            if hasattr(group, name):
-                setattr(group, name, empty)
+        _empty(group, _OF_A_STEP)
         group._post_forward_indices.clear()
+        if hasattr(group, "_partial_reduce_output_layout"):
+            group._partial_reduce_output_layout.clear()
         group._training_state = type(group._training_state).IDLE
         group._to_sharded()
         for parameter in group.fsdp_params:
-            parameter.unsharded_accumulated_grad = None
+            if "unsharded_accumulated_grad" in vars(parameter):  # else it is the gradient of the unsharded parameter
+                parameter.unsharded_accumulated_grad = None
             if (whole := _unsharded(parameter)) is not None:
                 whole.grad = None
+        if hasattr(group, "_set_unsharded_grad_dtypes"):
+            group._set_unsharded_grad_dtypes(defer_upcast=False)
 
 
 def parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -202,13 +259,21 @@ def _places_of(info: Any) -> Iterator[tuple[int, str]]:
     yield from zip(map(id, info.shared_modules), info.shared_param_names, strict=True)
 
 
-def gradients(model: torch.nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The gradients: this rank's shards, and those that each worker has in full."""
-    found = [parameter.grad for parameter in parameters(model) if parameter.grad is not None]
-    return (
-        [local(gradient) for gradient in found if isinstance(gradient, DTensor)],
-        [gradient for gradient in found if not isinstance(gradient, DTensor)],
-    )
+def gradients(model: torch.nn.Module, mesh: DeviceMesh) -> tuple[dict[int, list[torch.Tensor]], list[torch.Tensor]]:
+    """The gradients: this rank's shards, by how many workers of a replica have each, and those that all have in full.
+
+    Args:
+        model: sharded over the mesh.
+        mesh: the round's.
+    """
+    shards: dict[int, list[torch.Tensor]] = {}
+    others: list[torch.Tensor] = []
+    for gradient in (p.grad for p in parameters(model) if p.grad is not None):
+        if isinstance(gradient, DTensor):
+            shards.setdefault(copies(gradient, mesh), []).append(local(gradient))
+        else:
+            others.append(gradient)
+    return shards, others
 
 
 def scale(tensors: list[torch.Tensor], factor: float) -> None:
@@ -249,16 +314,64 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def copies(tensor: torch.Tensor, mesh: DeviceMesh) -> int:
+    """How many workers of a replica have the same shard.
+
+    Args:
+        tensor: a DTensor over slices of the mesh.
+        mesh: the round's, of which the first dimension is that of the replicas.
+    """
+    return math.prod(mesh.size(at) for at, _ in _spread(tensor, mesh))
+
+
+def is_first(tensor: torch.Tensor, mesh: DeviceMesh) -> bool:
+    """Whether this worker is the first of those in its replica that have the same shard."""
+    place = mesh.get_coordinate()
+    assert place is not None, "a worker of the round"
+    return not any(place[at] for at, _ in _spread(tensor, mesh))
+
+
+def make_copies_equal(model: torch.nn.Module, mesh: DeviceMesh) -> None:
+    """Have all workers of a replica that have the same shard start with that of the first. All members call this.
+
+    Args:
+        model: sharded over slices of the mesh.
+        mesh: the round's.
+
+    Raises:
+        RuntimeError: a peer was lost.
+    """
+    with torch.no_grad():
+        for parameter in sharded(model):
+            for _, name in _spread(parameter, mesh):
+                dist.broadcast(local(parameter), group=mesh.get_group(name), group_src=0)
+
+
+def _spread(tensor: torch.Tensor, mesh: DeviceMesh) -> Iterator[tuple[int, str]]:
+    """The dimensions inside a replica along which workers have the same shard: their numbers, and their names."""
+    assert isinstance(tensor, DTensor), "it is sharded"
+    own = dict(zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True))
+    for at, name in enumerate(mesh.mesh_dim_names or ()):
+        if at and (isinstance(own[name], Replicate) if name in own else name not in PIPELINE):
+            yield at, name
+
+
 def place_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The shape of a whole tensor, that of this rank's shard, and where in the whole the shard begins.
 
     Args:
-        tensor: sharded along dimension 0, over the last dimension of its mesh: see `obstacle`.
+        tensor: of which fully_shard has sharded, over the second dimension of its mesh, what others gave each worker.
     """
     assert isinstance(tensor, DTensor), "it is sharded"
-    mesh, rows = tensor.device_mesh, tensor.shape[0]
-    first = min(rows, -(-rows // mesh.size(mesh.ndim - 1)) * mesh.get_local_rank(mesh.ndim - 1))
-    return tuple(tensor.shape), tuple(local(tensor).shape), (first, *[0] * (tensor.ndim - 1))
+    mesh, sizes, first = tensor.device_mesh, list(tensor.shape), [0] * tensor.ndim
+    for at in (*range(2, mesh.ndim), 1):
+        if isinstance(tensor.placements[at], Replicate):
+            continue
+        dim = tensor.placements[at].dim
+        each = -(-sizes[dim] // mesh.size(at))
+        before = min(sizes[dim], each * mesh.get_local_rank(at))
+        first[dim], sizes[dim] = first[dim] + before, min(each, sizes[dim] - before)
+    return tuple(tensor.shape), tuple(sizes), tuple(first)
 
 
 def obstacle(model: torch.nn.Module, mesh: DeviceMesh) -> str:
@@ -266,7 +379,8 @@ def obstacle(model: torch.nn.Module, mesh: DeviceMesh) -> str:
 
     Args:
         model: which may have been sharded by anyone.
-        mesh: the round's, over which it has to be sharded.
+        mesh: the round's, over which it has to be sharded. If that has more than two dimensions, fully_shard has to
+            have got the first and one other of them, and DTensors that were there before can have the rest.
     """
     groups = _groups(model)
     if not groups:
@@ -283,8 +397,9 @@ def obstacle(model: torch.nn.Module, mesh: DeviceMesh) -> str:
 
 
 def _obstacle_in(group: Any, mesh: DeviceMesh) -> str:
-    if group.mesh_info.mesh is not mesh or type(group.mesh_info).__name__ != "HSDPMeshInfo":
-        return "it is sharded over another mesh than the one that `build` is given: pass that to fully_shard as it is"
+    if type(group.mesh_info).__name__ != "HSDPMeshInfo" or not _shards_over(group.mesh_info.mesh, mesh):
+        give = "pass that to fully_shard as it is" if mesh.ndim == 2 else f"pass fully_shard mesh{_dims_of(mesh)}"
+        return f"it is sharded over another mesh than the one that `build` is given: {give}"
     if group.post_forward_mesh_info is not None and group.post_forward_mesh_info is not group.mesh_info:
         return "reshard_after_forward is a number of workers, for which torch makes another mesh: give True or False"
     comms = (type(group._all_gather_comm).__name__, type(group._reduce_scatter_comm).__name__)
@@ -292,11 +407,32 @@ def _obstacle_in(group: Any, mesh: DeviceMesh) -> str:
     if comms != ("DefaultAllGather", "DefaultReduceScatter") or group._all_reduce_hook or separate:
         return "it has collectives or process groups that are not FSDP2's own, which edriver cannot renew"
     for parameter in group.fsdp_params:
-        if parameter.is_dtensor:
-            return "a parameter was a DTensor before fully_shard sharded it: there is one dimension within a replica"
+        if parameter.is_dtensor and not _is_slice_of(_spec_before(parameter).mesh, mesh):
+            return (
+                "a parameter was a DTensor before fully_shard sharded it, of no dimension within a replica: name the "
+                "dimensions with replica_mesh=, and take slices of the mesh that `build` is given"
+            )
         if parameter.fsdp_placement.dim != 0:
             return f"a parameter is sharded along dimension {parameter.fsdp_placement.dim}: shard along 0"
     return ""
+
+
+def _shards_over(over: DeviceMesh, mesh: DeviceMesh) -> bool:
+    if mesh.ndim == 2:
+        return over is mesh
+    names, all_names = over.mesh_dim_names or (), mesh.mesh_dim_names or ()
+    return len(names) == 2 and names[0] == all_names[0] and _is_slice_of(over, mesh)
+
+
+def _is_slice_of(part: DeviceMesh, mesh: DeviceMesh) -> bool:
+    own = part._get_root_mesh() is mesh  # an equal one has process groups of its own
+    return mesh.ndim > 2 and own and set(part.mesh_dim_names or ()) < set(mesh.mesh_dim_names or ())
+
+
+def _dims_of(mesh: DeviceMesh) -> list[str]:
+    """Those that fully_shard takes: the replicas, and one other."""
+    names = mesh.mesh_dim_names or ()
+    return [names[0], "shard" if "shard" in names else names[1]]
 
 
 def _unsharded(parameter: Any) -> torch.Tensor | None:
@@ -318,6 +454,9 @@ def _missing(model: torch.nn.Module) -> Iterator[str]:
             yield from (name for name in _OF_SHARDS if not hasattr(parameter, name))
             if not hasattr(getattr(parameter, "sharded_param", None), "_spec"):
                 yield "_spec"
+            names = _NAME_OF_SPEC, _EARLIER_NAME_OF_SPEC
+            if getattr(parameter, "is_dtensor", False) and not any(hasattr(parameter, name) for name in names):
+                yield _NAME_OF_SPEC
 
 
 def _states(model: torch.nn.Module) -> list[Any]:
@@ -351,16 +490,23 @@ def _info(made: dict[int, Any], before: Any, mesh: DeviceMesh) -> Any:
     return made[id(before)]
 
 
-def _bind_parameter(parameter: Any, before: Any, after: Any) -> None:
-    mesh = after.mesh
+def _bind_parameter(parameter: Any, before: Any, after: Any, new_mesh: Callable[[DeviceMesh], DeviceMesh]) -> None:
     parameter.mesh_info = after
     if parameter.post_forward_mesh_info is before:
         parameter.post_forward_mesh_info = after
-    parameter._spmd_mesh = mesh
+    parameter._spmd_mesh = new_mesh(parameter._spmd_mesh)
     if hasattr(parameter, "_shard_mesh"):
-        parameter._shard_mesh = mesh[mesh.mesh_dim_names[-1]]
-    parameter._sharding_spec = _spec_on(parameter._sharding_spec, mesh)
+        parameter._shard_mesh = after.mesh[after.mesh.mesh_dim_names[-1]]
+    parameter._sharding_spec = _spec_on(parameter._sharding_spec, parameter._spmd_mesh)
+    if hasattr(parameter, "_sharding_spec_by_dtype"):
+        parameter._sharding_spec_by_dtype.clear()
     parameter.sharded_param._spec = parameter._sharding_spec
+    if parameter.is_dtensor:
+        name = _NAME_OF_SPEC if hasattr(parameter, _NAME_OF_SPEC) else _EARLIER_NAME_OF_SPEC
+        spec = _spec_on(_spec_before(parameter), new_mesh(_spec_before(parameter).mesh))
+        setattr(parameter, name, spec)
+        if (whole := _unsharded(parameter)) is not None:
+            whole._spec = spec  # type: ignore[attr-defined]
 
 
 def _give_shard(parameter: Any, padded: torch.Tensor, info: Any) -> None:
@@ -380,6 +526,12 @@ def _give_shard(parameter: Any, padded: torch.Tensor, info: Any) -> None:
     parameter.all_gather_outputs = []
     if _unsharded(parameter) is not None:
         del parameter._unsharded_param
+
+
+def _spec_before(parameter: Any) -> Any:
+    """That of a parameter which was a DTensor before fully_shard."""
+    found = getattr(parameter, _NAME_OF_SPEC, None)
+    return getattr(parameter, _EARLIER_NAME_OF_SPEC) if found is None else found
 
 
 def _spec_on(spec: Any, mesh: DeviceMesh) -> Any:
@@ -406,12 +558,22 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def _forget_collectives(shared: Any) -> None:
     """Of all groups together."""
-    if not hasattr(shared, "all_gather_state"):
+    if not hasattr(shared, "post_forward_order"):
         return  # no forward pass has been made yet
     shared.all_gather_state = None
     shared.post_forward_order.clear()
     if hasattr(shared, "reduce_scatter_states"):
         shared.reduce_scatter_states.clear()
-        shared._last_post_reduce_events.clear()
     else:
         shared.reduce_scatter_state = None
+    if hasattr(shared, "_last_post_reduce_events"):
+        shared._last_post_reduce_events.clear()
+    if hasattr(shared, "active_gradient_reduction"):
+        shared.active_gradient_reduction = None
+
+
+def _empty(holder: Any, attributes: Mapping[str, object]) -> None:
+    """Give attributes these values, as far as this version of torch has them."""
+    for name, empty in attributes.items():
+        if hasattr(holder, name):
+            setattr(holder, name, empty)

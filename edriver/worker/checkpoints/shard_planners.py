@@ -30,11 +30,13 @@ class ShardPlace:
         whole: the tensor's shape,
         sizes: and the shard's.
         offsets: in the whole of the shard's first element.
+        writes: whether this worker writes it, of those in its replica that have the same one.
     """
 
     whole: tuple[int, ...]
     sizes: tuple[int, ...]
     offsets: tuple[int, ...]
+    writes: bool = True
 
     @property
     def chunk(self) -> ChunkStorageMetadata:
@@ -65,7 +67,7 @@ class PartPlanner(DefaultSavePlanner):
             place = self._shards.get(id(value))
             if place is None:
                 whole[key] = value
-            elif value.numel() or self._part == 0:
+            elif place.writes and (value.numel() or self._part == 0):
                 properties = TensorProperties.create_from_tensor(value)
                 data = TensorWriteData(place.chunk, properties, torch.Size(place.whole))
                 index = MetadataIndex(key, torch.Size(place.offsets))

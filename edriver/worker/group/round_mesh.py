@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
@@ -19,7 +20,7 @@ REPLICATE: Final = "replicate"
 """The mesh's first dimension: workers with the same shard,"""
 
 SHARD: Final = "shard"
-"""and its second: those that hold the state once between them."""
+"""and its second: those that hold the state once between them; one of several where a ShardedState says so."""
 
 
 class RoundMesh:
@@ -28,20 +29,25 @@ class RoundMesh:
     def __init__(self) -> None:
         self._world: Callable[[], object] = lambda: None
         self._mesh: DeviceMesh | None = None
+        self._inside: Mapping[str, int] | None = None
 
-    def of(self, assignment: Assignment) -> DeviceMesh:
+    def of(self, assignment: Assignment, inside: Mapping[str, int] | None = None) -> DeviceMesh:
         """The mesh of the round whose process group is there. All members of the round call this, except guests, which
         are in no replica.
 
         Args:
             assignment: this worker's place in it.
+            inside: the dimensions of a replica, outermost first: their names and sizes. None: those that were given
+                before, or one, "shard". The first call of a round makes its mesh.
 
         Raises:
             RuntimeError: a peer was lost.
+            ValueError: the sizes do not make up a replica.
         """
         if self._mesh is None or self._world() is not dist.GroupMember.WORLD:
             self._mesh = None
-            self._mesh = _made(assignment.rank, assignment.replicas, assignment.replica_size)
+            self._inside = inside or self._inside
+            self._mesh = _made(assignment, self._inside or {SHARD: assignment.replica_size})
             self._world = weakref.ref(dist.GroupMember.WORLD)
         return self._mesh
 
@@ -51,8 +57,10 @@ def mesh() -> DeviceMesh:
 
         edriver.mesh()["shard"].get_local_rank()     # this worker's position in its replica
 
-    Rank = replica * replica size + position. The mesh and its process groups live for one round: ask for them inside
-    the function that edriver.run wraps, on all workers, and keep neither.
+    With a ShardedState that has a `replica_mesh`, the dimensions of that take the place of "shard". Rank = replica *
+    replica size + position, and positions count through those dimensions, the last one fastest. The mesh and its
+    process groups live for one round: ask for them inside the function that edriver.run wraps, on all workers, and keep
+    neither.
 
     Raises:
         RuntimeError: this worker is in no round yet; or a peer was lost, if the mesh is made by this call.
@@ -62,14 +70,24 @@ def mesh() -> DeviceMesh:
     return context.current.part(RoundMesh).of(context.assignment())
 
 
-def _made(rank: int, replicas: int, replica: int) -> DeviceMesh:
-    position, size = rank % replica, replicas * replica
-    across = _group(f"edriver/{REPLICATE}/{position}", range(position, size, replica))
-    first = rank - position
-    within = _group(f"edriver/{SHARD}/{first}", range(first, first + replica))
+def _made(assignment: Assignment, inside: Mapping[str, int]) -> DeviceMesh:
+    replica, rank = assignment.replica_size, assignment.rank
+    if math.prod(inside.values()) != replica:
+        dimensions, needed = " x ".join(f"{name} {size}" for name, size in inside.items()), math.prod(inside.values())
+        raise ValueError(
+            f"the replica_mesh of {dimensions} is of {needed} workers, and a replica has {replica}: start the run with "
+            f"--replica-size {needed}"
+        )
+    names, sizes = (REPLICATE, *inside), (assignment.replicas, *inside.values())
+    members = assignment.training_size
+    places = torch.arange(members, dtype=torch.int, device="cpu").view(sizes)
+    groups, stride = [], members
+    for name, size in zip(names, sizes, strict=True):
+        stride //= size
+        first = rank - rank // stride % size * stride
+        groups.append(_group(f"edriver/{name}/{first}", range(first, first + size * stride, stride)))
     device = "cpu" if nccl_here() is None else "cuda"
-    places = torch.arange(size, dtype=torch.int, device="cpu").view(-1, replica)
-    return DeviceMesh.from_group([across, within], device, places, mesh_dim_names=(REPLICATE, SHARD))
+    return DeviceMesh.from_group(groups, device, places, mesh_dim_names=names)
 
 
 def _group(name: str, ranks: range) -> dist.ProcessGroup:

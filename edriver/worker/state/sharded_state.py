@@ -23,6 +23,7 @@ a `torch._foreach_` function makes to a DTensor (2.13), so such a write outside 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -40,10 +41,11 @@ from edriver.model.shards import HeldShards
 from edriver.worker import context
 from edriver.worker.backend import fsdp2, torch_groups
 from edriver.worker.backend.interpreter import without_collections
+from edriver.worker.backend.mesh_objects import MeshObjects
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.errors import PeerLostError
-from edriver.worker.group.round_mesh import RoundMesh
+from edriver.worker.group.round_mesh import REPLICATE, RoundMesh
 from edriver.worker.state.elastic_shards import ElasticShards
 from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
@@ -102,6 +104,9 @@ class ShardedState(TorchState):
     A step's gradients have to be complete when the optimizer's step begins. From there to the boundary nothing may
     communicate, and there is one step of the optimizer: reduce a loss before it, or after the boundary.
 
+    With `replica_mesh`, the mesh has several dimensions inside a replica, such as `{"shard": 2, "tensor": 4}`: `build`
+    gives parallelize_module the mesh's "tensor", with src_data_rank=None, and fully_shard `mesh["replicate", "shard"]`.
+
     With `checkpoint`, the state is written to disk as well, in the background: one worker of each position writes its
     shards, into a folder that all hosts share. A run that has lost all workers of a position goes back to the newest
     checkpoint, and a new run continues from it, with any number of replicas, of any size. The folder is that of a
@@ -110,9 +115,13 @@ class ShardedState(TorchState):
 
     Args:
         build: called once, in this worker's first round, with a mesh of the dimensions "replicate" and "shard"; returns
-            the model, of which fully_shard has sharded modules over that mesh.
+            the model, of which fully_shard has sharded modules over that mesh. With `replica_mesh` the mesh has its
+            dimensions in the place of "shard". It may not communicate: a worker that joins later calls it alone.
         optimizer: called once, with the model; returns its optimizer.
         scheduler: called once, with the optimizer; returns its learning-rate scheduler. None: there is none.
+        replica_mesh: the dimensions of a replica, by name, outermost first, with the number of workers in each; their
+            product is the replica size. Workers have the same parameters along a dimension that a parameter is not
+            sharded over, except along one named "pipeline" or "pp". None: one dimension, "shard".
         checkpoint: the folder for checkpoints: a path, or a URL that fsspec supports; None: there are none.
         every: see TorchState.
         keep: the number of complete checkpoints to keep.
@@ -128,7 +137,8 @@ class ShardedState(TorchState):
         TypeError: `build`, `optimizer` or `scheduler` is no function, or a value cannot be kept. In the first round:
             the model or the optimizer cannot be trained in this way; the message says what can.
         ValueError: a name starts with an underscore or is an attribute of this class; `every` or `keep` is not
-            positive.
+            positive; `replica_mesh` has no dimension, one called "replicate" or one of no workers. In the first round:
+            its sizes do not make up a replica.
     """
 
     _optimizer_remedy = "Have the optimizer that `optimizer` makes train them, too"
@@ -139,6 +149,7 @@ class ShardedState(TorchState):
         optimizer: Callable[[Any], Optimizer],
         *,
         scheduler: Callable[[Any], Any] | None = None,
+        replica_mesh: Mapping[str, int] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         every: timedelta | int = timedelta(minutes=10),
         keep: int = 3,
@@ -152,12 +163,17 @@ class ShardedState(TorchState):
                     f"{name}= takes a function, and was given a {type(maker).__name__}: what depends on the mesh is "
                     "made in this worker's first round"
                 )
+        if replica_mesh is not None:
+            _check_dimensions(replica_mesh, checkpoint is not None)
         if checkpoint is not None:
             objects = {**objects, "steps_made": 0}
         made = dict.fromkeys((MODEL, OPTIMIZER, *([] if scheduler is None else [SCHEDULER])))
         self._hold({**made, **objects}, from_rank_0)
         self._makers = makers
+        self._replica_mesh = None if replica_mesh is None else dict(replica_mesh)
         self._mesh: DeviceMesh | None = None
+        self._mesh_objects: MeshObjects | None = None
+        self._looked = False
         self._binds = True
         self._commit_due = False
         self._collectives = 0
@@ -186,6 +202,9 @@ class ShardedState(TorchState):
             self._sync_shards()
             return True
         self._enter_mesh()
+        if self._replica_mesh is not None and context.assignment().first_sync:
+            assert self._mesh is not None, "there are no guests in a first round"
+            fsdp2.make_copies_equal(self.model, self._mesh)
         return super().sync()
 
     def half_done(self) -> bool:
@@ -195,6 +214,9 @@ class ShardedState(TorchState):
     def first_boundary(self) -> None:
         """Check again what the training function has made of the model, and whether the optimizer communicates."""
         fsdp2.reshard(self.model)
+        if self._mesh_objects is not None and not self._looked:
+            self._mesh_objects.look()  # for those that the first step has made
+            self._looked, self._binds = True, self._binds and self._can_bind()
         super().first_boundary()
         if self._communicates:
             raise TypeError(
@@ -245,7 +267,8 @@ class ShardedState(TorchState):
                 if shard.tensor.is_meta and shard.tensor.shape != shard.whole.shape:
                     here, there = tuple(shard.whole.shape), tuple(shard.tensor.shape)
                     raise ValueError(f"the {name}'s {shard.name} has shape {here} here and {there} there")
-                places[id(shard.tensor)] = ShardPlace(*fsdp2.place_of(shard.whole))
+                writes = self._mesh is None or fsdp2.is_first(shard.whole, self._mesh)
+                places[id(shard.tensor)] = ShardPlace(*fsdp2.place_of(shard.whole), writes)
         return places
 
     @contextlib.contextmanager
@@ -262,11 +285,14 @@ class ShardedState(TorchState):
     def _common(self) -> Any:
         """What is not sharded, and nothing of the optimizer, which has made no step yet."""
         values = {name: part for name, part in self._capture().items() if name not in (MODEL, OPTIMIZER)}
-        return values, fsdp2.unsharded(self.model)
+        apart = set(self._replica_mesh or ()) & set(fsdp2.PIPELINE)  # their positions have different layers
+        return values, None if apart else fsdp2.unsharded(self.model)
 
     def _take_common(self, arrived: Any) -> None:
         values, tensors = arrived
         self._load({**self._capture(), **values})
+        if tensors is None:
+            return
         own = fsdp2.unsharded(self.model)
         check_names(tensors, own, "parameter or buffer")
         with torch.no_grad():
@@ -292,6 +318,11 @@ class ShardedState(TorchState):
         assignment = context.assignment()
         if self._parts is not None:
             raise TypeError("checkpoint= cannot be used with --replica-size all yet: leave it out")
+        if self._replica_mesh is not None:
+            raise TypeError(
+                "replica_mesh= has fixed sizes, and with --replica-size all a replica is of any size: give "
+                f"--replica-size {math.prod(self._replica_mesh.values())}, or leave out replica_mesh="
+            )
         self.copied.received_bytes = 0
         mesh = context.current.part(RoundMesh).of(assignment)
         if self._shards is None:
@@ -361,13 +392,13 @@ class ShardedState(TorchState):
         if context.assignment().is_guest:
             fsdp2.forget_step(self.model)
             return
-        mesh = context.current.part(RoundMesh).of(context.assignment())
+        mesh = context.current.part(RoundMesh).of(context.assignment(), self._replica_mesh)
         if mesh is self._mesh:
             return
         if self._mesh is None:
             self._make_first(mesh)
         elif self._binds:
-            fsdp2.bind(self.model, self.optimizer, mesh)
+            fsdp2.bind(self.model, self.optimizer, mesh, objects=self._mesh_objects)
         else:
             self._make_again(mesh)
         self._mesh = mesh
@@ -379,16 +410,23 @@ class ShardedState(TorchState):
 
     def _make_first(self, mesh: DeviceMesh) -> None:
         self._make(mesh)
-        if trouble := fsdp2.trouble(self.model):
-            self._binds = False
+        if self._replica_mesh is not None:
+            self._mesh_objects = MeshObjects(mesh)
+        self._binds = self._can_bind()
+
+    def _can_bind(self) -> bool:
+        trouble = fsdp2.trouble(self.model) or (self._mesh_objects is not None and self._mesh_objects.trouble())
+        if trouble:
             logger.warning(
                 "sharded models cannot be bound to another mesh here: %s. They are made anew in each round, which "
                 "takes longer, and state.model and state.optimizer are then new objects",
                 trouble,
             )
+        return not trouble
 
     def _make(self, mesh: DeviceMesh) -> None:
         fsdp2.forget_meshes()  # or the new parameters get the mesh of those that were made or captured before
+        begun = _begun_on(mesh)
         model = self._makers[BUILD](mesh)
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"`build` has to return the model, and has returned a {type(model).__name__}")
@@ -396,6 +434,12 @@ class ShardedState(TorchState):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"`optimizer` has to return one, and has returned a {type(optimizer).__name__}")
         refuse_unbound(model, optimizer, mesh)
+        if _begun_on(mesh) != begun:
+            raise TypeError(
+                "`build` or `optimizer` communicates with other workers, and a worker that joins later calls it alone. "
+                "parallelize_module and distribute_tensor send each worker its part of a parameter: give them "
+                "src_data_rank=None, so that it takes its part of its own"
+            )
         self.model, self.optimizer = model, optimizer
         if SCHEDULER in self._makers:
             self.scheduler = self._makers[SCHEDULER](optimizer)
@@ -439,9 +483,9 @@ class ShardedState(TorchState):
         """
         if self._mesh is None or fsdp2.holds_unreduced(self.model):
             raise RuntimeError("gradients can be clipped once a backward pass has reduced them over all workers")
-        shards, others = fsdp2.gradients(self.model)
+        shards, others = fsdp2.gradients(self.model, self._mesh)
         op = dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM
-        own, norm = power_sum(shards, norm_type), None
+        own, norm = power_sum_of_shards(shards, norm_type), None
         if self._shards is not None:  # the seal comes later: first shadows receive the gradients that are clipped
             reduced: float | None = sealed(Wishes(), own, op)[1]
         else:
@@ -454,7 +498,7 @@ class ShardedState(TorchState):
         if norm is None:
             raise RuntimeError("another worker has made this step without clip_grad_norm_: call it on all workers")
         with torch.no_grad(), without_tensor_modes():
-            fsdp2.scale([*shards, *others], min(1.0, max_norm / (norm + NORM_EPSILON)))
+            fsdp2.scale([*itertools.chain(*shards.values()), *others], min(1.0, max_norm / (norm + NORM_EPSILON)))
             return torch.tensor(norm, dtype=torch.float64, device="cpu")
 
     def commit(self) -> None:
@@ -533,7 +577,7 @@ class ShardedState(TorchState):
 
     def _collectives_begun(self) -> int:
         assert self._mesh is not None, "a step of a round"
-        return torch_groups.collectives_begun() + sum(map(torch_groups.begun_in, self._mesh.get_all_groups()))
+        return _begun_on(self._mesh)
 
     def _commit_by_itself(self) -> bool:
         due, self._commit_due = self._commit_due, False
@@ -594,16 +638,51 @@ def power_sum(tensors: Sequence[torch.Tensor], p: float) -> float:
     return norm if p == math.inf else norm**p
 
 
+def power_sum_of_shards(shards: Mapping[int, Sequence[torch.Tensor]], p: float) -> float:
+    """This worker's part of a replica's power_sum.
+
+    Args:
+        shards: by the number of workers of the replica that have each.
+        p: may be infinite.
+    """
+    parts = [(power_sum(tensors, p), workers) for workers, tensors in shards.items()]
+    return max((part for part, _ in parts), default=0.0) if p == math.inf else sum(part / n for part, n in parts)
+
+
 def total_norm(sharded: float, whole: float, replicas: int, p: float) -> float:
     """The p-norm of all gradients.
 
     Args:
-        sharded: power_sum of those that are sharded, reduced over all members.
+        sharded: power_sum_of_shards of those that are sharded, reduced over all members.
         whole: power_sum of those that each member has in full.
-        replicas: how many members have each shard.
+        replicas: their number.
         p: may be infinite.
     """
     return max(sharded, whole) if p == math.inf else (sharded / replicas + whole) ** (1 / p)
+
+
+def _begun_on(mesh: DeviceMesh) -> int:
+    """The number of collectives that this worker has begun in the round."""
+    return torch_groups.collectives_begun() + sum(map(torch_groups.begun_in, mesh.get_all_groups()))
+
+
+def _check_dimensions(dimensions: Mapping[str, int], written: bool) -> None:
+    """Refuse dimensions of a replica that cannot be.
+
+    Raises:
+        ValueError: the message says why.
+        TypeError: checkpoints are to be written of stages of a pipeline.
+    """
+    if not dimensions or REPLICATE in dimensions or any(size < 1 for size in dimensions.values()):
+        raise ValueError(
+            'replica_mesh= takes the dimensions of a replica, such as {"shard": 2, "tensor": 2}: at least one, of at '
+            f"least one worker each, and none called {REPLICATE!r}; it got {dict(dimensions)}"
+        )
+    if written and set(dimensions) & set(fsdp2.PIPELINE):
+        raise TypeError(
+            "checkpoint= cannot be used with a pipeline, whose stages have different models: train in restart mode, "
+            "with edriver.checkpoints in memory"
+        )
 
 
 def refuse_unbound(model: torch.nn.Module, optimizer: Optimizer, mesh: DeviceMesh) -> None:

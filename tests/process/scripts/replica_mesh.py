@@ -1,0 +1,77 @@
+"""Tensor parallelism inside shards, trained without a commit: a worker waits in a step to be killed.
+
+Every rank has the same data, and sizes are powers of two, so the mean of all gradients is each rank's own, bit for bit.
+"""
+
+from tests.quick_start import end_quickly, start_quickly
+
+# isort: split
+import hashlib
+import os
+import signal
+import time
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+import edriver
+from tests.torch.parallel_model import parallel_model, tokens_of
+
+start_quickly()
+
+STEPS, GATE = 12, 8
+SIZE = int(os.environ["SIZE"])
+"""The number of workers for which all wait before step GATE."""
+
+VICTIM, AT = (int(word) for word in os.environ.get("VICTIM", "0 0").split())
+"""A worker's id, and the step in whose backward pass it waits to be killed."""
+
+
+def reaches_backward() -> None:
+    if int(os.environ["EDRIVER_WORKER_ID"]) == VICTIM and state.step == AT:
+        print(f"worker {VICTIM} waits in step {AT} pid {os.getpid()}", flush=True)
+        signal.pause()
+
+
+def build(mesh: DeviceMesh) -> torch.nn.Module:
+    model = parallel_model(mesh)
+    model[1].register_full_backward_hook(lambda *_: reaches_backward())
+    return model
+
+
+def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def digest() -> str:
+    """Of this worker's shards of the parameters, and of all that the optimizer keeps of them."""
+    found = hashlib.sha256()
+    for parameter in state.model.parameters():
+        for tensor in (parameter, *state.optimizer.state[parameter].values()):
+            part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            found.update(part.detach().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+state = edriver.ShardedState(build, make_optimizer, replica_mesh={"shard": 2, "tensor": 2}, step=0)
+
+
+@edriver.run
+def train(state: edriver.ShardedState) -> None:
+    shape = "x".join(map(str, edriver.mesh().shape))
+    print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}, {shape}", flush=True)
+    while state.step < STEPS:
+        while state.step == GATE and edriver.size() != SIZE:
+            time.sleep(0.01)  # leaves the processor to processes that start
+            state.check_host_updates()
+        state.optimizer.zero_grad()
+        state.model(tokens_of(state.step)).square().sum().backward()
+        state.clip_grad_norm_(0.5)
+        state.optimizer.step()
+        state.step += 1
+        state.check_host_updates()
+
+
+train(state)
+print(f"rank {edriver.rank()} ends at step {state.step} with {digest()}", flush=True)
+end_quickly()

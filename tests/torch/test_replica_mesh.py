@@ -1,0 +1,284 @@
+"""Replicas with several dimensions: tensor parallelism and shards inside a replica, from round to round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+from edriver.worker.backend import fsdp2
+from edriver.worker.state.sharded_state import ShardedState
+from tests.torch.fingerprint import fingerprint
+from tests.torch.mesh_rounds import rounds_of
+from tests.torch.parallel_model import (
+    LENGTH,
+    WIDTH,
+    parallel_model,
+    plain_model,
+    sequence_parallel_model,
+    stage,
+    tokens_of,
+)
+from tests.torch.ranks import run_ranks
+from tests.torch.test_sharded_state import Rounds
+
+INSIDE = {"shard": 2, "tensor": 2}
+
+WORKERS = 8
+
+ROUNDS = [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7], [4, 1, 6, 3, 0, 5, 2, 7], [4, 1, 6, 3], [4, 1, 6, 3]]
+"""A replica that another one joins; both in another order; survivors of each, a whole one together; the same again."""
+
+STEPS = 2
+"""In each round."""
+
+
+def adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.05, foreach=True)
+
+
+def new_state(build: Callable[..., torch.nn.Module], seed: int = 3) -> ShardedState:
+    state = ShardedState(
+        build=partial(build, seed=seed),
+        optimizer=adamw,
+        replica_mesh=INSIDE,
+        step=0,
+    )
+    state.bind(Rounds())
+    return state
+
+
+def train(state: ShardedState, steps: int) -> None:
+    for _ in range(steps):
+        state.optimizer.zero_grad()
+        state.model(tokens_of(state.step)).square().sum().backward()
+        state.clip_grad_norm_(0.5)
+        state.optimizer.step()
+        state.step += 1
+        state.check_host_updates()
+
+
+def quiet(build: Callable[..., torch.nn.Module], worker: int) -> str:
+    state = new_state(build, seed=3 + worker % 2)  # what workers along "tensor" share, they get from the first
+    for _, mesh in rounds_of(worker, 4, [[0, 1, 2, 3]], inside=INSIDE):
+        state.sync()
+        train(state, len(ROUNDS) * STEPS)
+        for copy in (fsdp2.local(p) for p in fsdp2.sharded(state.model) if fsdp2.copies(p, mesh) == 2):
+            first = copy.detach().clone()
+            dist.broadcast(first, group=mesh.get_group("tensor"), group_src=0)
+            assert torch.equal(first, copy)
+    return fingerprint(state)
+
+
+def lacks_something(model: torch.nn.Module) -> str:
+    return f"{type(model).__name__} lacks something"
+
+
+def disturbed(build: Callable[..., torch.nn.Module], binds: bool, worker: int) -> str:
+    if not binds:
+        fsdp2.trouble = lacks_something
+    state = new_state(build, seed=3 + worker % 2 if worker < 4 else worker)
+    kept: list[Any] = []
+    for _ in rounds_of(worker, WORKERS, ROUNDS, inside=INSIDE):
+        if state.model is not None:
+            state.on_reset()
+        state.sync()
+        kept.append((state.model, state.optimizer, *state.optimizer.param_groups[0]["params"]))
+        train(state, STEPS)
+        state.first_boundary()
+        interrupt(state)
+        state.return_to_boundary()
+    if worker == 3:
+        assert len({tuple(map(id, each)) for each in kept}) == (1 if binds else len(ROUNDS))
+    return fingerprint(state)
+
+
+def interrupt(state: ShardedState) -> None:
+    """A step whose backward pass ends amid the first block, after the last one."""
+
+    def fail(_grad: torch.Tensor) -> None:
+        raise InterruptedError
+
+    def watch(_module: torch.nn.Module, _args: Any, output: torch.Tensor) -> None:
+        output.register_hook(fail)  # type: ignore[no-untyped-call]
+
+    with state.model.get_submodule("1").register_forward_hook(watch):
+        loss = state.model(tokens_of(99)).square().sum()
+    with pytest.raises(InterruptedError):
+        loss.backward()
+    assert state.clean, state.why_torn
+
+
+@pytest.mark.parametrize(
+    ("build", "binds"),
+    [
+        pytest.param(parallel_model, True, id="bound"),
+        pytest.param(parallel_model, False, id="made-anew"),
+        pytest.param(sequence_parallel_model, True, id="sequence"),
+    ],
+)
+def test_all_positions_end_with_the_bits_of_a_quiet_run(build: Callable[..., torch.nn.Module], binds: bool) -> None:
+    expected = run_ranks(partial(quiet, build), 4)
+    found = run_ranks(partial(disturbed, build, binds), WORKERS)
+    assert len(set(expected)) == 4, "a position's shards are its own"
+    assert [found[worker] for worker in ROUNDS[-1]] == expected
+
+
+def norms(p: float, worker: int) -> tuple[float, list[tuple[Any, ...]]]:
+    """The norm that clipping returns, and where this worker's shards lie."""
+    found = 0.0
+    places: list[tuple[Any, ...]] = []
+    state = new_state(parallel_model)
+    for _, mesh in rounds_of(worker, WORKERS, [list(range(WORKERS))], inside=INSIDE):
+        state.sync()
+        state.model(tokens_of(0)).square().sum().backward()
+        found = float(state.clip_grad_norm_(0.5, p))
+        for name, parameter in state.model.named_parameters():
+            place = fsdp2.place_of(parameter)
+            places.append((name, place, fsdp2.is_first(parameter, mesh), fsdp2.local(parameter).tolist()))
+    return found, places
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_the_norm_is_that_of_the_whole_model(p: float) -> None:
+    """What several workers of a replica have, such as a norm's weights, counts once; and each place has one writer."""
+    model = plain_model()
+    model(tokens_of(0)).square().sum().backward()
+    expected = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, p))
+    found = run_ranks(partial(norms, p), WORKERS)
+    assert [norm for norm, _ in found] == pytest.approx([expected] * WORKERS, rel=1e-5)
+    for name, parameter in model.named_parameters():
+        whole = torch.full_like(parameter, math.nan)
+        writers = torch.zeros_like(parameter)
+        for _, places in found[:4]:
+            ((_, (shape, sizes, first), writes, shard),) = [place for place in places if place[0] == name]
+            assert shape == tuple(parameter.shape)
+            at = tuple(slice(f, f + s) for f, s in zip(first, sizes, strict=True))
+            whole[at] = torch.tensor(shard)
+            writers[at] += writes
+        assert torch.equal(whole, parameter), name
+        assert torch.equal(writers, torch.ones_like(writers)), name
+
+
+def test_sizes_and_names_of_dimensions_are_checked() -> None:
+    def made(**dimensions: int) -> ShardedState:
+        return ShardedState(build=parallel_model, optimizer=sgd, replica_mesh=dimensions)
+
+    for dimensions in ({}, {"replicate": 2}, {"shard": 2, "tensor": 0}):
+        with pytest.raises(ValueError, match="replica_mesh= takes the dimensions of a replica"):
+            made(**dimensions)
+    with pytest.raises(TypeError, match="checkpoint= cannot be used with a pipeline"):
+        ShardedState(parallel_model, sgd, replica_mesh={"pp": 2}, checkpoint="folder")
+
+
+def in_another_order(worker: int) -> list[int]:
+    """A replica_mesh of which fully_shard's dimension is the last: the meshes of parameters are in another order."""
+    inside = {"tensor": 2, "shard": 1}
+    state = ShardedState(parallel_model, adamw, replica_mesh=inside, step=0)
+    state.bind(Rounds())
+    models = []
+    for _ in rounds_of(worker, 2, [[0, 1], [0, 1]], inside=inside):
+        state.sync()
+        train(state, STEPS)
+        models.append(id(state.model))
+    return models
+
+
+def test_the_dimensions_may_be_in_any_order() -> None:
+    for first, second in run_ranks(in_another_order, 2):
+        assert first == second
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters())
+
+
+def over_two(mesh: DeviceMesh) -> Any:
+    return fully_shard(torch.nn.Linear(4, 4), mesh=mesh["shard", "tensor"])
+
+
+def of_another_mesh(mesh: DeviceMesh) -> Any:
+    other = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    return fully_shard(torch.nn.Linear(4, 4), mesh=other)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("build", [over_two, of_another_mesh])
+def test_shards_go_over_the_replicas_and_one_dimension_inside_them(build: Callable[[DeviceMesh], Any]) -> None:
+    state = ShardedState(build, sgd, replica_mesh={"shard": 1, "tensor": 1})
+    with pytest.raises(TypeError, match=r"over another mesh than .*: pass fully_shard mesh\['replicate', 'shard'\]"):
+        state.sync()
+
+
+def communicating(mesh: DeviceMesh) -> Any:
+    model = parallelize_module(plain_model(), mesh["tensor"], {"1.up": ColwiseParallel()})
+    return fully_shard(model, mesh=mesh["replicate", "shard"])
+
+
+@pytest.mark.usefixtures("group")
+def test_build_may_not_communicate() -> None:
+    state = ShardedState(communicating, sgd, replica_mesh={"shard": 1, "tensor": 1})
+    with pytest.raises(TypeError, match=r"`build` or `optimizer` communicates .*: give them src_data_rank=None"):
+        state.sync()
+
+
+@pytest.mark.usefixtures("group")
+def test_the_dimensions_make_up_a_replica() -> None:
+    state = ShardedState(parallel_model, sgd, replica_mesh={"shard": 2, "tensor": 3})
+    with pytest.raises(ValueError, match="of shard 2 x tensor 3 is of 6 workers, and a replica has 1: start the run "):
+        state.sync()
+
+
+PIPELINE = {"pipeline": 2, "shard": 2}
+
+
+def train_stages(state: ShardedState, mesh: DeviceMesh, steps: int) -> None:
+    """Each step: the first stage sends what it has computed, and gets the gradient of that back."""
+    group = mesh.get_group("pipeline")
+    for _ in range(steps):
+        state.optimizer.zero_grad()
+        if state.model.last:
+            arrived = torch.empty(2, LENGTH, WIDTH)
+            dist.recv(arrived, group=group, group_src=0)
+            arrived.requires_grad_()
+            state.model(arrived).square().sum().backward()
+            assert arrived.grad is not None
+            dist.send(arrived.grad, group=group, group_dst=0)
+        else:
+            computed = state.model(tokens_of(state.step))
+            dist.send(computed.detach(), group=group, group_dst=1)
+            gradient = torch.empty_like(computed)
+            dist.recv(gradient, group=group, group_src=1)
+            computed.backward(gradient)
+        state.clip_grad_norm_(0.5)
+        state.optimizer.step()
+        state.step += 1
+        state.check_host_updates()
+
+
+def staged(rounds: list[list[int]], steps: int, worker: int) -> str:
+    state = ShardedState(stage, adamw, replica_mesh=PIPELINE, step=0)
+    state.bind(Rounds())
+    for _, mesh in rounds_of(worker, 1 + max(max(members) for members in rounds), rounds, inside=PIPELINE):
+        if state.model is not None:
+            state.on_reset()
+        state.sync()
+        train_stages(state, mesh, steps)
+    return fingerprint(state)
+
+
+def test_stages_of_a_pipeline_end_with_the_bits_of_a_quiet_run() -> None:
+    """What joins is stages of their own, and the norm is that of all of them."""
+    rounds = [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7], [4, 1, 6, 3]]
+    expected = run_ranks(partial(staged, rounds[:1], 6), 4)
+    found = run_ranks(partial(staged, rounds, 2), WORKERS)
+    assert len(set(expected)) == 4
+    assert [found[worker] for worker in rounds[-1]] == expected
