@@ -229,7 +229,8 @@ class CoreLoop:
             bound = "at least " if 0 < round_before.incarnation < plan.round_id.incarnation else ""
             lost = count_text(view.steps_lost - lost_before, "step")
             held = "no worker holds the state" if plan.replica_size == 1 else "not all positions of the state are held"
-            _log.info("%s: it is loaded from disk; %s%s lost", held, bound, lost)
+            place = "disk" if plan.memory_checkpoint is None else "memory"
+            _log.info("%s: it is loaded from %s; %s%s lost", held, place, bound, lost)
         if loss and isinstance(event, events.WorkerStalled):
             _log.info("its threads are at\n%s", event.stacks)
         return finish
