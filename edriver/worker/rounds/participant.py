@@ -150,10 +150,10 @@ class Participant:
         return self.assignment is not None and self.assignment.fallback_size > 0 and self.boundaries == 0
 
     @property
-    def has_part(self) -> bool:
-        """Whether members of its round hold the state between them, and not each all of it."""
+    def writes_part(self) -> bool:
+        """Whether the driver is gone, and this worker writes its part of a checkpoint: none has the whole."""
         place = self.assignment
-        return place is not None and (place.replica_size > 1 or place.layout is not None)
+        return self.driver_gone and place is not None and (place.replica_size > 1 or place.layout is not None)
 
     @property
     def uncommitted(self) -> int:
@@ -426,7 +426,7 @@ class RoundLoop:
         while True:
             yield from self._await_place()
             if participant.stage is Stage.LEAVING:
-                if (participant.writes_last or participant.has_part) and participant.live != NO_VERSION:
+                if (participant.writes_last or participant.writes_part) and participant.live != NO_VERSION:
                     yield effects.LastCheckpoint(participant.writes_last)
                 return End.LEFT
             if participant.stage is Stage.SKIPPING:
