@@ -228,7 +228,8 @@ class CoreLoop:
             # The last steps before a driver died were reported to that one alone.
             bound = "at least " if 0 < round_before.incarnation < plan.round_id.incarnation else ""
             lost = count_text(view.steps_lost - lost_before, "step")
-            held = "no worker holds the state" if plan.replica_size == 1 else "not all positions of the state are held"
+            each = plan.replica_size == 1 and plan.layout is None
+            held = "no worker holds the state" if each else "not all positions of the state are held"
             place = "disk" if plan.memory_checkpoint is None else "memory"
             _log.info("%s: it is loaded from %s; %s%s lost", held, place, bound, lost)
         if loss and isinstance(event, events.WorkerStalled):
