@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
+from tests.process.resuming import kill
 from tests.process.running import SCRIPTS, Run, edriver, running
+from tests.process.test_drain import agent_of
+from tests.waiting import until
 
 TRAIN = [sys.executable, str(SCRIPTS / "sharded_elastic.py")]
 HOSTS = ["-H", "localhost:2,127.0.0.2:2"]
@@ -85,10 +88,53 @@ def test_a_checkpoint_in_memory_is_steps_old_and_goes_to_disk_when_asked_for(tmp
         assert run.end() == 130
         assert run.gone()
     found = sorted(steps_on_disk(folder))
-    assert 20 <= found[0] < 40, "the one that was asked for"
-    assert found[-1] > found[0], "the newest, when the run ended"
+    assert 20 <= found[0] < found[-1], "the one that was asked for, and the newest, when the run ended"
     if flags == HSDP:  # any number of workers takes it over
         size = {"STEPS": str(found[-1] + 10)}
         with running(["-np", "3", "--replica-size", "all", *TRAIN], tmp_path, {**environ, **size}) as run:
             run.line(rf"3 workers.* on .*, from the checkpoint of step {found[-1]}$")
             assert run.end() == 0, run.text
+
+
+def test_a_host_is_lost_with_the_last_worker_of_a_position_elsewhere(tmp_path: Path) -> None:
+    """The host that stays has copies of what was in the other one's memory."""
+    environ = {"CHECKPOINT": str(tmp_path / "checkpoints"), "STEPS": "100000", "EVERY": "100000"}
+    with running([*HSDP, *TRAIN], tmp_path, environ) as run:
+        for rank in range(4):
+            run.line(rf"rank {rank} passed step 30")
+        os.kill(agent_of(run, "127.0.0.2"), signal.SIGKILL)
+        os.kill(run.pids()[1], signal.SIGKILL)
+        goes_on(run, run.line(IN_MEMORY), "memory", 30)
+
+
+def test_two_of_three_hosts_are_lost_at_once(tmp_path: Path) -> None:
+    """One of them had the only copy of the other one's part: the run goes back to what is on disk."""
+    folder = tmp_path / "checkpoints"
+    environ = {"CHECKPOINT": str(folder), "STEPS": "100000", "EVERY": "5"}
+    hosts = ["-H", "localhost:1,127.0.0.2:1,127.0.0.3:1"]
+    with running(["-np", "3", "--min-np", "1", "--replica-size", "all", *hosts, *TRAIN], tmp_path, environ) as run:
+        for rank in range(3):
+            run.line(rf"rank {rank} passed step 10")
+        until(lambda: steps_on_disk(folder))
+        for host in ("127.0.0.2", "127.0.0.3"):
+            os.kill(agent_of(run, host), signal.SIGKILL)
+        begun = run.line(r"round 1\.\d+: .* on .*, from the checkpoint of step (\d+)")
+        assert int(begun[1]) >= 5
+        run.line("of the state are held: it is loaded from disk")
+        at = next(at for at, line in enumerate(run.lines) if begun[0] in line)
+        run.line(rf"rank 0 passed step {int(begun[1]) + 15 - int(begun[1]) % 5}", at)
+
+
+@pytest.mark.parametrize("flags", [HSDP, ONE_REPLICA], ids=["two-replicas", "one-replica"])
+def test_a_run_whose_driver_never_comes_back_writes_a_last_checkpoint(tmp_path: Path, flags: list[str]) -> None:
+    """All workers have stopped at one boundary, and each position writes its part of it."""
+    folder = tmp_path / "checkpoints"
+    environ = {"CHECKPOINT": str(folder), "STEPS": "100000", "EVERY": "100000"}
+    with running([*flags, *NO_MEMORY, "--driver-timeout", "5", *TRAIN], tmp_path, environ) as run:
+        for rank in range(4):
+            run.line(rf"rank {rank} passed step 10")
+        kill(run)
+        assert run.gone(), run.left_behind()
+        passed = max(int(step) for step in re.findall(r"rank 0 passed step (\d+)", run.text))
+    (step,) = steps_on_disk(folder)
+    assert step >= passed
