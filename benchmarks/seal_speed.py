@@ -24,7 +24,8 @@ from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
 from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS
-from edriver.worker.state.sharded_state import Wishes, sealed
+from edriver.worker.state.sharded_state import sealed
+from edriver.worker.state.wishes import Wishes
 
 RANKS = 4
 SEALS, SERIES, TRANSFERS = 2000, 20, 7

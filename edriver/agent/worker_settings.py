@@ -119,6 +119,8 @@ class WorkerSettings:
             store_path=files.store,
             agent_pid=os.getpid(),
             tls_folder=self._tls_folder,
+            # Other hosts are trusted by their credentials alone. Without these workers save to disk themselves.
+            checkpoints_path=folder / SERVER_SOCKET if self._tls_folder or is_loopback(self._address) else None,
             # A script that torchrun runs sees all of its host's GPUs, and takes the one of its LOCAL_RANK.
             devices=() if restart else cuda_devices(self._environment),
             stall_limits=self.stall_limits,
@@ -130,8 +132,6 @@ class WorkerSettings:
                 address=self._address,
                 error_path=files.error,
                 imports_path=folder / f"imports.{order.slot}",
-                # Other hosts are trusted by their credentials alone. Without these scripts save to disk themselves.
-                checkpoints_path=folder / SERVER_SOCKET if self._tls_folder or is_loopback(self._address) else None,
                 max_restarts=restart.max_restarts if restart.HasField("max_restarts") else None,
             )
         return environment

@@ -92,7 +92,7 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
 def lines(run: Run) -> Iterator[str]:
     """A run as text: the run, its hosts, its workers."""
     yield f"run {run.run_id}{name_text(run)}, {time_text(lasted(run))}, {mode_text(run.mode)}: {run.activity.text}"
-    if run.replica_size > 1 or run.replicas_are_hosts:
+    if run.replica_size > 1 or run.replicas_are_hosts or run.on_loss:
         yield size_text(run)
     if progress := progress_text(run.progress) if run.HasField("progress") else "":
         yield progress
@@ -124,7 +124,9 @@ def lines(run: Run) -> Iterator[str]:
 
 def size_text(run: Run) -> str:
     """The number of workers, and of their replicas."""
-    return workers_text(run.size, run.replica_size, replicas_are_hosts=run.replicas_are_hosts)
+    return workers_text(
+        run.size, run.replica_size, replicas_are_hosts=run.replicas_are_hosts, on_loss=printable_line(run.on_loss)
+    )
 
 
 def name_text(run: Run) -> str:

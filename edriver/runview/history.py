@@ -17,7 +17,7 @@ from edriver.runview.usage import UsageHistory
 from edriver.text.cause_names import RUN_END_NAMES, SCRIPT_WARNING_NAMES
 from edriver.text.checkpoint_text import checkpoints_text
 from edriver.text.last_output import own_last_lines
-from edriver.text.phrases import replicas_text
+from edriver.text.phrases import one_replica_text, replicas_text
 from edriver.text.progress_text import mode_text
 from edriver.text.run_facts import run_facts
 from edriver.text.time_spent import seconds_by_kind
@@ -230,6 +230,8 @@ def _checkpoints(run: status_pb2.Run) -> list[tuple[str, str]]:
 
 
 def _replicas(run: status_pb2.Run) -> str:
+    if run.on_loss:
+        return one_replica_text(run.on_loss)
     in_replicas = run.replica_size > 1 or run.replicas_are_hosts
     return replicas_text(run.replica_size, replicas_are_hosts=run.replicas_are_hosts) if in_replicas else ""
 

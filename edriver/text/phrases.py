@@ -40,15 +40,27 @@ def replicas_text(replica_size: int, *, replicas_are_hosts: bool = False) -> str
     return f"in replicas of {replica_size}"
 
 
-def workers_text(size: int, replica_size: int, *, replicas_are_hosts: bool) -> str:
+def one_replica_text(on_loss: str) -> str:
+    """How the workers of a run are whose rounds are one replica each.
+
+    Args:
+        on_loss: what follows the loss of one of them: shrink, wait.
+    """
+    return f"one replica of all, on loss: {on_loss}"
+
+
+def workers_text(size: int, replica_size: int, *, replicas_are_hosts: bool, on_loss: str = "") -> str:
     """A run's workers, with their replicas where these have more than one: 6 workers, 3 replicas of 2.
 
     Args:
         size: the number of workers.
         replica_size: that of a replica's; 0: not known.
         replicas_are_hosts: whether each host is a replica instead.
+        on_loss: if all are one replica: what follows the loss of one.
     """
     text = count_text(size, "worker")
+    if on_loss:
+        return f"{text}, one replica of {size}, on loss: {on_loss}"
     if replicas_are_hosts:
         return f"{text}, {replicas_text(WHOLE_HOSTS)}"
     return f"{text}, {count_text(size // replica_size, 'replica')} of {replica_size}" if replica_size > 1 else text

@@ -627,6 +627,7 @@ class Run(_message.Message):
     SIZE_LIMIT_FIELD_NUMBER: _builtins.int
     REPLICA_SIZE_FIELD_NUMBER: _builtins.int
     REPLICAS_ARE_HOSTS_FIELD_NUMBER: _builtins.int
+    ON_LOSS_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     HOLD_UP_FIELD_NUMBER: _builtins.int
@@ -666,6 +667,10 @@ class Run(_message.Message):
     """The number of workers in a replica (--replica-size): each round has whole replicas only. 0 of earlier releases."""
     replicas_are_hosts: _builtins.bool
     """Whether each replica is a whole host instead (--replica-size host)."""
+    on_loss: _builtins.str
+    """What follows the loss of a worker where all workers of a round are one replica (--replica-size all): `shrink` or
+    `wait` (--on-loss). Empty where they are not.
+    """
     name: _builtins.str
     """The run's name, as its user gave it (--name); may be empty."""
     @_builtins.property
@@ -776,6 +781,7 @@ class Run(_message.Message):
         size_limit: _builtins.int = ...,
         replica_size: _builtins.int = ...,
         replicas_are_hosts: _builtins.bool = ...,
+        on_loss: _builtins.str = ...,
         name: _builtins.str = ...,
         tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         hold_up: _pace_pb2.HoldUp | None = ...,
@@ -786,7 +792,7 @@ class Run(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "hold_up", b"hold_up", "interruption", b"interruption", "last_failure", b"last_failure", "now", b"now", "origin", b"origin", "progress", b"progress", "recoveries", b"recoveries", "round_id", b"round_id", "start_time", b"start_time", "time_spent", b"time_spent", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "checkpoints", b"checkpoints", "command", b"command", "failures", b"failures", "hold_up", b"hold_up", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "origin", b"origin", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "replica_size", b"replica_size", "replicas_are_hosts", b"replicas_are_hosts", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "stragglers", b"stragglers", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "warnings", b"warnings", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "checkpoints", b"checkpoints", "command", b"command", "failures", b"failures", "hold_up", b"hold_up", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "on_loss", b"on_loss", "origin", b"origin", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "replica_size", b"replica_size", "replicas_are_hosts", b"replicas_are_hosts", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "stragglers", b"stragglers", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "warnings", b"warnings", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015

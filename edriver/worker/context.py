@@ -176,9 +176,6 @@ class RestartMember(Protocol):
     def store(self) -> Any:
         """A connection to the round's store, torch's."""
 
-    def need_checkpoint_server(self) -> None:
-        """Have the agent start its host's checkpoint server."""
-
     def note_step(self, step: int) -> None:
         """The script has made a step; if the process ends now, its agent knows."""
 
@@ -194,6 +191,7 @@ class WorkerContext:
         lost_members: of rounds that were aborted.
         rounds: of this process; None: the script has not called `run` yet.
         checkpoint_requested: answers `edriver.checkpoint_requested`: in restart mode alone one is ever requested.
+        need_checkpoint_server: has the agent start its host's checkpoint server.
         restart_member: of the round, in restart mode; None elsewhere, and in a process that the worker has started.
     """
 
@@ -205,6 +203,7 @@ class WorkerContext:
         self.lost_members = LostMembers()
         self.rounds: RoundRunner | None = None
         self.checkpoint_requested: Callable[[], bool] = lambda: False
+        self.need_checkpoint_server: Callable[[], None] = lambda: None
         self.restart_member: RestartMember | None = None
         self._parts: dict[type, object] = {}
 

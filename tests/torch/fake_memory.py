@@ -118,7 +118,7 @@ class FakeMember:
 
     def __init__(self, assignment: Assignment, store: Any) -> None:
         self.assignment = assignment
-        self.servers_asked_for = self.step = 0
+        self.step = 0
         self._store = store
         self._pid = os.getpid()
 
@@ -128,9 +128,6 @@ class FakeMember:
 
     def store(self) -> Any:
         return self._store
-
-    def need_checkpoint_server(self) -> None:
-        self.servers_asked_for += 1
 
     def note_step(self, step: int) -> None:
         self.step = step

@@ -14,7 +14,7 @@ import edriver
 from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.state import elastic_shards, sharded_state
-from edriver.worker.state.sharded_state import Wishes
+from edriver.worker.state.wishes import Wishes
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import loss_of, new_model

@@ -19,7 +19,8 @@ from edriver.worker.backend import fsdp2
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state import sharded_state
-from edriver.worker.state.sharded_state import ShardedState, Wishes, sealed
+from edriver.worker.state.sharded_state import ShardedState, sealed
+from edriver.worker.state.wishes import Wishes
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import (
     KINDS,
@@ -353,7 +354,7 @@ def test_a_step_has_one_seal() -> None:
         assert found == [1, 1, 1, 1]
 
 
-WISHES = [Wishes(commit=rank == 3, checkpoint=rank in (0, 1, 2), busy=rank == 9) for rank in range(4)]
+WISHES = [Wishes(commit=rank > 0, checkpoint=rank == 0, busy=rank == 9, no_memory=rank == 3) for rank in range(4)]
 
 
 def wished(rank: int) -> list[tuple[Wishes, float]]:
@@ -363,7 +364,7 @@ def wished(rank: int) -> list[tuple[Wishes, float]]:
 
 
 def test_a_seal_says_what_any_member_wishes_for_whatever_else_it_carries() -> None:
-    any_of = Wishes(commit=True, checkpoint=True, busy=False)
+    any_of = Wishes(commit=True, checkpoint=True, no_memory=True)
     assert run_ranks(wished, 4) == [[(any_of, 0.0), (any_of, 6.0), (any_of, 3.0)]] * 4
 
 

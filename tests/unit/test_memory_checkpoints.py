@@ -86,6 +86,18 @@ def test_shards_with_another_layout_do_not_belong_to_it() -> None:
     assert hosts.start() is None
 
 
+def test_those_of_earlier_rounds_do_not_count_where_only_later_ones_may() -> None:
+    """Of a script's `run` call before this one, the state may be another."""
+    hosts = Hosts()
+    hosts.save(10, n=1)
+    assert hosts.core.within_reach(bool, RoundId(1, 1)) is None
+    hosts.save(5, n=2)
+    found = hosts.core.within_reach(bool, RoundId(1, 1))
+    assert found is not None
+    assert found.checkpoint == checkpoint(5, n=2)
+    assert hosts.core.restored is None, "it was only asked for"
+
+
 def test_copies_go_round_the_ring() -> None:
     hosts = Hosts()
     hosts.save(10)

@@ -7,22 +7,23 @@ import itertools
 import pytest
 
 from edriver.model.shards import shadow_keeper, shadowed_position
-from edriver.worker.state.shard_pieces import pieces, rows_of, source_of
+from edriver.worker.state.shard_pieces import moves_of, rows_of
 
 ROWS = [1, 3, 4, 7, 12, 64]
 
 
 @pytest.mark.parametrize("sizes", list(itertools.product(range(1, 6), repeat=2)), ids=str)
-def test_every_row_arrives_once(sizes: tuple[int, int]) -> None:
+def test_every_row_arrives_once_and_both_ends_of_a_pair_name_the_same_pieces(sizes: tuple[int, int]) -> None:
     before, now = sizes
     members = max(sizes)
     held = [{rank, shadowed_position(rank, before)} if rank < before else set() for rank in range(members)][:now]
     if set().union(*held) != set(range(before)):
         return  # more are lost than shadows make up for
-    for receiver in range(now):
-        targets = {receiver, shadowed_position(receiver, now)}
-        found = [(sender, p) for sender in range(now) for p in pieces(ROWS, sizes, held, targets, sender, receiver)]
-        for new, (column, rows) in itertools.product(targets, enumerate(ROWS)):
+    targets = [{rank, shadowed_position(rank, now)} for rank in range(now)]
+    moves = [moves_of(rank, ROWS, sizes, held, targets) for rank in range(now)]
+    for receiver, mine in enumerate(moves):
+        found = [(sender, piece) for sender, taken in mine.incoming.items() for piece in taken]
+        for new, (column, rows) in itertools.product(targets[receiver], enumerate(ROWS)):
             taken = [row for _, p in found if (p.new, p.column) == (new, column) for row in range(p.first, p.end)]
             assert sorted(taken) == list(range(*rows_of(rows, now, new)))
         for sender, piece in found:
@@ -30,11 +31,26 @@ def test_every_row_arrives_once(sizes: tuple[int, int]) -> None:
             assert sender == receiver or piece.old not in held[receiver]
             assert rows_of(ROWS[piece.column], before, piece.old)[0] <= piece.first < piece.end
             assert piece.end <= rows_of(ROWS[piece.column], before, piece.old)[1]
+        for sender in set(range(now)) - {receiver}:
+            assert moves[sender].outgoing.get(receiver) == mine.incoming.get(sender)
+        assert receiver not in mine.outgoing
 
 
 def test_a_worker_takes_what_it_holds_from_itself_and_the_rest_from_all_holders_in_turn() -> None:
-    held = [{0, 1}, {1, 0}, set(), set()]
-    assert [source_of(0, receiver, held) for receiver in range(4)] == [0, 1, 0, 1]
+    held: list[set[int]] = [{0, 1}, {1, 0}, set(), set()]
+    targets = [{rank} for rank in range(4)]
+    incoming = [set(moves_of(rank, [8], (2, 4), held, targets).incoming) for rank in range(4)]
+    assert incoming == [{0}, {1}, {0}, {1}]
+
+
+def test_a_rank_deals_with_few_others_in_a_large_round() -> None:
+    size = 512
+    held = [{rank, shadowed_position(rank, size)} for rank in range(size - 1)]
+    targets = [{rank, shadowed_position(rank, size - 1)} for rank in range(size - 1)]
+    for rank in (0, 100, 510):
+        moves = moves_of(rank, [1 << 20] * 3, (size, size - 1), held, targets)
+        assert len(moves.incoming) <= 5
+        assert len(moves.outgoing) <= 8
 
 
 @pytest.mark.parametrize("size", range(1, 9))

@@ -110,6 +110,7 @@ def test_the_last_words_of_a_worker_are_shown_though_training_went_on_before_it_
     ("replicas", "text"),
     [
         pytest.param(status_pb2.Run(replica_size=2), "6 workers, 3 replicas of 2", id="size"),
+        pytest.param(status_pb2.Run(on_loss="wait"), "6 workers, one replica of 6, on loss: wait", id="all"),
         pytest.param(status_pb2.Run(replica_size=6), "6 workers, 1 replica of 6", id="one"),
         pytest.param(status_pb2.Run(replicas_are_hosts=True), "6 workers, in a replica on each host", id="hosts"),
         pytest.param(status_pb2.Run(replica_size=1), None, id="none"),

@@ -94,6 +94,7 @@ def worker_environment(
     store_path: Path,
     agent_pid: int,
     tls_folder: Path | None = None,
+    checkpoints_path: Path | None = None,
     interface: str | None = None,
     devices: Sequence[str] = (),
     stall_limits: Mapping[str, float] | None = None,
@@ -115,6 +116,7 @@ def worker_environment(
         store_path: the unix socket of its store, if only this machine's workers are to reach it.
         agent_pid: the agent's process.
         tls_folder: the folder of what it shows the others (store_transport.py).
+        checkpoints_path: where its host's checkpoint server listens, once a worker needs that; None: there is none.
         interface: the network interface that has the address, if it is known.
         devices: the host's GPUs. A slot always has the one with its number, independently of the rank of its worker; if
             there are more slots than GPUs, they share them in turn.
@@ -150,6 +152,8 @@ def worker_environment(
         ours[CLOCK_VARIABLE] = repr(clock_ahead)
     if tls_folder:
         ours["EDRIVER_TLS_FOLDER"] = str(tls_folder)
+    if checkpoints_path is not None:
+        ours["EDRIVER_CHECKPOINTS"] = str(checkpoints_path)
     if devices:
         ours["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     kept = {
@@ -161,7 +165,7 @@ def worker_environment(
 
 
 def restart_environment(
-    *, address: str, error_path: Path, imports_path: Path, checkpoints_path: Path | None, max_restarts: int | None
+    *, address: str, error_path: Path, imports_path: Path, max_restarts: int | None
 ) -> dict[str, str]:
     """The additional variables of a worker in restart mode.
 
@@ -169,7 +173,6 @@ def restart_environment(
         address: the address at which this host's workers reach each other.
         error_path: the file to which torch's @record writes the exception that ended the script.
         imports_path: the file to which it writes the names of its imports, for the slot's next standby.
-        checkpoints_path: where its host's checkpoint server listens, once a worker needs that; None: there is none.
         max_restarts: the number of failures that the run survives; None: any number.
     """
     found = {
@@ -178,8 +181,6 @@ def restart_environment(
         "EDRIVER_ERROR_FILE": str(error_path),
         "EDRIVER_IMPORTS": str(imports_path),
     }
-    if checkpoints_path is not None:
-        found["EDRIVER_CHECKPOINTS"] = str(checkpoints_path)
     if max_restarts is not None:
         found["EDRIVER_MAX_RESTARTS"] = str(max_restarts)
     return found

@@ -61,7 +61,7 @@ from edriver.model.settings import WHOLE_HOSTS, Settings
 from edriver.model.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.model.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
-from edriver.text.phrases import count_text, replicas_text
+from edriver.text.phrases import count_text, one_replica_text, replicas_text
 from edriver.text.wire_text import wire_text
 
 MAX_POLL_TIMEOUT = 20.0
@@ -168,7 +168,7 @@ class RunOptions:
             most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
             workers += f" (at least {settings.min_np}, {most})"
         if settings.one_replica:
-            workers += ", all of them one replica,"
+            workers += f", {one_replica_text(settings.on_loss)},"
         if settings.replica_size != 1:
             workers += f", {replicas_text(settings.replica_size)},"
         if self.calls_function:

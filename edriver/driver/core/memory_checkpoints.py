@@ -28,7 +28,7 @@ from typing import ClassVar, NamedTuple
 from edriver.driver.core.disk_writes import DiskWrites, Key
 from edriver.model.actions import Action, KeepCheckpoints
 from edriver.model.events import CheckpointsHeld
-from edriver.model.ids import RoundId
+from edriver.model.ids import NO_ROUND, RoundId
 from edriver.model.memory_checkpoint import CheckpointId, DiskTarget, MemoryCheckpoint, Shard, ShardCopy
 from edriver.model.records import HostRecord
 
@@ -243,24 +243,32 @@ class MemoryCheckpoints:
         """Why the last write to disk has failed, with the host; empty: it has not."""
         return self.disk.trouble(self._held)
 
-    def start_from(self, available: Callable[[str], bool]) -> MemoryCheckpoint | None:
-        """The newest checkpoint that a round can start from now, which it does.
+    def start_from(self, available: Callable[[str], bool], since: RoundId = NO_ROUND) -> MemoryCheckpoint | None:
+        """The newest checkpoint that a round can start from now, which it does: see `within_reach`."""
+        found = self.within_reach(available, since)
+        self.restored = None if found is None else (found.checkpoint, found.layout)
+        self._changed = self._changed or found is not None
+        return found
+
+    def within_reach(self, available: Callable[[str], bool], since: RoundId = NO_ROUND) -> MemoryCheckpoint | None:
+        """The newest checkpoint that a round could start from now.
 
         Args:
             available: whether a host can be reached.
+            since: only those of later rounds count.
         """
         for key in sorted(filter(self._is_whole, self._holders), reverse=True):
+            if key[0].round_id <= since:
+                break
             if self.disk.on_disk is not None and key < self.disk.on_disk:
                 break  # the one on disk is newer
             ranks = self._holders[key].ranks
             by_rank = [ranks[rank] for rank in sorted(ranks)]
             chosen = [min(filter(available, hosts), key=_originals(hosts), default="") for hosts in by_rank]
             if all(chosen):
-                self.restored, self._changed = key, True
                 place = {host: number for number, host in enumerate(dict.fromkeys(chosen))}
                 addresses = tuple(self._held[host].address for host in place)
                 return MemoryCheckpoint(*key, addresses, tuple(place[host] for host in chosen))
-        self.restored = None
         return None
 
     def is_needed(self, host: str) -> bool:

@@ -61,6 +61,7 @@ from edriver.model.actions import (
 from edriver.model.cause import Cause, CausedBy, CauseKind, Exit, Mismatch, ReportedText, TimedOut, WorkerName
 from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.memory_checkpoint import MemoryCheckpoint
 from edriver.model.mode import CheckpointWay
 from edriver.model.plan import RoundPlan
 from edriver.model.records import Worker, WorkerState, WorkerStep
@@ -78,7 +79,7 @@ class RoundControl:
         placement: knows which workers are starting, and the allowed number of workers.
         suspects: the suspected workers, which may still recover.
         failures: the failures of workers since the round was formed.
-        memory: the checkpoints in memory, from which rounds of restart mode start.
+        memory: the checkpoints in memory, from which rounds start whose members hold no state.
         started: when the run began.
         incarnation: the number of the driver that now forms the run's rounds.
         current: the running round, or the last one; None before the first.
@@ -670,6 +671,9 @@ class RoundControl:
             actions += self._find_newest_checkpoint()
             offers = roster.offers(call.ordinal)
             chosen = prospect(offers, allowed, before, roster.positions)
+        in_memory = self._in_memory(chosen.version)
+        if in_memory is not None:
+            chosen = replace(chosen, checkpoint=max(chosen.checkpoint, in_memory.checkpoint.step))
         if chosen.lost and call.checkpoints and not self.suspects and roster.ranked <= roster.waiting.keys():
             # What the others hold is of no use without these positions: their replacements look for a checkpoint.
             parts = [w for w in roster.waiting_in(call.ordinal) if w.offer and w.offer.version != NO_VERSION]
@@ -715,6 +719,12 @@ class RoundControl:
             self.current.without_place = {worker.worker_id for worker in without}
             return actions
         return actions + [self.dismiss(worker, now) for worker in without]
+
+    def _in_memory(self, version: Version) -> MemoryCheckpoint | None:
+        """The newest checkpoint in memory that goes before this version, where members hold state by themselves."""
+        if not self.settings.mode.members_survive or not self.call.may_differ(version):
+            return None
+        return self.memory.within_reach(self.roster.is_reached, self.call.previous)
 
     def _undo_first_sync(self) -> bool:
         """Begin anew a call whose first sync has left a position without a holder of its version, if a member was not
@@ -787,6 +797,8 @@ class RoundControl:
         keepers = chosen.state_keepers
         # The others are a part of a replica, with which no script can train: such a round hands state over.
         guests = keepers if len(keepers) < self.roster.positions else ()  # as many as that are a replica
+        survive = settings.mode.members_survive
+        in_memory = self._in_memory(chosen.version)
         plan = plan_round(
             RoundId(self.incarnation, self._formed),
             self.call.ordinal,
@@ -796,6 +808,7 @@ class RoundControl:
             version=chosen.version,
             replica_size=self.roster.positions,
             guests=guests,
+            in_memory=0 if in_memory is None else in_memory.checkpoint.step,
         )
         assert before is None or not before.running, "one round runs at a time"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
@@ -804,8 +817,12 @@ class RoundControl:
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded = self.budgets.unproven.total > 0
         fallback = 0 if plan.hands_over else sizes.fallback_of(len(plan.seats))
-        start = None if settings.mode.members_survive else self.memory.start_from(self.roster.is_reached)
-        if start is None:
+        start = None
+        if not survive:
+            start = self.memory.start_from(self.roster.is_reached)
+        elif in_memory is not None and plan.checkpoint == in_memory.checkpoint.step:  # else the one on disk is newer
+            start = self.memory.start_from(self.roster.is_reached, self.call.previous)
+        if survive or start is None:
             plan = self._with_what_is_lost(plan)
         elif before is not None:
             plan = replace(plan, steps_lost=max(0, before.last_step - start.checkpoint.step))

@@ -344,6 +344,7 @@ def plan_round(
     version: Version | None = None,
     replica_size: int = 1,
     guests: Sequence[Candidate] = (),
+    in_memory: int = 0,
 ) -> RoundPlan:
     """Assign all ranks at once.
 
@@ -358,10 +359,14 @@ def plan_round(
         version: what the round continues from; None: the newest that the candidates hold.
         replica_size: the number of workers in a replica.
         guests: holders of the version that make up no replica. They get the last ranks, and only send.
+        in_memory: the steps of the checkpoint in memory that all of them can load; 0: there is none.
     """
     if version is None:
         version, _ = newest_version(candidates, replica_size)
     checkpoint = newest_checkpoint([*candidates, *guests], version, replica_size) if first else 0
+    if in_memory and in_memory >= checkpoint:
+        candidates = [c._replace(checkpoint=in_memory) for c in candidates]
+        checkpoint = in_memory
     ordered = [*in_order_of_rank(candidates, version, checkpoint, replica_size), *guests]
     able = [
         rank for rank, c in enumerate(ordered) if (c.checkpoint == checkpoint if checkpoint else c.reaches(version))

@@ -303,6 +303,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             size_limit=membership.sizes.limit,
             replica_size=max(1, membership.settings.replica_size),
             replicas_are_hosts=membership.settings.replica_size == WHOLE_HOSTS,
+            on_loss=membership.settings.on_loss if membership.settings.one_replica else "",
             name=self._labels[0],
             tags=self._labels[1],
             hold_up=event_history.pace.hold_up(),

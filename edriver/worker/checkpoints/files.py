@@ -188,14 +188,7 @@ def read(
         OSError: the checkpoint cannot be read.
         Exception: an object cannot be unpickled, or the files are not those of these entries.
     """
-    contents: dict[str, Any] = {
-        key: torch.empty(
-            shards[key].sizes if key in shards else entry.shape, dtype=getattr(torch, entry.dtype), device="cpu"
-        )
-        for key, entry in entries.items()
-        if entry.dtype
-    }
-    contents.update(dict.fromkeys(objects))
+    contents = {**empty(entries, shards), **dict.fromkeys(objects)}
     reader: FileSystemReader
     if folder.is_local:
         reader = FileSystemReader(place)
@@ -206,6 +199,17 @@ def read(
     with in_one_process():
         load(contents, storage_reader=reader, planner=ShardLoadPlanner(shards), no_dist=True)
     return contents
+
+
+def empty(entries: Mapping[str, CheckpointEntry], shards: Mapping[str, ShardPlace]) -> dict[str, Any]:
+    """Memory for what is to be read of a checkpoint's tensors; see `read`."""
+    return {
+        key: torch.empty(
+            shards[key].sizes if key in shards else entry.shape, dtype=getattr(torch, entry.dtype), device="cpu"
+        )
+        for key, entry in entries.items()
+        if entry.dtype
+    }
 
 
 def blank(entries: Mapping[str, CheckpointEntry]) -> dict[str, torch.Tensor]:

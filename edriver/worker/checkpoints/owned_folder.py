@@ -155,3 +155,8 @@ class OwnedFolder:
 def text_of(error: Exception) -> str:
     """What an error says, or else its type."""
     return str(error) or type(error).__name__
+
+
+def absolute(folder: str) -> str:
+    """A folder as other processes of this host find it, too."""
+    return folder if "://" in folder else os.path.abspath(folder)  # noqa: PTH100  links stay as they were given

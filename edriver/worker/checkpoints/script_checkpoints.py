@@ -28,6 +28,7 @@ from edriver.worker.checkpoints.memory.script_state import (
     state_dict_of,
     without_steps,
 )
+from edriver.worker.checkpoints.owned_folder import absolute
 from edriver.worker.checkpoints.script_disk import DiskSaver
 from edriver.worker.errors import CheckpointError
 from edriver.worker.watch.forked import CreatorProcess
@@ -94,7 +95,7 @@ class Checkpoints:
         self._process = CreatorProcess()
         self._place = current_place()
         self._has_saved = False
-        self._location = location = _absolute(os.fspath(folder))
+        self._location = location = absolute(os.fspath(folder))
         self._memory: MemorySaver | None = None
         if self._place is not None:
             target = DiskTarget(location, keep, sys.executable)
@@ -246,11 +247,6 @@ def _dict_of(state: State | Callable[[], State]) -> State:
             "{'model': model, 'optimizer': optimizer}"
         )
     return found
-
-
-def _absolute(folder: str) -> str:
-    """A folder as other processes of this host find it, too."""
-    return folder if "://" in folder else os.path.abspath(folder)  # noqa: PTH100  links stay as they were given
 
 
 def _store() -> Any:

@@ -6,7 +6,7 @@ may be gone by the time that a checkpoint is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,12 @@ class PartPlanner(DefaultSavePlanner):
         super().__init__()
         self._shards = shards
         self._part = part
+
+    def sharded(self) -> Iterator[tuple[str, ShardPlace, torch.dtype]]:
+        """The key, place and type of each shard, in the order in which a part has them."""
+        for key, value in self.state_dict.items():
+            if (place := self._shards.get(id(value))) is not None:
+                yield key, place, value.dtype
 
     def create_local_plan(self) -> SavePlan:
         """What this part has; a shard without elements, as where there are fewer rows than shards, is in none but the

@@ -348,11 +348,7 @@ class StateCheckpoints:
         written.add(place.steps, sum(record.nbytes for record in records.values()), time.perf_counter() - began)
 
     def _part(self, parted: PartedFiles, place: TrainingPosition, contents: Contents) -> WrittenPart:
-        planner = PartPlanner(contents.shards, place.part)
-        stored = contents.readable
-        if place.part == 0:
-            stored = {**stored, OUTLINE: (outline(contents.tree, _keys_of(contents)), contents.random)}
-        planner.set_up_planner(stored, is_coordinator=place.part == 0)
+        planner = planned(contents, place.part)
         plan = planner.create_local_plan()
         results, records = parted.write(place.part, plan.items, planner)
         return WrittenPart(plan, results, records)
@@ -435,6 +431,16 @@ class StateCheckpoints:
             stored = files.read(self._folder, place, entries, (), places)
         logger.info("loaded %s, of step %d", self._folder.place(found.name), found.steps)
         return found.manifest, filled(tree, stored), random
+
+
+def planned(contents: Contents, part: int) -> PartPlanner:
+    """The planner of a part of a checkpoint with these contents."""
+    planner = PartPlanner(contents.shards, part)
+    stored = contents.readable
+    if part == 0:
+        stored = {**stored, OUTLINE: (outline(contents.tree, _keys_of(contents)), contents.random)}
+    planner.set_up_planner(stored, is_coordinator=part == 0)
+    return planner
 
 
 def _keys_of(contents: Contents) -> dict[int, str]:

@@ -98,7 +98,8 @@ class OneRound:
                 self._changed.wait()
             assignment = self._participant.assignment
             if self._participant.stage is Stage.ASSIGNED and assignment is not None:
-                context.current.restart_member = _Member(self, assignment, self._server)
+                context.current.need_checkpoint_server = self._server.need_checkpoint_server
+                context.current.restart_member = _Member(self, assignment)
                 return assignment
         self._server.stop()
         return None
@@ -266,10 +267,9 @@ class _Member:
         assignment: its place.
     """
 
-    def __init__(self, worker: OneRound, assignment: Assignment, server: NotificationServer) -> None:
+    def __init__(self, worker: OneRound, assignment: Assignment) -> None:
         self.assignment = assignment
         self._worker = worker
-        self._server = server
         self._creator = CreatorProcess()
 
     @property
@@ -278,9 +278,6 @@ class _Member:
 
     def store(self) -> Store:
         return self._worker.store_of(self.assignment)
-
-    def need_checkpoint_server(self) -> None:
-        self._server.report(pb.Report(checkpoint_server_needed=pb.CheckpointServerNeeded()))
 
     def note_step(self, step: int) -> None:
         self._worker.life.show_step(step)

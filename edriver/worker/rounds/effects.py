@@ -142,7 +142,13 @@ class NewestCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class LastCheckpoint:
-    """Write a checkpoint of the state, if it has checkpoints: this process is about to end."""
+    """Write a checkpoint of the state, if it has checkpoints: this process is about to end.
+
+    Attributes:
+        chosen: whether this worker is to write it, where each has all of the state; else it writes its part of it.
+    """
+
+    chosen: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,10 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         if self._owner.is_here:
             self._reports.put(report)
 
+    def need_checkpoint_server(self) -> None:
+        """Have the agent start its host's checkpoint server."""
+        self.report(pb.Report(checkpoint_server_needed=pb.CheckpointServerNeeded()))
+
     def Attach(  # noqa: N802  gRPC's name
         self, request_iterator: Iterator[pb.AttachRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.AttachResponse]:

@@ -100,7 +100,7 @@ class Participant:
         must_leave: whether a boundary of this round has returned STOP or ABORT.
         finds_newest_checkpoint: whether the driver has asked for the newest checkpoint since the last report on it.
         driver_gone: whether the run has lost its driver for good.
-        writes_last: whether this worker then writes a checkpoint before it exits.
+        writes_last: whether this worker then writes a checkpoint of the whole state before it exits.
         compares_at: the boundary of this round at which it next reports its state's digest; 0: it is not to.
         sealed: while it waits in a seal, the version that it reaches with its gradients; else NO_VERSION.
         has_offered: whether it has left its round in a seal, and what it goes back to is on offer already.
@@ -148,6 +148,12 @@ class Participant:
     def grown(self) -> bool:
         """Whether the round has more members than the script has trained with, and this one has passed no boundary."""
         return self.assignment is not None and self.assignment.fallback_size > 0 and self.boundaries == 0
+
+    @property
+    def writes_part(self) -> bool:
+        """Whether the driver is gone, and this worker writes its part of a checkpoint: none has the whole."""
+        place = self.assignment
+        return self.driver_gone and place is not None and (place.replica_size > 1 or place.sharding is not None)
 
     @property
     def uncommitted(self) -> int:
@@ -420,8 +426,8 @@ class RoundLoop:
         while True:
             yield from self._await_place()
             if participant.stage is Stage.LEAVING:
-                if participant.writes_last and participant.live != NO_VERSION:
-                    yield effects.LastCheckpoint()
+                if (participant.writes_last or participant.writes_part) and participant.live != NO_VERSION:
+                    yield effects.LastCheckpoint(participant.writes_last)
                 return End.LEFT
             if participant.stage is Stage.SKIPPING:
                 return End.SKIPPED

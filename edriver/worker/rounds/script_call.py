@@ -86,8 +86,8 @@ class ScriptCall(Generic[R]):
                 return state.shards_held(committed)
             case effects.NewestCheckpoint(look):
                 return state.newest_checkpoint(look)
-            case effects.LastCheckpoint():
-                state.write_last_checkpoint()
+            case effects.LastCheckpoint(chosen):
+                state.write_last_checkpoint(chosen)
             case effects.Save():
                 state.save()
             case effects.Keep():

@@ -106,6 +106,7 @@ class WorkerRounds:
         self._call: ScriptCall[Any] | None = None
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         context.phase.show = self._show_phase
+        context.need_checkpoint_server = self._server.need_checkpoint_server
         participant = self._participant
         self._reports = context.part(ScriptReports)
         self._reports.connect(self._server.report, lambda: (participant.round_id, participant.boundaries))

@@ -9,7 +9,7 @@ round's first step: then all members have theirs, and until then a loss may lead
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +115,11 @@ class ElasticShards:
         held = gathered(mine, before.size, size)
         holders = [member for member, positions in enumerate(held) if positions]
         source = holders[0] if holders else 0
-        lacking = range(size) if assignment.first_sync or not holders else sorted({*range(size)} - {*holders})
+        everyone = range(size)
+        if assignment.checkpoint:  # which each of them has loaded
+            lacking: Sequence[int] = ()
+        else:
+            lacking = everyone if assignment.first_sync or not holders else sorted({*everyone} - {*holders})
         sent = (outline(), [(c.shape, c.dtypes) for c in columns_of(model, optimizer)]) if rank == source else ()
         arrived = send_along((source, *(r for r in lacking if r != source)), sent, assignment)
         columns = columns_of(model, optimizer)

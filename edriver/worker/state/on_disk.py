@@ -108,7 +108,7 @@ class StateOnDisk:
 
     def _counted(self) -> Assignment | None:
         """Count a step; returns this worker's place in its round, if it is in one."""
-        state, place = self._state, _place()
+        state, place = self._state, current_place()
         if place is not None:
             if place.round_id != self._round:
                 self._round, self._begun_with = place.round_id, state.steps_made
@@ -124,17 +124,25 @@ class StateOnDisk:
         """The same, or a part of it; see TrainingPosition."""
         state, place = self._state, context.assignment()
         tree, random, loan = state.committed_parts()
+        contents = self._contents(tree, random.kept())
         version = Version(self._round, state.steps_made - self._begun_with)
         run_id = os.environ.get("EDRIVER_RUN_ID", "")
         where = TrainingPosition(
             place.round_id, state.steps_made, str(version), run_id, place.size, part=part, writers=writers
         )
-        readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
-        contents = Contents(readable, tree, random.kept(), state.shards_in(tree))
         self._checkpoints.write(where, contents, loan.wait, loan.give_back)
 
-    def write_last(self) -> None:
-        """Begin to write the last commit, unless the newest whole checkpoint is of the same step."""
+    def _contents(self, tree: dict[str, Any], random: dict[str, Any]) -> Contents:
+        """What a checkpoint is to hold of a tree of the state."""
+        readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
+        return Contents(readable, tree, random, self._state.shards_in(tree))
+
+    def write_last(self, chosen: bool) -> None:
+        """Begin to write the last commit, if that is for this worker to do, and the newest whole checkpoint is of
+        another step.
+        """
+        if not chosen:
+            return
         self._checkpoints.wait()
         if self._checkpoints.newest_steps() != self._state.steps_made:
             self.write()
@@ -160,18 +168,22 @@ class StateOnDisk:
             manifest, tree, random = self._checkpoints.load(self._state.shards_in, name)
         except ValueError as error:
             raise self._of_another_state(name, error) from error
+        self._take_over(manifest.steps, tree, random)
+
+    def _take_over(self, step: int, tree: dict[str, Any], random: dict[str, Any]) -> None:
+        """Bring the state to what has been loaded."""
         differing = differences({name: handler.value for name, handler in self._handlers.items()}, tree)
         try:
             self._state.take_over(tree, random)
         except ValueError as error:
-            raise self._of_another_state(f"the checkpoint of step {manifest.steps}", error) from error
+            raise self._of_another_state(f"the checkpoint of step {step}", error) from error
         self._loaded = self._state.steps_made
         if differing:
             logger.warning(
                 "edriver: the checkpoint of step %d has values that differ from those that the script has set, and "
                 "replaces them: %s. To continue with the script's values, set them in the function that edriver.run "
                 "calls",
-                manifest.steps,
+                step,
                 "; ".join(differing),
             )
 
@@ -194,70 +206,7 @@ class StateOnDisk:
             )
 
 
-class ShardedStateOnDisk(StateOnDisk):
-    """The same of a sharded state: one worker of each position writes a part of each checkpoint.
-
-    All members commit at the boundary of a checkpoint: a state that is torn goes back to its last commit, and all
-    positions need one of the same boundary. Which boundaries those are, they agree on in the seals before them.
-    """
-
-    _due_at: tuple[RoundId, int] = NO_ROUND, 0
-
-    def wish(self) -> tuple[bool, bool]:
-        """Before the seal of a step: whether this worker has a checkpoint of it written, which rank 0 alone does; and
-        whether it still writes the one before.
-        """
-        place = _place()
-        if place is None:
-            return False, False
-        due = self._schedule.due(self._state.steps_made + 1)
-        if place.rank == 0:
-            due = context.current.save_requests.take(place.round_id) or due
-        return due and place.rank == 0, self._checkpoints.busy
-
-    def agreed(self, due: bool, busy: bool) -> None:
-        """What the members have agreed on in the seal: a checkpoint is due, or due and some worker is still busy."""
-        place = context.assignment()
-        if due and busy and place.rank == 0:
-            self._checkpoints.skipped()
-        if due and not busy:
-            self._due_at = place.round_id, self._state.steps_made + 1
-
-    def count_step(self) -> bool:
-        """Count a step; returns whether members commit it for a checkpoint."""
-        place = self._counted()
-        return place is not None and self._due_at == (place.round_id, self._state.steps_made)
-
-    def write(self) -> None:
-        """Begin to write this worker's part of the last commit, if it is to write one.
-
-        Parts are spread over the replicas, and so over hosts.
-        """
-        place = context.assignment()
-        size = place.replica_size
-        writers = tuple(position % place.replicas * size + position for position in range(size))
-        if place.rank in writers:
-            self._write(writers.index(place.rank), writers)
-
-    def write_last(self) -> None:
-        """Write nothing: workers that have no driver cannot agree on a boundary."""
-
-    def load_chosen(self, place: Assignment) -> None:
-        """Have all positions take over the same checkpoint, the newest whole one. All members call this.
-
-        Raises:
-            CheckpointError: there is none that can be loaded.
-            RuntimeError: a member is lost.
-        """
-        from edriver.worker.sync.sync import send_along
-
-        name = self._checkpoints.choose() if place.rank == place.sources[0] else ""
-        name = send_along(place.sources, name, place) or name
-        if place.rank in place.sources:
-            self._load(name)
-
-
-def _place() -> Assignment | None:
+def current_place() -> Assignment | None:
     """This worker's place; None: it is in no round, under a driver."""
     if context.in_round() or "EDRIVER_WORKER_ID" not in os.environ:
         return context.assignment()

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from edriver.worker.backend import fsdp2
 from edriver.worker.backend.process_modes import without_tensor_modes
-from edriver.worker.state.shard_pieces import Piece, pieces, rows_of
+from edriver.worker.state.shard_pieces import Moves, Piece, moves_of, rows_of
 from edriver.worker.sync.pairs import Sends, exchange
 from edriver.worker.sync.relay import staging
 
@@ -134,10 +134,10 @@ class Cut:
     held: Sequence[Collection[int]]
     targets: Sequence[Collection[int]]
 
-    def pieces(self, sender: int, receiver: int) -> list[Piece]:
-        """What a rank takes from another, or itself."""
+    def moves_of(self, rank: int) -> Moves:
+        """What a rank takes from others and itself, and what others take from it."""
         rows = [column.shape[0] for column in self.columns]
-        return list(pieces(rows, (self.before, self.now), self.held, self.targets[receiver], sender, receiver))
+        return moves_of(rank, rows, (self.before, self.now), self.held, self.targets)
 
     def nbytes(self, piece: Piece) -> int:
         """The length of what is sent of a piece."""
@@ -168,25 +168,22 @@ def reshard(cut: Cut, rank: int, shards: Mapping[int, Shard], into: Mapping[int,
         RuntimeError: a peer was lost. The new shards may be half filled.
     """
     with without_tensor_modes(), torch.no_grad():
-        for piece in cut.pieces(rank, rank):
+        moves = cut.moves_of(rank)
+        for piece in moves.incoming.pop(rank, ()):
             old = cut.parts(piece, shards[piece.old], cut.before, piece.old)
             for source, target in zip(old, cut.parts(piece, into[piece.new], cut.now, piece.new), strict=True):
                 target.copy_(source)
-        others = [other for other in range(len(cut.held)) if other != rank]
-        outgoing = {other: message for other in others if (message := _packed(cut, rank, other, shards)) is not None}
-        awaited = {other: found for other in others if (found := cut.pieces(other, rank))}
-        incoming = {other: staging(max(1, sum(map(cut.nbytes, found)))) for other, found in awaited.items()}
+        outgoing = {other: _packed(cut, found, shards) for other, found in sorted(moves.outgoing.items())}
+        awaited = sorted(moves.incoming.items())
+        incoming = {other: staging(max(1, sum(map(cut.nbytes, found)))) for other, found in awaited}
         sends = exchange(outgoing, incoming)
-        for other, found in awaited.items():
+        for other, found in awaited:
             _unpack(incoming[other], [part for p in found for part in cut.parts(p, into[p.new], cut.now, p.new)])
     return sends
 
 
-def _packed(cut: Cut, rank: int, other: int, shards: Mapping[int, Shard]) -> torch.Tensor | None:
-    """The message to another rank; None: it takes nothing."""
-    found = cut.pieces(rank, other)
-    if not found:
-        return None
+def _packed(cut: Cut, found: Sequence[Piece], shards: Mapping[int, Shard]) -> torch.Tensor:
+    """The message to another rank, which takes these pieces."""
     message = staging(max(1, sum(map(cut.nbytes, found))))
     at = 0
     for piece in found:

@@ -6,7 +6,8 @@ is left, or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -34,49 +35,90 @@ def rows_of(rows: int, size: int, position: int) -> tuple[int, int]:
     return min(rows, position * chunk), min(rows, (position + 1) * chunk)
 
 
-def source_of(position: int, receiver: int, held: Sequence[Collection[int]]) -> int:
-    """The rank from which a receiver takes a position's rows: itself if it holds them, else the holders share the work.
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What one rank has to do with all others, in the order in which it is sent.
 
-    Args:
-        position: of the shards before.
-        receiver: the rank that needs them.
-        held: by rank, the positions that it holds.
+    Attributes:
+        incoming: by sender, the pieces that this rank takes; from itself, those that it holds.
+        outgoing: by receiver, the pieces that others take from it.
     """
-    if position in held[receiver]:
-        return receiver
-    holders = [rank for rank, positions in enumerate(held) if position in positions]
-    return holders[receiver % len(holders)]
+
+    incoming: dict[int, list[Piece]]
+    outgoing: dict[int, list[Piece]]
 
 
-def pieces(
+def moves_of(
+    rank: int,
     rows: Sequence[int],
     sizes: tuple[int, int],
     held: Sequence[Collection[int]],
-    targets: Collection[int],
-    sender: int,
-    receiver: int,
-) -> Iterator[Piece]:
-    """What one rank takes from another, or from itself, in the order in which it is sent.
+    targets: Sequence[Collection[int]],
+) -> Moves:
+    """What a rank takes and gives when shards are cut anew.
+
+    It takes as long as there are parameters, ranks, and pieces of this rank's: a pair of ranks that have nothing to do
+    with one another costs nothing.
 
     Args:
+        rank: whose moves.
         rows: the number of rows of each parameter.
         sizes: the number of shards before and now.
         held: by rank, the positions of the shards before that it holds.
-        targets: the positions of the new shards that the receiver is to hold.
-        sender: whose rows are asked for.
-        receiver: who takes them.
+        targets: by rank, the positions of the new shards that it is to hold.
     """
     before, now = sizes
-    sources = {position: source_of(position, receiver, held) for position in range(before)}
-    if sender not in sources.values():
-        return
-    for new in sorted(targets):
+    holders, takers = _by_position(held), _by_position(targets)
+    incoming = dict[int, list[Piece]]()
+    for new in sorted(targets[rank]):
         for column, count in enumerate(rows):
-            first, end = rows_of(count, now, new)
-            chunk = -(-count // before) or 1
-            while first < end:
-                old = first // chunk
-                stop = min(end, (old + 1) * chunk)
-                if sources[old] == sender:
-                    yield Piece(column, new, old, first, stop)
-                first = stop
+            for old, first, end in _cuts(rows_of(count, now, new), count, before):
+                sender = rank if old in held[rank] else source_of(holders[old], rank)
+                incoming.setdefault(sender, []).append(Piece(column, new, old, first, end))
+    outgoing = dict[int, list[Piece]]()
+    for old in held[rank]:
+        receivers = [{t for t in takers.get(new, ()) if _sends(rank, t, old, held, holders)} for new in range(now)]
+        for column, count in enumerate(rows):
+            for new, first, end in _cuts(rows_of(count, before, old), count, now):
+                for receiver in receivers[new]:
+                    outgoing.setdefault(receiver, []).append(Piece(column, new, old, first, end))
+    for found in outgoing.values():
+        found.sort(key=lambda piece: (piece.new, piece.column, piece.first))
+    return Moves(incoming, outgoing)
+
+
+def source_of(holders: Sequence[int], receiver: int) -> int:
+    """The rank from which one that does not hold a position's rows takes them: the holders share the work."""
+    return holders[receiver % len(holders)]
+
+
+def _sends(
+    rank: int, receiver: int, old: int, held: Sequence[Collection[int]], holders: Mapping[int, Sequence[int]]
+) -> bool:
+    return receiver != rank and old not in held[receiver] and source_of(holders[old], receiver) == rank
+
+
+def _by_position(of_ranks: Sequence[Collection[int]]) -> dict[int, list[int]]:
+    """For each position, the ranks that have it, ascending."""
+    found = dict[int, list[int]]()
+    for rank, positions in enumerate(of_ranks):
+        for position in positions:
+            found.setdefault(position, []).append(rank)
+    return found
+
+
+def _cuts(part: tuple[int, int], count: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """Cut a part of a parameter's rows where its shards end: the position of each, its first row, and the one behind.
+
+    Args:
+        part: the first row, and the one behind the last.
+        count: the number of the parameter's rows.
+        size: the number of shards.
+    """
+    first, end = part
+    chunk = -(-count // size) or 1
+    while first < end:
+        position = first // chunk
+        stop = min(end, (position + 1) * chunk)
+        yield position, first, stop
+        first = stop

@@ -29,7 +29,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from edriver.model.plan import Assignment
-from edriver.model.shards import HeldShards
+from edriver.model.shards import NO_SHARDING, HeldShards
 from edriver.worker import context
 from edriver.worker.backend import fsdp2, torch_groups
 from edriver.worker.backend.interpreter import without_collections
@@ -51,12 +51,13 @@ from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, r
 from edriver.worker.state.object_state import check_names
 from edriver.worker.state.sharded_handlers import ShardedModuleHandler, ShardedOptimizerHandler
 from edriver.worker.state.torch_state import TorchState
+from edriver.worker.state.wishes import Wishes
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from edriver.worker.checkpoints.shard_planners import ShardPlace
-    from edriver.worker.state.on_disk import ShardedStateOnDisk
+    from edriver.worker.state.sharded_checkpoints import ShardedCheckpoints
 
 logger = logging.getLogger("edriver.worker")
 
@@ -107,11 +108,11 @@ class ShardedState(TorchState):
     With `replica_mesh`, the mesh has several dimensions inside a replica, such as `{"shard": 2, "tensor": 4}`: `build`
     gives parallelize_module the mesh's "tensor", with src_data_rank=None, and fully_shard `mesh["replicate", "shard"]`.
 
-    With `checkpoint`, the state is written to disk as well, in the background: one worker of each position writes its
-    shards, into a folder that all hosts share. A run that has lost all workers of a position goes back to the newest
-    checkpoint, and a new run continues from it, with any number of replicas, of any size. The folder is that of a
-    TorchState: either kind of state loads what the other has written, if models, optimizers and attributes are the
-    same. A run that has lost its driver for good writes no last one.
+    With `checkpoint`, one worker of each position saves its shards into the memory of its host, every few seconds. The
+    hosts copy them to one another, and at longer intervals write them to disk, into a folder that all of them share. A
+    run that has lost all workers of a position goes back to the newest checkpoint, in memory or on disk, and a new run
+    continues from that on disk, with any number of replicas, of any size. The folder is that of a TorchState: either
+    kind of state loads what the other has written, if models, optimizers and attributes are the same.
 
     Args:
         build: called once, in this worker's first round, with a mesh of the dimensions "replicate" and "shard"; returns
@@ -123,8 +124,9 @@ class ShardedState(TorchState):
             product is the replica size. Workers have the same parameters along a dimension that a parameter is not
             sharded over, except along one named "pipeline" or "pp". None: one dimension, "shard".
         checkpoint: the folder for checkpoints: a path, or a URL that fsspec supports; None: there are none.
-        every: see TorchState.
-        keep: the number of complete checkpoints to keep.
+        every: the interval between two checkpoints on disk: a timedelta, or a number of steps.
+        every_memory: the interval between two in memory; None: as often as takes 1 % of the time.
+        keep: the number of complete checkpoints to keep on disk.
         from_rank_0: see ObjectState.
         objects: all other values, by name: samplers, plain data. No models, no other optimizers.
 
@@ -136,9 +138,9 @@ class ShardedState(TorchState):
     Raises:
         TypeError: `build`, `optimizer` or `scheduler` is no function, or a value cannot be kept. In the first round:
             the model or the optimizer cannot be trained in this way; the message says what can.
-        ValueError: a name starts with an underscore or is an attribute of this class; `every` or `keep` is not
-            positive; `replica_mesh` has no dimension, one called "replicate" or one of no workers. In the first round:
-            its sizes do not make up a replica.
+        ValueError: a name starts with an underscore or is an attribute of this class; `every`, `every_memory` or `keep`
+            is not positive; `replica_mesh` has no dimension, one called "replicate" or one of no workers. In the first
+            round: its sizes do not make up a replica.
     """
 
     _optimizer_remedy = "Have the optimizer that `optimizer` makes train them, too"
@@ -152,6 +154,7 @@ class ShardedState(TorchState):
         replica_mesh: Mapping[str, int] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         every: timedelta | int = timedelta(minutes=10),
+        every_memory: timedelta | int | None = None,
         keep: int = 3,
         from_rank_0: Iterable[str] = (),
         **objects: Any,
@@ -180,11 +183,12 @@ class ShardedState(TorchState):
         self._communicates = False
         self._sealed_after = 0  # the collectives begun when clipping had sealed a step
         self._unsealed = ""
-        self._parts: ShardedStateOnDisk | None = None
+        self._parts: ShardedCheckpoints | None = None
         if checkpoint is not None:
-            from edriver.worker.state.on_disk import ShardedStateOnDisk  # torch.distributed.checkpoint takes a second
+            from edriver.worker.state.sharded_checkpoints import ShardedCheckpoints  # what it imports takes a second
 
-            self._disk = self._parts = ShardedStateOnDisk(self, self._handlers, checkpoint, every, keep)
+            self._parts = ShardedCheckpoints(self, self._handlers, checkpoint, every, keep, every_memory)
+            self._disk = self._parts
         self._shards: ElasticShards | None = None
 
     def reset(self) -> None:
@@ -198,6 +202,8 @@ class ShardedState(TorchState):
 
         Where a round's workers are one replica, cut the shards anew.
         """
+        if self._parts is not None:
+            self._parts.enter()
         if context.assignment().sharding is not None:
             self._sync_shards()
             return True
@@ -250,6 +256,14 @@ class ShardedState(TorchState):
         if OPTIMIZER in tree:
             tree = {**tree, OPTIMIZER: (True, handler.with_shards_named(tree[OPTIMIZER][1]))}
         super().take_over(tree, random)
+
+    def live_tree(self) -> dict[str, Any]:
+        """The state as it is, as a tree that refers to the live tensors."""
+        return self._capture()
+
+    def live_objects(self) -> dict[str, Any]:
+        """The model and its optimizer, by name."""
+        return {MODEL: self.model, OPTIMIZER: self.optimizer}
 
     def shards_in(self, tree: dict[str, Any]) -> Mapping[int, ShardPlace]:
         """See Checkpointed.
@@ -316,18 +330,19 @@ class ShardedState(TorchState):
     def _sync_shards(self) -> None:
         """Have this round's shards, whoever held those before."""
         assignment = context.assignment()
-        if self._parts is not None:
-            raise TypeError("checkpoint= cannot be used with --replica-size all yet: leave it out")
         if self._replica_mesh is not None:
             raise TypeError(
                 "replica_mesh= has fixed sizes, and with --replica-size all a replica is of any size: give "
                 f"--replica-size {math.prod(self._replica_mesh.values())}, or leave out replica_mesh="
             )
+        self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         mesh = context.current.part(RoundMesh).of(assignment)
-        if self._shards is None:
+        if self._shards is None or (assignment.sharding == NO_SHARDING and mesh is not self._mesh):
             self._make_first(mesh)
-            self._shards = ElasticShards(self._side())
+            self._mesh, self._shards = mesh, ElasticShards(self._side())
+        if assignment.checkpoint:
+            self._load_checkpoint_in(assignment)
         shards = self._shards
         with without_collections():
             shards.cut(self.model, self.optimizer, assignment, self._outline, self._take_outline)
@@ -552,7 +567,7 @@ class ShardedState(TorchState):
             PeerLostError: a member is lost, and the step is not to be made.
         """
         commit = self._exposed and self._schedule.due()
-        wishes = Wishes(commit, *((False, False) if self._parts is None else self._parts.wish()))
+        wishes = (Wishes() if self._parts is None else self._parts.wish())._replace(commit=commit)
         reduced: float | None = 0.0 if value is None else value
         carried = None
         if self._rounds is not None and context.assignment().size > 1:
@@ -560,10 +575,10 @@ class ShardedState(TorchState):
                 wishes, reduced = sealed(wishes, value, op)
             except RuntimeError as error:
                 reduced, carried = None, self._rounds.seal_broken(error)
-                wishes = Wishes(commit)  # this member leaves at the next boundary
+                wishes = Wishes(commit=commit)  # this member leaves at the next boundary
         self._commit_due = self._commit_due or wishes.commit
         if self._parts is not None:
-            self._parts.agreed(wishes.checkpoint, wishes.busy)
+            self._parts.agreed(wishes)
         if self._shards is not None:
             self._shards.sealed()
         return reduced, carried
@@ -582,20 +597,6 @@ class ShardedState(TorchState):
     def _commit_by_itself(self) -> bool:
         due, self._commit_due = self._commit_due, False
         return due
-
-
-class Wishes(NamedTuple):
-    """What a member wishes for at the boundary after a seal; after it, what any member does.
-
-    Attributes:
-        commit: that all commit.
-        checkpoint: that a checkpoint is written,
-        busy: and that none is: it still writes the one before.
-    """
-
-    commit: bool = False
-    checkpoint: bool = False
-    busy: bool = False
 
 
 def sealed(
@@ -617,17 +618,16 @@ def sealed(
     """
     with without_tensor_modes():
         if value is None:
-            bits = torch.tensor([sum(wish << at for at, wish in enumerate(wishes))], dtype=torch.uint8, device="cpu")
+            bits = torch.tensor([wishes.in_bits()], dtype=torch.uint8, device="cpu")
             dist.all_reduce(bits, dist.ReduceOp.BOR)
-            return Wishes(*(bool(int(bits) >> at & 1) for at in range(len(wishes)))), 0.0
-        base = dist.get_world_size() + 1  # in a sum, each digit counts the members that wish
-        counts = [float(sum(wish * base**at for at, wish in enumerate(wishes)))]
-        flags = counts if op == dist.ReduceOp.SUM else [float(wish) for wish in wishes]
+            return Wishes.of_bits(int(bits)), 0.0
+        members = dist.get_world_size()
+        flags = [wishes.in_sum(members)] if op == dist.ReduceOp.SUM else list(map(float, wishes))
         message = torch.tensor([value, *flags], dtype=torch.float64, device="cpu")
         dist.all_reduce(message, op)
         reduced, *found = message.tolist()
         if op == dist.ReduceOp.SUM:
-            found = [int(found[0]) // base**at % base for at in range(len(wishes))]
+            return Wishes.of_sum(found[0], members), reduced
         return Wishes(*(number > 0 for number in found)), reduced
 
 

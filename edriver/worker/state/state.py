@@ -96,8 +96,12 @@ class OnDisk(Protocol):
     def write(self) -> None:
         """Start to write the last commit."""
 
-    def write_last(self) -> None:
-        """Start to write the last commit, unless the newest checkpoint already has its step."""
+    def write_last(self, chosen: bool) -> None:
+        """Start to write the last commit, unless the newest checkpoint already has its step.
+
+        Args:
+            chosen: whether this worker is the one to do that, where one has all of the state.
+        """
 
     def newest_steps(self) -> int:
         """The number of steps of the newest complete checkpoint, if it is ahead of the state; else 0.
@@ -283,14 +287,17 @@ class State(abc.ABC):
         if self._disk is not None:
             self._disk.returned()
 
-    def write_last_checkpoint(self) -> None:
+    def write_last_checkpoint(self, chosen: bool) -> None:
         """Write the current state to disk, if the state has checkpoints and the newest one is older.
+
+        Args:
+            chosen: see OnDisk.write_last.
 
         Returns when writing has begun; the process does not end before it is complete.
         """
         if self._disk is not None:
             self.save()
-            self._disk.write_last()
+            self._disk.write_last(chosen)
 
     def _commit_by_itself(self) -> bool:
         """Whether this boundary is to be a commit though the script has not asked for one."""

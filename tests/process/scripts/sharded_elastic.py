@@ -15,6 +15,7 @@ import edriver
 start_quickly()
 STEPS = int(os.environ["STEPS"])
 EVERY = int(os.environ["EVERY"])
+EVERY_MEMORY = int(os.environ.get("EVERY_MEMORY", "5"))
 
 
 def build(mesh: DeviceMesh) -> torch.nn.Module:
@@ -29,6 +30,7 @@ state = edriver.ShardedState(
     optimizer=lambda model: torch.optim.Adam(model.parameters()),
     checkpoint=os.environ["CHECKPOINT"],
     every=EVERY,
+    every_memory=EVERY_MEMORY,
     step=0,
 )
 

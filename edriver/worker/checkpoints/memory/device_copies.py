@@ -45,6 +45,11 @@ class DeviceCopies:
         self._optimizers: list[Optimizer] = []
         self._behind: threading.Thread | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether what `then` was given has yet to return."""
+        return self._behind is not None and self._behind.is_alive()
+
     def covers(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies on the device."""
         return self._side.covers(tensor)

@@ -29,28 +29,46 @@ class MemoryPlace:
         memory: that of the run's hosts.
         mappings: into which this process writes.
         started_from: the newest whole checkpoint when the round began; None: there was none.
+        part: the number of this process's shard, and that of all shards; None: each rank has one.
     """
 
     assignment: Assignment
     memory: CheckpointMemory
     mappings: Mappings
     started_from: MemoryCheckpoint | None
+    part: tuple[int, int] | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of this process's shard."""
+        return self.assignment.rank if self.part is None else self.part[0]
 
     def checkpoint(self, step: int) -> CheckpointId:
         """The checkpoint of this round that holds a step."""
-        return CheckpointId(self.assignment.round_id, step, self.assignment.size)
+        size = self.assignment.size if self.part is None else self.part[1]
+        return CheckpointId(self.assignment.round_id, step, size)
 
     def shard(self, step: int, layout: bytes) -> ShardName:
-        """This rank's shard of it."""
-        return ShardName(self.checkpoint(step), self.assignment.rank, layout)
+        """This process's shard of it."""
+        return ShardName(self.checkpoint(step), self.rank, layout)
 
 
 class CurrentMemory:
-    """This process's MemoryPlace: made when it is first asked for, which has the agent start its server."""
+    """This process's way to the memory: made when it is first asked for, which has the agent start its server."""
 
     def __init__(self) -> None:
+        self._server: tuple[CheckpointMemory, Mappings] | None = None
         self._place: MemoryPlace | None = None
         self._is_loaded = False
+
+    def server(self) -> tuple[CheckpointMemory, Mappings] | None:
+        """The memory, and what this process has mapped of it; None: it is no worker, or its agent has no server."""
+        socket = os.environ.get("EDRIVER_CHECKPOINTS")
+        if self._server is None and socket:
+            context.current.need_checkpoint_server()
+            tls = os.environ.get("EDRIVER_TLS_FOLDER")
+            self._server = ServerLink(socket, Path(tls) if tls else None), Mappings()
+        return self._server
 
     def place(self) -> MemoryPlace | None:
         """The place; None: this process is not a worker in restart mode, or its agent keeps no checkpoints.
@@ -61,13 +79,8 @@ class CurrentMemory:
         member = context.current.restart_member
         if member is not None and not member.is_here:
             raise CheckpointError(FORKED)
-        socket = os.environ.get("EDRIVER_CHECKPOINTS")
-        if self._place is None and member is not None and socket:
-            member.need_checkpoint_server()
-            tls = os.environ.get("EDRIVER_TLS_FOLDER")
-            link = ServerLink(socket, Path(tls) if tls else None)
-            assignment = member.assignment
-            self._place = MemoryPlace(assignment, link, Mappings(), assignment.memory_checkpoint)
+        if self._place is None and member is not None and (server := self.server()) is not None:
+            self._place = MemoryPlace(member.assignment, *server, member.assignment.memory_checkpoint)
         return self._place
 
     def loads(self) -> None:

@@ -90,10 +90,11 @@ class ShardWrite:
         layout: what it has where.
         planner: knows the values; see SavePlanner.resolve_data.
         device: copies what lies on a GPU; None: it is copied as everything else.
-        disk: on rank 0: where on disk the checkpoint belongs, and when one was last due for it.
+        disk: on rank 0: where on disk the checkpoint belongs, and, if it is known, when one was last due for it.
 
     Attributes:
         written: whether there was memory for it: the other methods are called only then.
+        refusal: why there was none, if the server has said so.
         is_under_way: whether the device is still to write a part of it, so that it must not be committed yet.
     """
 
@@ -104,9 +105,10 @@ class ShardWrite:
         layout: ShardLayout,
         planner: SavePlanner,
         device: DeviceCopies | None = None,
-        disk: tuple[DiskTarget, DueForDisk] | None = None,
+        disk: tuple[DiskTarget, DueForDisk | None] | None = None,
     ) -> None:
         self.is_under_way = False
+        self.refusal: Refusal | None = None
         self._device = device
         self._place = place
         self._step = step
@@ -134,7 +136,7 @@ class ShardWrite:
         length = self._tail(metadata).length + room
         try:
             reserved = self._place.memory.reserve(
-                self._place.checkpoint(self._step), self._place.assignment.rank, length, os.getpid()
+                self._place.checkpoint(self._step), self._place.rank, length, os.getpid()
             )
             if not reserved.path:
                 self._refused(reserved, length)
@@ -182,6 +184,7 @@ class ShardWrite:
         return tail(self._layout.end, self._values, metadata, self._due)
 
     def _refused(self, reserved: Reserved, length: int) -> None:
+        self.refusal = reserved.refusal
         if reserved.refusal not in _REFUSALS:
             logger.debug("step %d is in memory already", self._step)
             return
@@ -337,7 +340,7 @@ class CheckpointRead:
         for item in plan.items:
             by_rank.setdefault(stored[item.storage_index].rank, []).append(item)
         # Each rank begins with another one's shard: they do not all ask the same host.
-        mine = self._place.assignment.rank
+        mine = self._place.rank
         for rank in sorted(by_rank, key=lambda rank: (rank - mine) % self._source.checkpoint.size):
             values = [item for item in by_rank[rank] if item.type is LoadItemType.BYTE_IO]
             tensors = [item for item in by_rank[rank] if item.type is not LoadItemType.BYTE_IO]

@@ -1,0 +1,215 @@
+"""A ShardedState's checkpoints: one worker of each position has a part of each, all of the same boundary.
+
+Which boundaries those are, and whether the parts go into the memory of the workers' hosts or straight to disk, the
+members agree on in the seals before them. From memory, hosts write to disk behind training; a part goes to disk itself
+where a worker's host cannot hold it.
+
+For disk, all members commit at that boundary, also those that write nothing: a state that is torn goes back to its last
+commit, and all positions need one of the same boundary. What goes into memory is copied from the live state, so there
+no commit is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.plan import Assignment
+from edriver.model.stall_limits import Phase
+from edriver.worker import context
+from edriver.worker.checkpoints.memory.state_parts import Part, StateParts
+from edriver.worker.checkpoints.owned_folder import absolute
+from edriver.worker.checkpoints.state_checkpoints import planned
+from edriver.worker.copies.random_states import RandomStates
+from edriver.worker.state.handlers import StateHandler
+from edriver.worker.state.on_disk import Checkpointed, CheckpointSchedule, StateOnDisk, current_place
+from edriver.worker.state.state import CommitSchedule
+from edriver.worker.state.wishes import Wishes
+from edriver.worker.training_phase import phase
+
+UNTIMED_SAVES: Final = 2
+"""Saves at the beginning of a process that find new memory, which takes longer: they say nothing of those to come."""
+
+
+class Sharded(Checkpointed, Protocol):
+    """The part of a sharded state that checkpoints use."""
+
+    def live_tree(self) -> dict[str, Any]:
+        """The state as it is, as a tree that refers to the live tensors."""
+
+    def live_objects(self) -> dict[str, Any]:
+        """The model and its optimizer, by name."""
+
+
+class ShardedCheckpoints(StateOnDisk):
+    """See `state.OnDisk`.
+
+    Args:
+        state: the state.
+        handlers: of its values, by name.
+        location: a path or a URL.
+        every: the interval between checkpoints on disk: see CheckpointSchedule.
+        keep: number of whole checkpoints to keep on disk.
+        every_memory: the interval between those in memory; None: as often as takes COMMIT_SHARE of the time.
+        clock: seconds since the epoch.
+        parts: this worker's, in memory.
+    """
+
+    def __init__(
+        self,
+        state: Sharded,
+        handlers: Mapping[str, StateHandler],
+        location: str | os.PathLike[str],
+        every: timedelta | int,
+        keep: int,
+        every_memory: timedelta | int | None = None,
+        clock: Callable[[], float] = time.time,
+        parts: StateParts | None = None,
+    ) -> None:
+        super().__init__(state, handlers, location, every, keep, clock)
+        self._sharded = state
+        self._parts = StateParts(absolute(os.fspath(location)), keep) if parts is None else parts
+        self._pace = CommitSchedule()
+        self._memory_schedule = None if every_memory is None else CheckpointSchedule(every_memory, clock)
+        self._has_memory = False
+        self._saves = 0
+        self._wanted = Wishes()  # of rank 0, until there is a checkpoint
+        self._due_at: tuple[RoundId, int] = NO_ROUND, 0
+        self._agreed = Wishes()
+
+    def enter(self) -> None:
+        """A round begins: have this host's server started."""
+        self._has_memory = self._parts.begin()
+
+    # ---- when
+
+    def wish(self) -> Wishes:
+        """What this worker wishes for before the seal of a step."""
+        place = current_place()
+        if place is None:
+            return Wishes()
+        step = self._state.steps_made + 1
+        for_disk, in_memory = self._schedule.due(step), self._due_in_memory(step)
+        if place.rank == 0:
+            for_disk = context.current.save_requests.take(place.round_id) or for_disk
+            wanted = self._wanted
+            self._wanted = Wishes(
+                checkpoint=wanted.checkpoint or for_disk or in_memory, for_disk=wanted.for_disk or for_disk
+            )
+        busy = self._checkpoints.busy or self._parts.is_busy
+        no_memory = part_of(place) is not None and (not self._has_memory or self._parts.has_no_room)
+        mine = self._wanted if place.rank == 0 else Wishes()
+        return mine._replace(busy=busy, no_memory=no_memory)
+
+    def _due_in_memory(self, step: int) -> bool:
+        if not self._has_memory:
+            return False
+        return self._pace.due() if self._memory_schedule is None else self._memory_schedule.due(step)
+
+    def agreed(self, wish: Wishes) -> None:
+        """What the members have agreed on in the seal."""
+        place = context.assignment()
+        if wish.no_memory and not wish.for_disk:
+            self._wanted = Wishes()
+        elif wish.checkpoint and not wish.busy:
+            self._due_at, self._agreed = (place.round_id, self._state.steps_made + 1), wish
+            self._wanted = Wishes()
+        elif wish.checkpoint and wish.no_memory and place.rank == 0:
+            self._checkpoints.skipped()
+            self._wanted = Wishes()
+
+    def count_step(self) -> bool:
+        """Count a step, and save it into memory if that is due; returns whether members commit it for disk."""
+        place = self._counted()
+        if place is None or self._due_at != (place.round_id, self._state.steps_made):
+            return False
+        if self._agreed.no_memory:
+            return True
+        if (part := part_of(place)) is not None:
+            self._save(place, part)
+        return False
+
+    # ---- writing
+
+    def _save(self, place: Assignment, part: Part) -> None:
+        random = RandomStates()
+        random.keep()
+        with phase(Phase.COMMIT):
+            contents = self._contents(self._sharded.live_tree(), random.kept())
+            seconds = self._parts.save(
+                place,
+                self._state.steps_made,
+                part,
+                planned(contents, part.number),
+                self._sharded.live_objects(),
+                self._agreed.for_disk,
+            )
+        self._saves += 1
+        if self._saves > UNTIMED_SAVES:
+            self._pace.made(seconds)
+
+    def write(self) -> None:
+        """Begin to write this worker's part of the last commit to disk, if it has one."""
+        place = context.assignment()
+        if (part := part_of(place)) is not None:
+            self._write(part.number, writers_of(place))
+
+    def write_last(self, chosen: bool) -> None:
+        """Begin to write this worker's part of the last commit, unless the newest whole checkpoint is of that step.
+
+        All workers have stopped at one boundary, for none passes the next one without the others.
+        """
+        del chosen
+        self._parts.wait()
+        self._checkpoints.wait()
+        if self._checkpoints.newest_steps() != self._state.steps_made:
+            self.write()
+
+    # ---- loading
+
+    def load_chosen(self, place: Assignment) -> None:
+        """Have workers take over the checkpoint from which a round begins: the sources of all positions, or, where all
+        are one replica, all. All members call this.
+
+        Raises:
+            CheckpointError: there is none that can be loaded.
+            RuntimeError: a member is lost.
+        """
+        from edriver.worker.sync.sync import send_along
+
+        loading = place.sources if place.sharding is None else tuple(range(place.size))
+        if place.memory_checkpoint is not None:
+            if place.rank in loading:
+                self._load_from_memory(place)
+            return
+        first = place.sources[0]
+        name = self._checkpoints.choose() if place.rank == first else ""
+        name = send_along((first, *(rank for rank in loading if rank != first)), name, place) or name
+        if place.rank in loading:
+            self._load(name)
+
+    def _load_from_memory(self, place: Assignment) -> None:
+        part = part_of(place) or Part(place.position, place.replica_size)
+        try:
+            step, tree, random = self._parts.load(place, part, self._state.shards_in)
+        except ValueError as error:
+            raise self._of_another_state("the checkpoint in memory", error) from error
+        self._take_over(step, tree, random)
+
+
+def part_of(place: Assignment) -> Part | None:
+    """The part of a checkpoint that a worker has; None: another one of its position has it."""
+    writers = writers_of(place)
+    return Part(writers.index(place.rank), len(writers)) if place.rank in writers else None
+
+
+def writers_of(place: Assignment) -> tuple[int, ...]:
+    """The ranks that write a checkpoint's parts, in their order: spread over the replicas, and so over hosts."""
+    if place.sharding is not None:
+        return tuple(range(place.size))
+    size = place.replica_size
+    return tuple(position % place.replicas * size + position for position in range(size))
