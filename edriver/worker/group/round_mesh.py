@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Final
@@ -12,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.backend import torch_groups
+from edriver.worker.backend import offline_group, torch_groups
 from edriver.worker.backend.nccl import nccl_here
 
 REPLICATE: Final = "replicate"
@@ -62,14 +63,27 @@ def mesh() -> DeviceMesh:
     return context.current.part(RoundMesh).of(context.assignment())
 
 
+def offline_mesh(position: int, replica_size: int) -> contextlib.AbstractContextManager[DeviceMesh]:
+    """Have a mesh of one replica, in which nothing can be sent, before this worker's first round.
+
+    Args:
+        position: this worker's.
+        replica_size: the number of workers.
+    """
+    return offline_group.entered(position, replica_size, _device(), (REPLICATE, SHARD))
+
+
+def _device() -> str:
+    return "cpu" if nccl_here() is None else "cuda"
+
+
 def _made(rank: int, replicas: int, replica: int) -> DeviceMesh:
     position, size = rank % replica, replicas * replica
     across = _group(f"edriver/{REPLICATE}/{position}", range(position, size, replica))
     first = rank - position
     within = _group(f"edriver/{SHARD}/{first}", range(first, first + replica))
-    device = "cpu" if nccl_here() is None else "cuda"
     places = torch.arange(size, dtype=torch.int, device="cpu").view(-1, replica)
-    return DeviceMesh.from_group([across, within], device, places, mesh_dim_names=(REPLICATE, SHARD))
+    return DeviceMesh.from_group([across, within], _device(), places, mesh_dim_names=(REPLICATE, SHARD))
 
 
 def _group(name: str, ranks: range) -> dist.ProcessGroup:

@@ -38,11 +38,13 @@ from torch.optim import Optimizer
 from edriver.model.plan import Assignment
 from edriver.model.shards import HeldShards
 from edriver.worker import context
-from edriver.worker.backend import fsdp2, torch_groups
+from edriver.worker.backend import fsdp2, offline_group, torch_groups
 from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.backend.process_modes import without_tensor_modes
+from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import TakeOver
-from edriver.worker.group.round_mesh import RoundMesh
+from edriver.worker.errors import NoRankError
+from edriver.worker.group.round_mesh import RoundMesh, offline_mesh
 from edriver.worker.state.elastic_shards import ElasticShards
 from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
@@ -108,8 +110,10 @@ class ShardedState(TorchState):
     same. A run that has lost its driver for good writes no last one.
 
     Args:
-        build: called once, in this worker's first round, with a mesh of the dimensions "replicate" and "shard"; returns
-            the model, of which fully_shard has sharded modules over that mesh.
+        build: called once, with a mesh of the dimensions "replicate" and "shard"; returns the model, of which
+            fully_shard has sharded modules over that mesh. A worker that comes to a run that trains calls it before its
+            first round, so that the others do not wait for it: with a mesh in which nothing can be sent. If it sends
+            all the same, or asks for its rank, it is called again, in that round.
         optimizer: called once, with the model; returns its optimizer.
         scheduler: called once, with the optimizer; returns its learning-rate scheduler. None: there is none.
         checkpoint: the folder for checkpoints: a path, or a URL that fsspec supports; None: there are none.
@@ -119,8 +123,8 @@ class ShardedState(TorchState):
         objects: all other values, by name: samplers, plain data. No models, no other optimizers.
 
     Attributes:
-        model: the model; None before this worker's first round.
-        optimizer: its optimizer; None before this worker's first round.
+        model: the model; None before it is made.
+        optimizer: its optimizer; None before it is made.
         scheduler: the optimizer's scheduler, if there is one.
 
     Raises:
@@ -169,6 +173,33 @@ class ShardedState(TorchState):
 
             self._disk = self._parts = ShardedStateOnDisk(self, self._handlers, checkpoint, every, keep)
         self._shards: ElasticShards | None = None
+
+    def prepare(self) -> None:
+        """Make the model on a mesh without peers: the first round binds it to its own, as all later ones do."""
+        place = context.place_in_replica()
+        if place is None or self.model is not None or dist.is_initialized():
+            return
+        before = RandomStates()
+        before.keep()
+        with contextlib.ExitStack() as stack:
+            try:
+                mesh = stack.enter_context(offline_mesh(*place))
+                if trouble := fsdp2.trouble_on(mesh):
+                    raise RuntimeError(trouble)
+            except Exception as error:  # noqa: BLE001  any change of torch can show in any way
+                logger.info("the model is made in this worker's first round, for which the others wait: %s", error)
+                return
+            try:
+                self._make(mesh)
+            except RuntimeError as error:
+                if not isinstance(error, NoRankError) and not offline_group.needs_peers(error):
+                    raise
+                before.bring_back()
+                logger.info(
+                    "`build` is called again in this worker's first round, for which the others wait: it sends or "
+                    "receives, or asks for a rank (%s)",
+                    error,
+                )
 
     def reset(self) -> None:
         """Bind the model and the optimizer to this round's mesh, or make them; split samplers again."""
@@ -363,7 +394,7 @@ class ShardedState(TorchState):
         mesh = context.current.part(RoundMesh).of(context.assignment())
         if mesh is self._mesh:
             return
-        if self._mesh is None:
+        if self.model is None:
             self._make_first(mesh)
         elif self._binds:
             fsdp2.bind(self.model, self.optimizer, mesh)
@@ -395,9 +426,10 @@ class ShardedState(TorchState):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"`optimizer` has to return one, and has returned a {type(optimizer).__name__}")
         refuse_unbound(model, optimizer, mesh)
+        scheduler: Any = self._makers[SCHEDULER](optimizer) if SCHEDULER in self._makers else None
         self.model, self.optimizer = model, optimizer
-        if SCHEDULER in self._makers:
-            self.scheduler = self._makers[SCHEDULER](optimizer)
+        if scheduler is not None:
+            self.scheduler = scheduler
         optimizer.register_step_post_hook(self._step_made)
 
     def _make_again(self, mesh: DeviceMesh) -> None:

@@ -1,0 +1,82 @@
+"""A default process group without peers: a model can be sharded over its mesh before there is a round, and keeps quiet.
+
+Ranks and sizes are those that the process will have in a replica. Whatever communicates raises: torch finds no backend
+in the group. (torch's own fake groups let sends and receives pass, and leave tensors as they are.)
+
+Interfaces: a subclass of dist.ProcessGroup and dist.Backend.register_backend, both public; group_name and
+_set_group_name, which torch reads of each group (2.11 to 2.15); the text of the error of a group without a backend.
+Where one of them has changed, `entered` raises, or what communicates does, and a state makes its model in the round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch/distributed/__init__.py has it
+from torch.distributed.device_mesh import DeviceMesh
+
+from edriver.worker.backend import default_group, torch_groups
+
+_NAME: Final = "edriver_offline"
+_ERROR: Final = "No backend type associated with device type"
+
+
+class OfflineGroup(dist.ProcessGroup):
+    """A process group with a rank and a size, and no backend."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # as Python subclasses call it
+        self._name = ""
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]
+        """The name that torch has given it."""
+        return self._name
+
+
+def _made(store: object, rank: int, size: int, timeout: timedelta) -> OfflineGroup:
+    del store, timeout
+    return OfflineGroup(rank, size)
+
+
+@contextlib.contextmanager
+def entered(position: int, size: int, device: str, names: tuple[str, str]) -> Iterator[DeviceMesh]:
+    """Have a default group of one replica, and the mesh of (1, size) workers over it.
+
+    Args:
+        position: this process's in the replica.
+        size: the number of workers in the replica.
+        device: the kind of device that the mesh is of.
+        names: of the mesh's dimensions.
+
+    Raises:
+        RuntimeError: there is a default group already.
+    """
+    if not hasattr(dist.Backend, _NAME.upper()):
+        dist.Backend.register_backend(_NAME, _made, devices=["cpu", "cuda"])
+    torch_groups.init(_NAME, HashStore(), position, size, torch_groups.default_timeout())
+    try:
+        world = dist.GroupMember.WORLD
+        assert world is not None, "it has just been made"
+        across = dist.new_group([position], use_local_synchronization=True) if size > 1 else world
+        places = torch.arange(size, dtype=torch.int, device="cpu").view(1, size)
+        yield DeviceMesh.from_group([across, world], device, places, mesh_dim_names=names)
+    finally:
+        default_group.destroy()
+
+
+def needs_peers(error: BaseException | None) -> bool:
+    """Whether an error comes of communicating in such a group."""
+    while error is not None:
+        if _ERROR in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
