@@ -4,8 +4,8 @@ Ranks and sizes are those that the process will have in a replica. Whatever comm
 in the group. (torch's own fake groups let sends and receives pass, and leave tensors as they are.)
 
 Interfaces: a subclass of dist.ProcessGroup and dist.Backend.register_backend, both public; group_name and
-_set_group_name, which torch reads of each group (2.11 to 2.15); the text of the error of a group without a backend.
-Where one of them has changed, `entered` raises, or what communicates does, and a state makes its model in the round.
+_set_group_name, which torch reads and calls of each group; the text of the error of a group without a backend. Found in
+torch 2.13. Where one of them has changed, `entered` raises, and a state makes its model in the round.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def entered(position: int, size: int, device: str, names: tuple[str, str]) -> It
         names: of the mesh's dimensions.
 
     Raises:
-        RuntimeError: there is a default group already.
+        RuntimeError: there is a default group already, or torch makes groups in which something can be sent.
     """
     if not hasattr(dist.Backend, _NAME.upper()):
         dist.Backend.register_backend(_NAME, _made, devices=["cpu", "cuda"])
@@ -66,11 +66,22 @@ def entered(position: int, size: int, device: str, names: tuple[str, str]) -> It
     try:
         world = dist.GroupMember.WORLD
         assert world is not None, "it has just been made"
+        _refuse_sends()
         across = dist.new_group([position], use_local_synchronization=True) if size > 1 else world
         places = torch.arange(size, dtype=torch.int, device="cpu").view(1, size)
         yield DeviceMesh.from_group([across, world], device, places, mesh_dim_names=names)
     finally:
         default_group.destroy()
+
+
+def _refuse_sends() -> None:
+    try:
+        dist.barrier()
+    except RuntimeError as error:
+        if not needs_peers(error):
+            raise
+    else:
+        raise RuntimeError(f"a process group of torch {torch.__version__} without a backend lets collectives pass")
 
 
 def needs_peers(error: BaseException | None) -> bool:
