@@ -126,6 +126,7 @@ class WorkerSettings:
             stall_limits=self.stall_limits,
             clock_ahead=self.clock.ahead,
             script_defaults={} if restart else ELASTIC_DEFAULTS,
+            place_in_replica=(order.position, order.replica_size) if order.replica_size else None,
         )
         if restart:
             environment |= restart_environment(

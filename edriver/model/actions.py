@@ -46,12 +46,17 @@ class StartWorker:
         host: where,
         slot: and in which slot.
         background: whether others train meanwhile, and go before it until it is ready.
+        position: its position in a replica,
+        replica_size: and the number of workers in one, where others train meanwhile and it keeps that position for
+            life; else 0: there is nothing that it should do before its first round.
     """
 
     worker_id: int
     host: str
     slot: int
     background: bool
+    position: int = 0
+    replica_size: int = 0
 
 
 @frozen

@@ -669,12 +669,20 @@ class StartWorker(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     BACKGROUND_FIELD_NUMBER: _builtins.int
     MODULES_IMPORTED_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    REPLICA_SIZE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The ID of the new worker."""
     slot: _builtins.int
     """The slot, from 0."""
     background: _builtins.bool
     """Whether other workers are training. The new worker then starts with a lower scheduling priority."""
+    position: _builtins.int
+    """The worker's position in a replica, from 0, which it keeps for life: `rank % replica_size` in every round."""
+    replica_size: _builtins.int
+    """The number of workers in a replica. If zero, the worker learns its position in its first round: it has none before, or
+    there are no others that train and would wait for what it can do before.
+    """
     @_builtins.property
     def modules_imported(self) -> _notification_pb2.ModulesImported:
         """In restart mode: what workers of other hosts have imported. Set in the first StartWorker that an agent gets, if it is
@@ -688,10 +696,12 @@ class StartWorker(_message.Message):
         slot: _builtins.int = ...,
         background: _builtins.bool = ...,
         modules_imported: _notification_pb2.ModulesImported | None = ...,
+        position: _builtins.int = ...,
+        replica_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["modules_imported", b"modules_imported"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "modules_imported", b"modules_imported", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "modules_imported", b"modules_imported", "position", b"position", "replica_size", b"replica_size", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

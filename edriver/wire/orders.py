@@ -48,8 +48,10 @@ def orders_of(
         words: a cause in a sentence.
     """
     match action:
-        case actions.StartWorker(worker_id, host, slot, background):
-            start = agent_pb2.StartWorker(worker_id=worker_id, slot=slot, background=background)
+        case actions.StartWorker(worker_id, host, slot, background, position, replica_size):
+            start = agent_pb2.StartWorker(
+                worker_id=worker_id, slot=slot, background=background, position=position, replica_size=replica_size
+            )
             yield host, agent_pb2.ConnectResponse(start_worker=start)
         case actions.StopWorker(worker_id, host, grace):
             stop = agent_pb2.StopWorker(worker_id=worker_id, grace=duration(grace))

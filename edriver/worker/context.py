@@ -18,6 +18,7 @@ from edriver.calls.worker_process import owner
 from edriver.model.ids import NO_ROUND, RoundId
 from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.stall_limits import Phase
+from edriver.worker.errors import NoRankError
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -40,7 +41,8 @@ class CurrentPlace:
         """The place; that of a world of one where no driver has started this process.
 
         Raises:
-            RuntimeError: under the driver, before this worker's first round has begun: it has no rank yet.
+            RuntimeError: this process has no rank. NoRankError: under the driver, before this worker's first round has
+                begun: it has no rank yet.
         """
         if self._assignment is not None:
             return self._assignment
@@ -50,7 +52,7 @@ class CurrentPlace:
             raise RuntimeError(
                 f"this process has no rank: the worker that started it (process {pid}) has one, and can pass it on"
             )
-        raise RuntimeError(
+        raise NoRankError(
             "this worker has no rank yet: ranks are assigned when a round begins, so ask for them inside the function "
             "that edriver.run wraps, or after it has returned"
         )
@@ -225,6 +227,15 @@ def assignment() -> Assignment:
         RuntimeError: under the driver, before this worker's first round has begun: it has no rank yet.
     """
     return current.place.assignment
+
+
+def place_in_replica() -> tuple[int, int] | None:
+    """The position that this worker has for life, and the number of workers in a replica, as far as it is known before
+    its first round: where others train meanwhile, who would wait in that round for what can be done before.
+    """
+    if "EDRIVER_REPLICA_SIZE" not in os.environ:
+        return None
+    return int(os.environ["EDRIVER_POSITION"]), int(os.environ["EDRIVER_REPLICA_SIZE"])
 
 
 def in_round() -> bool:

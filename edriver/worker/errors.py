@@ -48,6 +48,10 @@ class UnprovenPeerError(PeerLostError):
     """The other end of a connection did not prove that it is a member of the round; its data was not used."""
 
 
+class NoRankError(RuntimeError):
+    """This worker has no rank yet: ranks are assigned when a round begins."""
+
+
 class CheckpointError(Exception):
     """The run cannot use its checkpoints; the message says why, and what to do.
 

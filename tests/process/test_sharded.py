@@ -51,6 +51,7 @@ def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str], place: str) -
         os.kill(victim, signal.SIGKILL)
         for rank in range(2):
             run.line(rf"rank {rank} of 2 pid {pids[rank]} at step [56], 1x2$")
+        run.line(r"worker 5 makes its model ahead of its first round$")
         for rank in range(3):
             run.line(rf"rank {rank} of 4 pid {pids[rank]} at step 10, 2x2$")
         assert run.end() == 0, run.text

@@ -17,7 +17,7 @@ import socket
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,14 @@ Script = Callable[[Fate], Any]
 class _Worker:
     """A worker process, and the agent's end of its stream."""
 
-    def __init__(self, worker_id: int, script: Script, fate: Fate, inbox: queue.Queue[tuple[int, pb.Report | None]]):
+    def __init__(
+        self,
+        worker_id: int,
+        script: Script,
+        fate: Fate,
+        inbox: queue.Queue[tuple[int, pb.Report | None]],
+        environ: Mapping[str, str],
+    ):
         self.worker_id = worker_id
         self.folder = Path(tempfile.mkdtemp(prefix="ew"))  # short: paths of unix sockets are limited
         LifeLock.create(self.folder / "w.life")
@@ -92,7 +99,7 @@ class _Worker:
         ready.bind(str(self.folder / "ready.sock"))
         ready.settimeout(BOUND)
         self.pipe, there = FORKS.Pipe()
-        self.process = FORKS.Process(target=_work, args=(there, script, fate, self.folder, worker_id))
+        self.process = FORKS.Process(target=_work, args=(there, script, fate, self.folder, worker_id, environ))
         self.process.start()
         there.close()
         self._notices: queue.Queue[pb.AttachRequest | None] = queue.Queue()
@@ -168,12 +175,22 @@ class World:
         self.lost: list[int] = []
         self.sealed: list[int] = []
 
-    def start(self, *deaths: Death | None) -> list[_Worker]:
-        """Start a worker for each of these deaths."""
+    def start(self, *deaths: Death | None, positions: Sequence[int] = ()) -> list[_Worker]:
+        """Start a worker for each of these deaths.
+
+        Args:
+            deaths: what each dies of.
+            positions: that each has for life, where others train meanwhile; empty: none.
+        """
         begun = len(self._started)
-        for death in deaths:
-            fate = Fate(death, self._gate_at, self._opened)
-            self._started.append(_Worker(len(self._started) + 1, self._script, fate, self._inbox))
+        for number, death in enumerate(deaths):
+            fate, environ = Fate(death, self._gate_at, self._opened), dict[str, str]()
+            if positions:
+                environ = {
+                    "EDRIVER_POSITION": str(positions[number]),
+                    "EDRIVER_REPLICA_SIZE": str(self._replica_size),
+                }
+            self._started.append(_Worker(len(self._started) + 1, self._script, fate, self._inbox, environ))
         return self._started[begun:]
 
     def form(self, workers: list[_Worker], guests: Mapping[int, _Worker] | None = None) -> None:
@@ -388,9 +405,12 @@ def undisturbed(script: Script) -> Any:
         return result
 
 
-def _work(pipe: Connection, script: Script, fate: Fate, folder: Path, worker_id: int) -> None:
+def _work(
+    pipe: Connection, script: Script, fate: Fate, folder: Path, worker_id: int, environ: Mapping[str, str]
+) -> None:
     torch.set_num_threads(1)
     os.environ |= {
+        **environ,
         "EDRIVER_SOCKET": str(folder / "w.sock"),
         "EDRIVER_READY": str(folder / "ready.sock"),
         "EDRIVER_LIFE": str(folder / "w.life"),

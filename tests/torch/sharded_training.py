@@ -121,6 +121,46 @@ def on_another_mesh(fate: Fate) -> str:
     return unlike(fate, lambda mesh: new_model(mesh["shard"]))
 
 
+def made_ahead(fate: Fate) -> str:
+    """Newcomers make their models once, before their first round, and are bound to its mesh."""
+
+    def build(mesh: DeviceMesh) -> torch.nn.Module:
+        assert context.in_round() is not _is_newcomer(), "a newcomer makes its model in a round, while others wait"
+        return new_model(mesh)
+
+    return hsdp(fate, build)
+
+
+def made_among_peers(fate: Fate) -> str:
+    """Models are made by workers that communicate, which newcomers can do in a round only."""
+    calls: list[bool] = []
+
+    def build(mesh: DeviceMesh) -> torch.nn.Module:
+        calls.append(context.in_round())
+        torch.rand(1)
+        torch.distributed.barrier(mesh.get_group("shard"))
+        return new_model(mesh)
+
+    ended = hsdp(fate, build)
+    assert calls == ([False, True] if _is_newcomer() else [True]), calls
+    return ended
+
+
+def made_wrongly(fate: Fate) -> str:
+    """Newcomers cannot make their models."""
+
+    def build(mesh: DeviceMesh) -> torch.nn.Module:
+        if _is_newcomer():
+            raise FileNotFoundError("no weights here")
+        return new_model(mesh)
+
+    return hsdp(fate, build)
+
+
+def _is_newcomer() -> bool:
+    return int(os.environ["EDRIVER_WORKER_ID"]) > 2
+
+
 def unlike(fate: Fate, build: Callable[[DeviceMesh], torch.nn.Module]) -> str:
     """A script that the first four workers run in another form."""
     newcomer = int(os.environ["EDRIVER_WORKER_ID"]) > 4

@@ -12,6 +12,9 @@ from tests.torch.sharded_training import (
     half_sealed,
     hsdp,
     hsdp_clipped_in_the_seal,
+    made_ahead,
+    made_among_peers,
+    made_wrongly,
     of_another_model,
     on_another_mesh,
 )
@@ -71,6 +74,26 @@ def test_members_whose_seal_breaks_make_the_step_that_others_have_made(script: S
         assert one.finish() == expected * 2
         assert one.from_versions[1] == Version(RoundId(1, 1), SLOW_AT + 1)
         assert one.sealed[1] == 1
+
+
+@pytest.mark.parametrize("script", [made_ahead, made_among_peers])
+def test_newcomers_make_their_models_before_a_round_holds_up_others(script: Script) -> None:
+    """Or in it, if that takes others. In all, the shards of uneven parameters have the sizes of their positions."""
+    expected = quiet(hsdp)
+    with world(script, gate_at=8, replica_size=2) as one:
+        workers = one.start(None, None)
+        one.form(workers)
+        one.interrupt()
+        one.form([*workers, *one.start(None, None, positions=(0, 1))])
+        assert one.finish() == expected * 2
+
+
+def test_a_newcomer_that_cannot_make_its_model_says_so_before_it_is_in_a_round() -> None:
+    with world(made_wrongly, gate_at=8, replica_size=2) as one:
+        one.form(one.start(None, None))
+        one.start(None, positions=(0,))
+        with pytest.raises(AssertionError, match=r"worker 3 failed: [\s\S]*FileNotFoundError: no weights here"):
+            one.finish()
 
 
 @pytest.mark.parametrize("position", [0, 1])

@@ -116,7 +116,12 @@ def test_the_parent_in_a_process_table(stat: str, parent: int) -> None:
 
 
 def environment(
-    address: str = "10.0.0.1", slot: int = 1, devices: Sequence[str] = (), interface: str | None = None, **base: str
+    address: str = "10.0.0.1",
+    slot: int = 1,
+    devices: Sequence[str] = (),
+    interface: str | None = None,
+    place_in_replica: tuple[int, int] | None = None,
+    **base: str,
 ) -> dict[str, str]:
     return worker_environment(
         base,
@@ -132,6 +137,7 @@ def environment(
         agent_pid=7,
         interface=interface,
         devices=devices,
+        place_in_replica=place_in_replica,
     )
 
 
@@ -156,6 +162,11 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         **NCCL_DEFAULTS,
         **HOROVOD_DEFAULTS,
     }
+
+
+def test_a_worker_gets_its_place_in_a_replica() -> None:
+    made = environment(place_in_replica=(1, 2))
+    assert (made["EDRIVER_POSITION"], made["EDRIVER_REPLICA_SIZE"]) == ("1", "2")
 
 
 def test_what_the_user_has_set_stays() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from edriver.driver.core.failures.new_sizes import NewSizes
@@ -10,6 +12,7 @@ from edriver.driver.core.roster import Roster
 from edriver.model.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind
 from edriver.model.ids import NO_VERSION
+from edriver.model.mode import Mode
 from edriver.model.records import Offer, Worker, WorkerStep
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
@@ -59,6 +62,30 @@ class Site:
         worker = self.roster.workers[worker_id]
         self.placement.quarantine.worker_failed(worker, now)
         self.roster.remove(worker_id)
+
+
+@pytest.mark.parametrize(
+    ("further", "background", "known"),
+    [
+        pytest.param({"replica_size": 2}, True, [(0, 2), (1, 2)], id="others-train"),
+        pytest.param({"replica_size": 2}, False, [(0, 0), (1, 0)], id="none-trains"),
+        pytest.param({}, True, [(0, 1), (0, 1)], id="replicas-of-one"),
+        pytest.param({"one_replica": True}, True, [(0, 0), (0, 0)], id="positions-follow-from-rounds"),
+        pytest.param({"replica_size": 2, "mode": Mode.RESTART}, True, [(0, 0), (0, 0)], id="restart-mode"),
+    ],
+)
+def test_a_worker_knows_its_position_before_its_first_round(
+    further: dict[str, Any], background: bool, known: list[tuple[int, int]]
+) -> None:
+    """Where others train and would wait for it."""
+    settings = Settings(np=2, min_np=2, max_np=2, **further)
+    roster = Roster(settings.replica_size, settings.mode.members_survive)
+    placement = Placement(settings, roster, NewSizes(settings, roster), draw=lambda: 0.0)
+    roster.observe(hosts("a:2"))
+    placement.tend_hosts(0.0)
+    placement.agent_connected("a", 1)
+    orders = placement.start_workers(0.0, background, looks_after=None)
+    assert [(o.position, o.replica_size) for o in orders if isinstance(o, StartWorker)] == known
 
 
 # ---- agents ---------------------------------------------------------------------------------------------------

@@ -100,6 +100,7 @@ def worker_environment(
     stall_limits: Mapping[str, float] | None = None,
     clock_ahead: float | None = None,
     script_defaults: Mapping[str, str] = ELASTIC_DEFAULTS,
+    place_in_replica: tuple[int, int] | None = None,
 ) -> dict[str, str]:
     """The environment of a worker.
 
@@ -123,6 +124,8 @@ def worker_environment(
         stall_limits: seconds that each phase may last, by name; a missing one has no limit.
         clock_ahead: of the run's clock (RunClock); None: the worker reads its machine's.
         script_defaults: what else is set unless the user has.
+        place_in_replica: the position that the worker has for life, and the number of workers in a replica, if it is to
+            make its model before its first round.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **script_defaults}
@@ -146,6 +149,8 @@ def worker_environment(
     }
     if "OMP_NUM_THREADS" not in base:
         ours["EDRIVER_OMP_DEFAULT"] = "1"
+    if place_in_replica:
+        ours["EDRIVER_POSITION"], ours["EDRIVER_REPLICA_SIZE"] = map(str, place_in_replica)
     if stall_limits:
         ours["EDRIVER_STALL_LIMITS"] = limits.text_of(stall_limits)
     if clock_ahead is not None:

@@ -232,13 +232,14 @@ class Placement:
         else:
             chosen = self._slots_by_position(self._in_turn(now), excluded, now)
         actions = list[Action]()
+        size = roster.positions if background and self._settings.positions_last else 0
         for record, slot, position in chosen:
             self._workers += 1
             if record.slots < roster.positions:
                 roster.choose_offset(record, position - slot)
             worker = Worker(self._workers, record.name, slot, started=now, looks_after=looks_after, position=position)
             roster.add(worker)
-            actions.append(StartWorker(self._workers, record.name, slot, background))
+            actions.append(StartWorker(self._workers, record.name, slot, background, position, size))
         return actions
 
     def _slots_by_position(

@@ -148,6 +148,19 @@ def _modules_can_be_bound() -> str:
     return fsdp2.trouble_here()
 
 
+def _modules_can_be_made_ahead() -> str:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from edriver.worker.backend import fsdp2, offline_group  # takes a second
+
+    with offline_group.entered(1, 2):
+        groups = [offline_group.of(range(1, 2)), offline_group.of(range(2))]
+        mesh = DeviceMesh.from_group(
+            groups, "cpu", torch.arange(2, dtype=torch.int).view(1, 2), mesh_dim_names=("replicate", "shard")
+        )
+        return fsdp2.trouble_on(mesh)
+
+
 def _listeners_can_be_closed() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return sockets.close_listener(listener)
@@ -270,6 +283,14 @@ SHARDED_CHECK: Final = Check(
 )
 """Takes a process group, and a second for the imports: for `edriver doctor`. A ShardedState looks at its own model."""
 
+AHEAD_CHECK: Final = Check(
+    "models made ahead",
+    "making a sharded model before a worker's first round",
+    _modules_can_be_made_ahead,
+    "A worker that joins makes its model in its first round, and the others wait for it.",
+)
+"""The same, but with no process group. A ShardedState finds out by itself."""
+
 
 # ---- two ranks: `edriver doctor` starts both
 
@@ -354,6 +375,7 @@ def main() -> None:
     torch_groups.init(backend, HashStore(), 0, 1, timedelta(seconds=HANG_TIMEOUT))
     findings = found_by((*GROUP_CHECKS, *PROCESS_CHECKS, SHARDED_CHECK))
     default_group.destroy()
+    findings += found_by((AHEAD_CHECK,))
     found = {"versions": versions(), "findings": [asdict(finding) for finding in findings]}
     sys.stdout.write(json.dumps({**found, "no_filters": sockets.no_filters()}))
 

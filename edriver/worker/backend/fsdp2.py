@@ -115,9 +115,14 @@ def trouble(model: torch.nn.Module) -> str:
 
 def trouble_here() -> str:
     """The same of a module that is made here. Needs a default process group of one."""
-    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
-    model = torch.nn.Linear(1, 1)
-    fully_shard(model, mesh=mesh)
+    return trouble_on(init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard")))
+
+
+def trouble_on(mesh: DeviceMesh) -> str:
+    """The same of one that is made on the first two dimensions of a mesh, as if they were replicas and shards."""
+    model = torch.nn.Linear(1, 1, device="meta")  # which draws no random numbers
+    names = mesh.mesh_dim_names
+    fully_shard(model, mesh=mesh if names is None or mesh.ndim == 2 else mesh[names[:2]])
     return trouble(model)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import torch
@@ -13,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.backend import torch_groups
+from edriver.worker.backend import offline_group, torch_groups
 from edriver.worker.backend.nccl import nccl_here
 
 REPLICATE: Final = "replicate"
@@ -70,22 +71,55 @@ def mesh() -> DeviceMesh:
     return context.current.part(RoundMesh).of(context.assignment())
 
 
+def offline_mesh(
+    position: int, replica_size: int, inside: Mapping[str, int] | None = None
+) -> contextlib.AbstractContextManager[DeviceMesh]:
+    """Have a mesh of one replica, in which nothing can be sent, before this worker's first round.
+
+    Args:
+        position: this worker's.
+        replica_size: the number of workers.
+        inside: the dimensions of a replica; None: one, "shard".
+
+    Raises:
+        ValueError: the dimensions do not make up a replica.
+    """
+    names, sizes = _dimensions(1, replica_size, inside or {SHARD: replica_size})
+
+    @contextlib.contextmanager
+    def entered() -> Iterator[DeviceMesh]:
+        with offline_group.entered(position, replica_size):
+            yield _mesh(position, names, sizes, lambda _name, ranks: offline_group.of(ranks))
+
+    return entered()
+
+
 def _made(assignment: Assignment, inside: Mapping[str, int]) -> DeviceMesh:
-    replica, rank = assignment.replica_size, assignment.rank
-    if math.prod(inside.values()) != replica:
+    names, sizes = _dimensions(assignment.replicas, assignment.replica_size, inside)
+    return _mesh(assignment.rank, names, sizes, _group)
+
+
+def _dimensions(replicas: int, replica_size: int, inside: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The names and sizes of a mesh's dimensions."""
+    if math.prod(inside.values()) != replica_size:
         dimensions, needed = " x ".join(f"{name} {size}" for name, size in inside.items()), math.prod(inside.values())
         raise ValueError(
-            f"the replica_mesh of {dimensions} is of {needed} workers, and a replica has {replica}: start the run with "
-            f"--replica-size {needed}"
+            f"the replica_mesh of {dimensions} is of {needed} workers, and a replica has {replica_size}: start the run "
+            f"with --replica-size {needed}"
         )
-    names, sizes = (REPLICATE, *inside), (assignment.replicas, *inside.values())
-    members = assignment.training_size
+    return (REPLICATE, *inside), (replicas, *inside.values())
+
+
+def _mesh(
+    rank: int, names: tuple[str, ...], sizes: tuple[int, ...], group: Callable[[str, range], dist.ProcessGroup]
+) -> DeviceMesh:
+    members = math.prod(sizes)
     places = torch.arange(members, dtype=torch.int, device="cpu").view(sizes)
     groups, stride = [], members
     for name, size in zip(names, sizes, strict=True):
         stride //= size
         first = rank - rank // stride % size * stride
-        groups.append(_group(f"edriver/{name}/{first}", range(first, first + size * stride, stride)))
+        groups.append(group(f"edriver/{name}/{first}", range(first, first + size * stride, stride)))
     device = "cpu" if nccl_here() is None else "cuda"
     return DeviceMesh.from_group(groups, device, places, mesh_dim_names=names)
 

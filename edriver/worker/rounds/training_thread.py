@@ -91,6 +91,7 @@ class TrainingThread:
         """Call the function in one round after the other until all members are done: see `run.run`."""
         rounds = self._loop.run()
         try:
+            call.state.prepare()
             while (end := self._carry_out(rounds, call)) is None:
                 pass  # another round
             if end is End.LEFT:

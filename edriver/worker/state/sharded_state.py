@@ -39,13 +39,14 @@ from torch.optim import Optimizer
 from edriver.model.plan import Assignment
 from edriver.model.shards import NO_SHARDING, HeldShards
 from edriver.worker import context
-from edriver.worker.backend import fsdp2, torch_groups
+from edriver.worker.backend import fsdp2, offline_group, torch_groups
 from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.backend.mesh_objects import MeshObjects
 from edriver.worker.backend.process_modes import without_tensor_modes
+from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import TakeOver
-from edriver.worker.errors import PeerLostError
-from edriver.worker.group.round_mesh import REPLICATE, RoundMesh
+from edriver.worker.errors import NoRankError, PeerLostError
+from edriver.worker.group.round_mesh import REPLICATE, RoundMesh, offline_mesh
 from edriver.worker.state.elastic_shards import ElasticShards
 from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
@@ -70,6 +71,11 @@ NORM_EPSILON: Final = 1e-6
 """Added to a norm that is divided by, as torch.nn.utils.clip_grad_norm_ does."""
 SEVERAL_STEPS: Final = (
     "an optimizer makes several steps between two boundaries (call state.check_host_updates() after each of them)"
+)
+COMMUNICATES: Final = (
+    "`build` or `optimizer` communicates with other workers, and a worker that joins later calls it alone. "
+    "parallelize_module and distribute_tensor send each worker its part of a parameter: give them src_data_rank=None, "
+    "so that it takes its part of its own"
 )
 LATE_COLLECTIVE: Final = (
     "a collective runs between an optimizer's step and the boundary (reduce metrics and evaluate the model before "
@@ -115,9 +121,11 @@ class ShardedState(TorchState):
     kind of state loads what the other has written, if models, optimizers and attributes are the same.
 
     Args:
-        build: called once, in this worker's first round, with a mesh of the dimensions "replicate" and "shard"; returns
-            the model, of which fully_shard has sharded modules over that mesh. With `replica_mesh` the mesh has its
-            dimensions in the place of "shard". It may not communicate: a worker that joins later calls it alone.
+        build: called once, with a mesh of the dimensions "replicate" and "shard"; returns the model, of which
+            fully_shard has sharded modules over that mesh. A worker that comes to a run that trains calls it before its
+            first round, so that the others do not wait for it: with a mesh in which nothing can be sent. So it may not
+            communicate. If it asks for its rank, it is called again, in that round. With `replica_mesh` the mesh has
+            its dimensions in the place of "shard".
         optimizer: called once, with the model; returns its optimizer.
         scheduler: called once, with the optimizer; returns its learning-rate scheduler. None: there is none.
         replica_mesh: the dimensions of a replica, by name, outermost first, with the number of workers in each; their
@@ -131,8 +139,8 @@ class ShardedState(TorchState):
         objects: all other values, by name: samplers, plain data. No models, no other optimizers.
 
     Attributes:
-        model: the model; None before this worker's first round.
-        optimizer: its optimizer; None before this worker's first round.
+        model: the model; None before it is made.
+        optimizer: its optimizer; None before it is made.
         scheduler: the optimizer's scheduler, if there is one.
 
     Raises:
@@ -190,6 +198,34 @@ class ShardedState(TorchState):
             self._parts = ShardedCheckpoints(self, self._handlers, checkpoint, every, keep, every_memory)
             self._disk = self._parts
         self._shards: ElasticShards | None = None
+
+    def prepare(self) -> None:
+        """Make the model on a mesh without peers: the first round binds it to its own, as all later ones do."""
+        place = context.place_in_replica()
+        if place is None or self.model is not None or dist.is_initialized():
+            return
+        before = RandomStates()
+        before.keep()
+        with contextlib.ExitStack() as stack:
+            try:
+                mesh = stack.enter_context(offline_mesh(*place, self._replica_mesh))
+                if trouble := fsdp2.trouble_on(mesh):
+                    raise RuntimeError(trouble)
+            except Exception as error:  # noqa: BLE001  any change of torch can show in any way
+                logger.info("the model is made in this worker's first round, for which the others wait: %s", error)
+                return
+            try:
+                self._make(mesh)
+                self._look_at_mesh(mesh)
+            except NoRankError as error:
+                before.bring_back()
+                logger.info(
+                    "`build` is called again in this worker's first round, for which the others wait: %s", error
+                )
+            except RuntimeError as error:
+                if offline_group.needs_peers(error):
+                    raise TypeError(COMMUNICATES) from error
+                raise
 
     def reset(self) -> None:
         """Bind the model and the optimizer to this round's mesh, or make them; split samplers again."""
@@ -410,7 +446,7 @@ class ShardedState(TorchState):
         mesh = context.current.part(RoundMesh).of(context.assignment(), self._replica_mesh)
         if mesh is self._mesh:
             return
-        if self._mesh is None:
+        if self.model is None:
             self._make_first(mesh)
         elif self._binds:
             fsdp2.bind(self.model, self.optimizer, mesh, objects=self._mesh_objects)
@@ -424,7 +460,14 @@ class ShardedState(TorchState):
         self._outdated, self._sealed_after, self._commit_due = True, 0, False
 
     def _make_first(self, mesh: DeviceMesh) -> None:
+        begun = _begun_on(mesh)
         self._make(mesh)
+        if _begun_on(mesh) != begun:
+            raise TypeError(COMMUNICATES)
+        self._look_at_mesh(mesh)
+
+    def _look_at_mesh(self, mesh: DeviceMesh) -> None:
+        """See whether the model that has been made on a mesh can be bound to others."""
         if self._replica_mesh is not None:
             self._mesh_objects = MeshObjects(mesh)
         self._binds = self._can_bind()
@@ -441,7 +484,6 @@ class ShardedState(TorchState):
 
     def _make(self, mesh: DeviceMesh) -> None:
         fsdp2.forget_meshes()  # or the new parameters get the mesh of those that were made or captured before
-        begun = _begun_on(mesh)
         model = self._makers[BUILD](mesh)
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"`build` has to return the model, and has returned a {type(model).__name__}")
@@ -449,15 +491,10 @@ class ShardedState(TorchState):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"`optimizer` has to return one, and has returned a {type(optimizer).__name__}")
         refuse_unbound(model, optimizer, mesh)
-        if _begun_on(mesh) != begun:
-            raise TypeError(
-                "`build` or `optimizer` communicates with other workers, and a worker that joins later calls it alone. "
-                "parallelize_module and distribute_tensor send each worker its part of a parameter: give them "
-                "src_data_rank=None, so that it takes its part of its own"
-            )
+        scheduler: Any = self._makers[SCHEDULER](optimizer) if SCHEDULER in self._makers else None
         self.model, self.optimizer = model, optimizer
-        if SCHEDULER in self._makers:
-            self.scheduler = self._makers[SCHEDULER](optimizer)
+        if scheduler is not None:
+            self.scheduler = scheduler
         optimizer.register_step_post_hook(self._step_made)
         fsdp2.before_modules(model, self._leave_lost_round)
 

@@ -147,6 +147,9 @@ class State(abc.ABC):
         """Bind the state to the current run; with None, boundaries are local again."""
         self._rounds = rounds
 
+    def prepare(self) -> None:  # noqa: B027  for most states there is nothing to do
+        """Do what takes time and needs no round, before this worker reports that it is ready for its first one."""
+
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Register functions to call, in this order, at the start of every round but the first.
 

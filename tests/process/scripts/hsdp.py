@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 import edriver
+from edriver.worker import context
 
 start_quickly()
 
@@ -35,6 +36,8 @@ def reaches(place: str) -> None:
 
 
 def build(mesh: DeviceMesh) -> torch.nn.Module:
+    when = "in a round" if context.in_round() else "ahead of its first round"
+    print(f"worker {os.environ['EDRIVER_WORKER_ID']} makes its model {when}", flush=True)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)
