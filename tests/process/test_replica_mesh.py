@@ -33,8 +33,8 @@ def digests(run: Printing, size: int) -> list[str]:
 def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str]) -> None:
     """The other replica goes on; three survivors stay in their processes, and train again with a newcomer."""
     flags = ["-np", "8", "--min-np", "4", "-H", "localhost:4,127.0.0.2:4", "--replica-size", "4"]
-    with running([*flags, *SCRIPT], tmp_path, {"SIZE": "8", "VICTIM": "7 3"}) as run:
-        victim = int(run.line(r"worker 7 waits in step 3 pid (\d+)")[1])
+    with running([*flags, *SCRIPT], tmp_path, {"SIZE": "8", "VICTIM": "6 3"}) as run:
+        victim = int(run.line(r"rank 6 waits in step 3 pid (\d+)")[1])
         pids = run.pids()
         assert pids[6] == victim
         os.kill(victim, signal.SIGKILL)

@@ -43,9 +43,9 @@ def steps_lost(folder: Path, run: Run) -> list[int]:
 @pytest.mark.parametrize("place", ["forward", "backward", "optimizer"])
 def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str], place: str) -> None:
     """The other replica goes on; the survivor stays in its process, and trains again with the newcomer."""
-    environ = {"SIZE": "4", "VICTIM": f"4 {place} 5", "XDG_STATE_HOME": str(tmp_path / "state")}
+    environ = {"SIZE": "4", "VICTIM": f"3 {place} 5", "XDG_STATE_HOME": str(tmp_path / "state")}
     with running([*FLAGS, *HSDP], tmp_path, environ) as run:
-        victim = int(run.line(r"worker 4 waits in step 5 pid (\d+)")[1])
+        victim = int(run.line(r"rank 3 waits in step 5 pid (\d+)")[1])
         pids = run.pids()
         assert pids[3] == victim
         os.kill(victim, signal.SIGKILL)
@@ -71,9 +71,9 @@ def test_halves_and_stopped_workers(
     tmp_path: Path, expected: list[str], ranks: tuple[int, ...], how: signal.Signals
 ) -> None:
     """Two halves make a whole replica; who is stopped for good is killed once others hold the state."""
-    environ = {"SIZE": "4", "VICTIM": "4 optimizer 5", "XDG_STATE_HOME": str(tmp_path / "state")}
+    environ = {"SIZE": "4", "VICTIM": "3 optimizer 5", "XDG_STATE_HOME": str(tmp_path / "state")}
     with running([*FLAGS, *HSDP], tmp_path, environ) as run:
-        run.line(r"worker 4 waits in step 5 pid (\d+)")
+        run.line(r"rank 3 waits in step 5 pid (\d+)")
         pids = run.pids()
         for rank in ranks:
             os.kill(pids[rank], how)
@@ -88,9 +88,9 @@ def test_halves_and_stopped_workers(
 
 def test_a_loss_while_there_is_no_driver(tmp_path: Path, expected: list[str]) -> None:
     """The others stand in a step of a round that nobody ends, until the next driver does."""
-    environ = {"SIZE": "4", "VICTIM": "4 backward 5", "XDG_STATE_HOME": str(tmp_path / "state")}
+    environ = {"SIZE": "4", "VICTIM": "3 backward 5", "XDG_STATE_HOME": str(tmp_path / "state")}
     with running([*FLAGS, *HSDP], tmp_path, environ) as run:
-        victim = int(run.line(r"worker 4 waits in step 5 pid (\d+)")[1])
+        victim = int(run.line(r"rank 3 waits in step 5 pid (\d+)")[1])
         pids = run.pids()
         assert run.id
         kill(run)
@@ -105,9 +105,9 @@ def test_a_loss_while_there_is_no_driver(tmp_path: Path, expected: list[str]) ->
 
 
 def test_the_loss_of_all_workers_of_a_position_ends_the_run(tmp_path: Path) -> None:
-    environ = {"SIZE": "4", "VICTIM": "4 optimizer 5"}
+    environ = {"SIZE": "4", "VICTIM": "3 optimizer 5"}
     with running([*FLAGS, *HSDP], tmp_path, environ) as run:
-        run.line(r"worker 4 waits in step 5 pid (\d+)")
+        run.line(r"rank 3 waits in step 5 pid (\d+)")
         pids = run.pids()
         for rank in (1, 3):
             os.kill(pids[rank], signal.SIGKILL)

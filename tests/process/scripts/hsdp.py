@@ -25,13 +25,13 @@ SIZE = int(os.environ["SIZE"])
 """The number of workers for which all wait before step GATE."""
 
 VICTIM, PLACE, AT = (os.environ.get("VICTIM", " ") + " 0").split(" ")[:3]
-"""A worker's id, and the place and the step at which it waits to be killed."""
+"""A rank of the first round, and the place and the step at which it waits to be killed."""
 
 
 def reaches(place: str) -> None:
     """This worker is at a place of a step."""
-    if (os.environ["EDRIVER_WORKER_ID"], place, state.step) == (VICTIM, PLACE, int(AT)):
-        print(f"worker {VICTIM} waits in step {AT} pid {os.getpid()}", flush=True)
+    if (str(edriver.rank()), edriver.size(), place, state.step) == (VICTIM, SIZE, PLACE, int(AT)):
+        print(f"rank {VICTIM} waits in step {AT} pid {os.getpid()}", flush=True)
         signal.pause()
 
 

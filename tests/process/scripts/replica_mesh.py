@@ -23,13 +23,13 @@ STEPS, GATE = 12, 8
 SIZE = int(os.environ["SIZE"])
 """The number of workers for which all wait before step GATE."""
 
-VICTIM, AT = (int(word) for word in os.environ.get("VICTIM", "0 0").split())
-"""A worker's id, and the step in whose backward pass it waits to be killed."""
+VICTIM, AT = (int(word) for word in os.environ.get("VICTIM", "-1 0").split())
+"""A rank of the first round, and the step in whose backward pass it waits to be killed."""
 
 
 def reaches_backward() -> None:
-    if int(os.environ["EDRIVER_WORKER_ID"]) == VICTIM and state.step == AT:
-        print(f"worker {VICTIM} waits in step {AT} pid {os.getpid()}", flush=True)
+    if (edriver.rank(), edriver.size(), state.step) == (VICTIM, SIZE, AT):
+        print(f"rank {VICTIM} waits in step {AT} pid {os.getpid()}", flush=True)
         signal.pause()
 
 
