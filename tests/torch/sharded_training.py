@@ -131,14 +131,14 @@ def made_ahead(fate: Fate) -> str:
     return hsdp(fate, build)
 
 
-def made_among_peers(fate: Fate) -> str:
-    """Models are made by workers that communicate, which newcomers can do in a round only."""
+def made_by_rank(fate: Fate) -> str:
+    """Models are made by workers that ask for their rank, which newcomers have in a round only."""
     calls: list[bool] = []
 
     def build(mesh: DeviceMesh) -> torch.nn.Module:
         calls.append(context.in_round())
         torch.rand(1)
-        torch.distributed.barrier(mesh.get_group("shard"))
+        edriver.rank()
         return new_model(mesh)
 
     ended = hsdp(fate, build)

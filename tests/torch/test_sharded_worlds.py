@@ -13,7 +13,7 @@ from tests.torch.sharded_training import (
     hsdp,
     hsdp_clipped_in_the_seal,
     made_ahead,
-    made_among_peers,
+    made_by_rank,
     made_wrongly,
     of_another_model,
     on_another_mesh,
@@ -76,7 +76,7 @@ def test_members_whose_seal_breaks_make_the_step_that_others_have_made(script: S
         assert one.sealed[1] == 1
 
 
-@pytest.mark.parametrize("script", [made_ahead, made_among_peers])
+@pytest.mark.parametrize("script", [made_ahead, made_by_rank])
 def test_newcomers_make_their_models_before_a_round_holds_up_others(script: Script) -> None:
     """Or in it, if that takes others. In all, the shards of uneven parameters have the sizes of their positions."""
     expected = quiet(hsdp)

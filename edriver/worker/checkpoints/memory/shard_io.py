@@ -18,9 +18,9 @@ from edriver.model.memory_checkpoint import DiskTarget, MemoryCheckpoint, Refusa
 from edriver.text.usage_text import bytes_text
 from edriver.worker import context
 from edriver.worker.backend.process_modes import with_inference
-from edriver.worker.checkpoints import pickles
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.mapped import MappedFile
+from edriver.worker.checkpoints.memory.parts_metadata import metadata_in
 from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.server_link import Reserved, ServerLostError, ShardName
 from edriver.worker.checkpoints.memory.shard import (
@@ -307,10 +307,7 @@ class CheckpointRead:
         found = self._table(0).metadata
         if found is None:
             raise ShardError("rank 0's shard has no metadata")
-        metadata = pickles.unpacked(self._read(0, [found])[0])
-        if not isinstance(metadata, Metadata):
-            raise ShardError("rank 0's shard has no metadata")
-        return metadata
+        return metadata_in(self._read(0, [found])[0])
 
     def last_due(self) -> DueForDisk | None:
         """When a checkpoint was last due for disk; None: it is not known.

@@ -3,7 +3,7 @@
 A part goes into the memory of this worker's host as a shard does in restart mode (shard_io.py), from the live tensors,
 at a boundary on which all members have agreed. The driver finds out when all parts are there, has them copied to
 partner hosts, and written to disk. Nothing is exchanged to agree on a plan: which rows each part has follows from the
-tensors' shapes, so part 0 describes all parts in the checkpoint's metadata, and a digest of these shapes is the layout
+tensors' shapes, so part 0 describes all parts (parts_metadata.py), and a digest of these shapes is the layout
 of which all parts have to be.
 """
 
@@ -13,20 +13,12 @@ import hashlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import WriteItem
 
 from edriver.model.memory_checkpoint import DiskTarget, Refusal
 from edriver.model.plan import Assignment
@@ -34,10 +26,11 @@ from edriver.worker import context
 from edriver.worker.checkpoints import files, pickles
 from edriver.worker.checkpoints.contents import OUTLINE, filled
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
+from edriver.worker.checkpoints.memory.parts_metadata import PartsMetadata, chunks_of
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import ShardError, ShardLayout
-from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, of_all, said, say_skipped
+from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, said, say_skipped
 from edriver.worker.checkpoints.shard_planners import PartPlanner, ShardLoadPlanner, ShardPlace
 from edriver.worker.errors import CheckpointError
 
@@ -65,7 +58,7 @@ class StateParts:
         clock: seconds, monotonic.
 
     Attributes:
-        has_no_room: whether this host's memory cannot have them, as the last save has shown.
+        has_no_room: whether this host's memory cannot have them, as a save of this round has shown.
     """
 
     def __init__(
@@ -80,7 +73,6 @@ class StateParts:
         self._keep = keep
         self._device = DeviceCopies() if device is None else device
         self._clock = clock
-        self._metadata: tuple[object, bytes] = (None, b"")
 
     @property
     def is_busy(self) -> bool:
@@ -92,7 +84,8 @@ class StateParts:
         self._device.wait()
 
     def begin(self) -> bool:
-        """Have this host's server started; returns False if this process has none."""
+        """A round begins: have this host's server started; returns False if this process has none."""
+        self.has_no_room = False
         return context.current.part(CurrentMemory).server() is not None
 
     def save(
@@ -135,7 +128,7 @@ class StateParts:
             self.has_no_room = True
             say_skipped(step, "plan", str(error))
             return self._clock() - began
-        self.has_no_room = not written and write.refusal not in (Refusal.BUSY, Refusal.COMMITTED, Refusal.OUTDATED)
+        self.has_no_room |= not written and write.refusal not in (Refusal.BUSY, Refusal.COMMITTED, Refusal.OUTDATED)
         seconds = self._clock() - began
         if written:
             self._device.then(lambda: self._end(write, layout, metadata, seconds))
@@ -148,12 +141,12 @@ class StateParts:
             self.has_no_room = True
 
     def _metadata_of(self, planner: PartPlanner, items: Sequence[WriteItem], part: Part) -> bytes:
-        """Made once for each structure of the state: it describes all parts."""
-        whole = [(item.index.fqn, item.tensor_data and item.tensor_data.size) for item in items]
-        key = part.count, planner.mappings, whole
-        if self._metadata[0] != key:
-            self._metadata = key, pickles.packed(metadata_of(planner, items, part.count))
-        return self._metadata[1]
+        sharded = []
+        for key, place, dtype in planner.sharded():
+            if place.chunk != next(chunks_of(place.whole, part.count)):
+                raise ShardError(f"{key} is not cut along its rows, as FSDP2 cuts it for {part.count} workers")
+            sharded.append((key, place.whole, dtype))
+        return pickles.packed(PartsMetadata(part.count, sharded, items[len(sharded) :], dict(planner.mappings)))
 
     def load(
         self,
@@ -212,49 +205,3 @@ def layout_of(planner: PartPlanner, part: Part) -> bytes:
     """A digest of what all parts have, equal on all workers that write one."""
     shapes = [(key, tuple(value.whole), str(dtype)) for key, value, dtype in planner.sharded()]
     return hashlib.blake2b(repr((part.count, shapes)).encode(), digest_size=LAYOUT_BYTES).digest()
-
-
-def metadata_of(planner: PartPlanner, items: Sequence[WriteItem], parts: int) -> Metadata:
-    """The metadata of a checkpoint, as the worker that writes part 0 works it out.
-
-    Args:
-        planner: of part 0.
-        items: of part 0.
-        parts: their number.
-
-    Raises:
-        ShardError: a shard is not the one that follows from its tensor's shape.
-    """
-    found: dict[str, Any] = {}
-    plans: list[list[WriteItem]] = [list(items), *([] for _ in range(parts - 1))]
-    for key, place, dtype in planner.sharded():
-        whole = torch.Size(place.whole)
-        properties = TensorProperties(dtype=dtype)
-        found[key] = TensorStorageMetadata(properties, whole, [])
-        chunks = found[key].chunks
-        for number, chunk in enumerate(chunks_of(whole, parts)):
-            if number == 0 and chunk != place.chunk:
-                raise ShardError(f"{key} is not cut along its rows, as FSDP2 cuts it for {parts} workers")
-            if number and chunk.sizes.numel():
-                index = MetadataIndex(key, chunk.offsets, len(chunks))
-                data = TensorWriteData(chunk, properties, whole)
-                plans[number].append(WriteItem(index, WriteItemType.SHARD, tensor_data=data))
-            if number == 0 or chunk.sizes.numel():
-                chunks.append(chunk)
-    for item in items:
-        if item.tensor_data is None:
-            found[item.index.fqn] = BytesStorageMetadata()
-        elif item.index.fqn not in found:
-            data = item.tensor_data
-            found[item.index.fqn] = TensorStorageMetadata(data.properties, data.size, [data.chunk])
-    stored = of_all((number, ShardLayout.of(plan)) for number, plan in enumerate(plans))
-    return Metadata(found, planner_data=dict(planner.mappings), storage_data=stored)
-
-
-def chunks_of(whole: torch.Size, parts: int) -> Iterator[ChunkStorageMetadata]:
-    """How FSDP2 cuts a tensor into parts, along its rows."""
-    rows = -(-whole[0] // parts)
-    for number in range(parts):
-        first, end = min(whole[0], number * rows), min(whole[0], (number + 1) * rows)
-        offsets, sizes = [first, *[0] * (len(whole) - 1)], [end - first, *whole[1:]]
-        yield ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))

@@ -31,8 +31,9 @@ from edriver.checkpoint_folder.manifest import FileRecord, Manifest
 from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId
-from edriver.worker.checkpoints import files, pickles
+from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.memory.mapped import MappedFile
+from edriver.worker.checkpoints.memory.parts_metadata import metadata_in
 from edriver.worker.checkpoints.memory.server_link import CheckpointMemory, ServerLink, ShardName
 from edriver.worker.checkpoints.memory.shard import HEADER_BYTES, StoredAt, Table, table_place
 from edriver.worker.checkpoints.owned_folder import OwnedFolder
@@ -147,10 +148,7 @@ class CheckpointFiles:
         Args:
             place: of the checkpoint, as from CheckpointFolder.own.
         """
-        found = pickles.unpacked(self._files.get(place, METADATA))
-        if not isinstance(found, Metadata):
-            raise WriteError("the metadata that was left in the checkpoint's folder cannot be read")
-        return found
+        return metadata_in(self._files.get(place, METADATA))
 
     def write(self, rank: int, shard: _Shard, metadata: Metadata) -> None:
         """Write a rank's part."""
