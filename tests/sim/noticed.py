@@ -104,12 +104,14 @@ tests/script that comes to what the seeds seldom come to.
 """
 
 
-def assert_noticed(mutant: Patch, patch: pytest.MonkeyPatch, replica_sizes: Sequence[int] = (1,)) -> None:
+def assert_noticed(
+    mutant: Patch, patch: pytest.MonkeyPatch, replica_sizes: Sequence[int] = (1,), all_share: float = 0.0
+) -> None:
     """Fail if the simulation of replicas of these sizes, or its case of tests/script, stays green with this wrong
     variant.
     """
     mutant(patch)
-    _search(mutant, MUTANT_SEEDS, lambda seed: Nemesis(seed, replica_sizes=replica_sizes).run())
+    _search(mutant, MUTANT_SEEDS, lambda seed: Nemesis(seed, replica_sizes=replica_sizes, all_share=all_share).run())
 
 
 def assert_noticed_in_restart_mode(mutant: Patch, patch: pytest.MonkeyPatch) -> None:

@@ -33,12 +33,14 @@ from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round, RunCall
 from edriver.driver.core.selection import (
+    Prospect,
     Selection,
     placed_in_replicas,
     plan_round,
     prospect,
     select,
     still_needed,
+    summary,
     wanted_members,
 )
 from edriver.model import events
@@ -665,11 +667,10 @@ class RoundControl:
         before = self._size_to_keep(now) if leaving else 0
         allowed = sizes.allowed(ready + min(leaving, still_needed(ready, before, sizes.max_workers)))
         allowed = roster.fitting(allowed)
-        chosen = prospect(offers, allowed, before, roster.positions)
+        chosen = self._prospect(allowed, before)
         if chosen.lost and self._undo_first_sync():
             actions += self._find_newest_checkpoint()
-            offers = roster.offers(call.ordinal)
-            chosen = prospect(offers, allowed, before, roster.positions)
+            chosen = self._prospect(allowed, before)
         if chosen.lost and call.checkpoints and not self.suspects and roster.ranked <= roster.waiting.keys():
             # What the others hold is of no use without these positions: their replacements look for a checkpoint.
             parts = [w for w in roster.waiting_in(call.ordinal) if w.offer and w.offer.version != NO_VERSION]
@@ -732,6 +733,12 @@ class RoundControl:
             if ids[worker.worker_id] == last.plan.round_id:
                 self.roster.revise_offer(worker, call.worth(Version(last.plan.round_id, 0)))
         return True
+
+    def _prospect(self, allowed: int, before: int) -> Prospect:
+        roster, offers = self.roster, self.roster.offers(self.call.ordinal)
+        if any(kind.shards for kind in offers):
+            return summary(self._select(allowed, before), sum(offers.values()))
+        return prospect(offers, allowed, before, roster.positions)
 
     def _select(self, allowed: int, before: int) -> Selection:
         roster = self.roster
