@@ -158,6 +158,7 @@ class Invariants:
                     self._check_spared(self._world.agents.workers_of(host, agent_id))
                 case actions.Leave(worker_id):
                     self._sent_off.add(worker_id)
+                    self._check_not_needed(worker_id)
                 case actions.Abort(_, _, Cause(kind=CauseKind.RESIZE_FAILED)):
                     self._sizes.note_failed()
                 case actions.Abort(_, _, cause):
@@ -287,6 +288,18 @@ class Invariants:
             return
         for position in {self._positions[w] for w in holders}:
             self._check_another_holds(plan, killed, position)
+
+    def _check_not_needed(self, leaves: int) -> None:
+        """Where all workers of a round are one replica, who holds what it continues from leaves once it is cut anew."""
+        plan, current = self._plan, self._world.driver.core.round
+        if not self._world.job.one_replica or plan is None or current is None or not current.running:
+            return
+        trainees = {p.worker_id: p.trainee for p in self._world.processes()}
+        if leaves not in trainees or NO_VERSION == plan.version or trainees[leaves].rounds.offered != plan.version:
+            return
+        for member in current.members & trainees.keys():
+            cut = trainees[member].shards.now.layout.round_id == plan.round_id
+            check(cut, f"worker {leaves} leaves, and worker {member} does not have its shard yet")
 
     def _check_others_hold(self, plan: RoundPlan, killed: set[int]) -> None:
         """Those that wait, for all that the driver can know, have all of the state between them."""

@@ -408,7 +408,9 @@ class RoundControl:
             return self._finish(current, now)
         roster, sizes = self.roster, self.placement.sizes
         actions: list[Action] = []
-        if current.is_under_way(now):  # else the ends of processes would compete with the members' first steps
+        # Else the ends of processes would compete with the members' first steps. Where all workers are one replica, a
+        # loss before that step may lead back to shards that only those without a place still hold twice.
+        if current.is_under_way(now) and not (self.settings.one_replica and current.awaits_first_step):
             without = (roster.unplaced | roster.leaving | current.without_place) & roster.waiting.keys()
             if roster.replica_size != 1 and current.members.isdisjoint(roster.unplaced | roster.leaving):
                 without |= self._without_replica(len(current.members))
@@ -828,7 +830,13 @@ class RoundControl:
         for worker_id in self.roster.waiting:  # what they have found on disk will be older than what this round writes
             self.roster.looked_last(self.roster.workers[worker_id], None)
         self._places_before = before.places_left if before else ()
-        self.current = Round(plan, set(plan.workers), now + settings.newcomer_delay, now + settings.resize_pause)
+        self.current = Round(
+            plan,
+            set(plan.workers),
+            now + settings.newcomer_delay,
+            now + settings.resize_pause,
+            state_keepers=len(keepers),
+        )
         self.idle_since = None
         self.failures.round_formed()
         if not plan.hands_over:
