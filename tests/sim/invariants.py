@@ -295,7 +295,7 @@ class Invariants:
         if not self._world.job.one_replica or plan is None or current is None or not current.running:
             return
         trainees = {p.worker_id: p.trainee for p in self._world.processes()}
-        if leaves not in trainees or NO_VERSION == plan.version or trainees[leaves].rounds.offered != plan.version:
+        if leaves not in trainees or plan.version == NO_VERSION or trainees[leaves].rounds.offered != plan.version:
             return
         for member in current.members & trainees.keys():
             cut = trainees[member].shards.now.layout.round_id == plan.round_id
@@ -304,12 +304,12 @@ class Invariants:
     def _check_others_hold(self, plan: RoundPlan, killed: set[int]) -> None:
         """Those that wait, for all that the driver can know, have all of the state between them."""
         core = self._world.driver.core
-        offers = [
-            (offer.version, offer.sealed or NO_VERSION, offer.shards)
-            for w, worker in core.roster.workers.items()
-            if w not in killed and w in plan.workers and worker.waits_in(core.rounds.call.ordinal)
-            if (offer := worker.offer) is not None
-        ]
+        trainees = {p.worker_id: p.trainee for p in self._world.processes()}
+        able = [w for w in core.roster.workers if w in plan.workers and w not in killed]
+        waiting = (trainees[w] for w in able if w in trainees and trainees[w].participant.stage is Stage.WAITING)
+        offers = [(t.rounds.offered, t.rounds.sealed, t.rounds.shards) for t in waiting]
+        ended = (w for w in map(core.roster.workers.__getitem__, able) if w.waits_in(core.rounds.call.ordinal))
+        offers += [(w.offer.version, w.offer.sealed or NO_VERSION, w.offer.shards) for w in ended if w.offer]
         whole = shards_cut(offers) != NO_VERSION or not self._begun
         check(whole, f"workers {killed} are killed, without whom a position is lost")
 
