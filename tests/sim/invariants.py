@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -468,11 +468,14 @@ class Invariants:
         newest = max(offers.values(), default=NO_VERSION)
         if newest.boundaries == 0 or self._world.job.write_every:
             return
-        seats = self._seats[newest.round_id]
-        size = len(seats)
-        pairs = ({seats[position], seats[shadow_keeper(position, size)]} for position in range(size))
-        safe = all(not pair.isdisjoint(offers) for pair in pairs)
+        safe = self._pairs_are_safe(newest, offers.keys())
         check(not safe or plan.version == newest, f"round {plan.round_id} goes back from {newest} to {plan.version}")
+
+    def _pairs_are_safe(self, version: Version, left: Set[int]) -> bool:
+        """Whether of each position of a version its worker or the keeper of its shadow is left."""
+        seats = self._seats[version.round_id]
+        size = len(seats)
+        return all(left & {seats[position], seats[shadow_keeper(position, size)]} for position in range(size))
 
     def _best(self, offers: dict[int, Version], sealed: dict[int, Version], size: int) -> Version:
         """The newest version that one of these holds and that one of each position holds or reaches."""
@@ -537,10 +540,14 @@ class Invariants:
 
     def _is_lost(self, last: RoundPlan, left: list[Trainee], broken: bool) -> bool:
         """Whether these do not have all of the state between them; a first sync is undone if one has not got it."""
+        left_ids = {t.worker_id for t in left}
         undone = broken and any(t.participant.live.round_id != last.round_id for t in left)
         versions = (t.participant.live for t in left)
         held = map(self._effective, versions) if undone else versions
         offers = [(v, t.participant.sealed, t.shards_held(False)) for v, t in zip(held, left, strict=True)]
+        newest = max((t.participant.live for t in left), default=NO_VERSION)
+        if newest.boundaries > 0 and not self._world.job.write_every and self._pairs_are_safe(newest, left_ids):
+            return False
         return shards_cut(offers) == NO_VERSION and (self._begun or not undone)
 
     def _check_history(self) -> None:

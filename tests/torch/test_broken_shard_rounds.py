@@ -35,6 +35,7 @@ def make_step(state: edriver.ShardedState) -> None:
     state.optimizer.step()
     state.step += 1
     state.check_host_updates()
+    dist.barrier()  # in place of a seal: what this worker sends is received before it leaves
 
 
 def broken(*_: object) -> Any:
@@ -47,6 +48,7 @@ def cut_in_vain(state: edriver.ShardedState) -> None:
         patch.setattr("edriver.worker.state.elastic_shards.reshard", broken)
         with pytest.raises(RuntimeError, match="closed"):
             state.sync()
+    dist.barrier()  # all have what is common
 
 
 def begins_again(worker: int) -> None:
