@@ -738,7 +738,7 @@ class RoundControl:
 
     def _prospect(self, allowed: int, before: int) -> Prospect:
         roster, offers = self.roster, self.roster.offers(self.call.ordinal)
-        if any(kind.shards for kind in offers):
+        if self.settings.one_replica and any(kind.shards for kind in offers):
             return summary(self._select(allowed, before), sum(offers.values()))
         return prospect(offers, allowed, before, roster.positions)
 
