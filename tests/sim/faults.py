@@ -10,10 +10,13 @@ from functools import partial
 from edriver.model import actions, events
 from edriver.model.cause import CauseKind
 from edriver.model.ids import NO_VERSION
+from edriver.model.mode import OnLoss
 from edriver.model.plan import RoundPlan
 from edriver.model.settings import HOST_COOLDOWN, Settings
 from tests.sim.checking import Violation, check
+from tests.sim.invariants import shards_cut
 from tests.sim.sim_driver import ROUNDING
+from tests.sim.sim_hosts import Process
 from tests.sim.trainee import BUG_LINE, Job
 from tests.sim.world import World
 
@@ -21,6 +24,9 @@ NAMES = ("a", "b", "c", "d")
 
 REPLICA_SIZES = (1, 1, 1, 2, 2, 3)
 """Of how many workers a replica consists."""
+
+ALL_SHARE = 0.4
+"""Of the runs whose replicas have one worker, those in which all workers of a round are one replica instead."""
 
 KINDS = (
     "kill",
@@ -68,10 +74,15 @@ class Nemesis:
         log: see World.
         replica_sizes: the sizes of replicas to choose from. A run in which each worker is one is the same whatever
             other sizes there are.
+        all_share: see ALL_SHARE.
     """
 
     def __init__(
-        self, seed: int, log: Callable[[str], None] | None = None, replica_sizes: Sequence[int] = REPLICA_SIZES
+        self,
+        seed: int,
+        log: Callable[[str], None] | None = None,
+        replica_sizes: Sequence[int] = REPLICA_SIZES,
+        all_share: float = ALL_SHARE,
     ) -> None:
         rng = random.Random(seed ^ 0x5EED)
         np = rng.randint(1, 4)
@@ -98,10 +109,12 @@ class Nemesis:
         job = replace(job, seals=random.Random(seed ^ 0x5EA1).random() < 0.3)
         replicas = random.Random(seed ^ 0x2EB1)
         settings, job = self._in_replicas(settings, job, replicas.choice(replica_sizes), replicas)
+        settings, job = self._in_one_replica(settings, job, random.Random(seed ^ 0xA110), all_share)
         variants = random.Random(seed ^ 0x1A6E)
-        job = replace(job, large=variants.random() < 0.15 and job.replica_size == 1)
+        job = replace(job, large=variants.random() < 0.15 and not job.sharded)
         disk = random.Random(seed ^ 0xD15C5)
-        job = replace(job, checkpoint_every=disk.choice((0, 0, 0, 1, 3, 10)))
+        every = disk.choice((0, 0, 0, 1, 3, 10))
+        job = replace(job, checkpoint_every=0 if job.one_replica else every)
         sizes = random.Random(seed ^ 0x512E)
         if settings.max_np > settings.np and sizes.random() < 0.1:
             size = settings.replica_size
@@ -137,6 +150,16 @@ class Nemesis:
         least, most = rng.randint(1, replicas), replicas + rng.randint(0, 1)
         settings = replace(settings, np=size * replicas, min_np=size * least, max_np=size * most, replica_size=size)
         return settings, replace(job, replica_size=size, seals=True, late_collective=False)
+
+    def _in_one_replica(self, settings: Settings, job: Job, rng: random.Random, share: float) -> tuple[Settings, Job]:
+        """In some runs all workers of a round hold the state once between them, and there are no checkpoints."""
+        if job.replica_size > 1 or rng.random() >= share:
+            return settings, job
+        np = rng.randint(1, 6)
+        settings = replace(settings, np=np, min_np=rng.randint(1, np), max_np=np + rng.randint(0, 2))
+        settings = replace(settings, one_replica=True, on_loss=rng.choice((OnLoss.SHRINK, OnLoss.SHRINK, OnLoss.WAIT)))
+        writes = rng.choice((0, 0, 0, 1, 7))
+        return settings, replace(job, one_replica=True, seals=True, late_collective=False, write_every=writes)
 
     def run(self) -> actions.FinishRun:
         """Run to the end.
@@ -205,6 +228,8 @@ class Nemesis:
             awaited = holders or [p for p in alike if p.worker_id in core.suspects] or alike
             if awaited and all(p.frozen for p in awaited):  # there is none who could go on
                 return
+        if core.settings.one_replica and any(p.frozen for p in members) and self._lacks_parts(members):
+            return
         check(not core.suspects, "a worker stays suspected: it is neither killed nor answers again")
         if (
             self.world.driver.outcome is None
@@ -214,6 +239,12 @@ class Nemesis:
         ):
             size, wanted = len(current.plan.seats), self.world.driver.core.settings.max_np
             check(size == wanted, f"{size} of {wanted} workers train {CONVERGENCE_BOUND:g} s after the last fault")
+
+    def _lacks_parts(self, members: list[Process]) -> bool:
+        """Whether those that are not stopped do not have all of the state between them."""
+        able = [p.trainee for p in members if not p.frozen]
+        offers = [(t.participant.live, t.participant.sealed, t.shards_held(False)) for t in able]
+        return shards_cut(offers) == NO_VERSION
 
     def _strike(self) -> None:
         if self._calm or self.world.driver.outcome:

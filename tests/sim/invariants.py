@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.model.plan import RoundPlan, Seat
 from edriver.model.records import WorkerState
+from edriver.model.shards import HeldShards, Sharding, shadow_keeper
 from edriver.wire.conversion import round_id_of
 from edriver.worker.rounds.participant import Stage
 from tests.sim.checking import check
@@ -21,6 +23,7 @@ from tests.sim.trainee import BUG_LINE, SIZE_LINE
 
 if TYPE_CHECKING:
     from tests.sim.sim_hosts import SimHost
+    from tests.sim.sim_shards import Held, Row
     from tests.sim.trainee import Model, Trainee
     from tests.sim.world import World
 
@@ -66,6 +69,23 @@ def leaders_of(plan: RoundPlan) -> tuple[Seat, ...]:
     return replicas_of(plan)[:: plan.replica_size]
 
 
+def shards_cut(offers: Iterable[tuple[Version, Version, Sequence[HeldShards]]]) -> Version:
+    """The newest version that is held and of which each position is held or reached, in one sharding; NO_VERSION: none.
+
+    Args:
+        offers: of each worker the version that it holds, the one that it reaches, and what it holds.
+    """
+    found: dict[tuple[Version, Sharding], set[int]] = {}
+    for version, sealed, shards in offers:
+        for latest, held in enumerate(shards):
+            found.setdefault((version, held.sharding), set()).update(held.positions)
+            if latest == 0 and sealed != NO_VERSION:
+                found.setdefault((sealed, held.sharding), set()).update(held.positions)
+    held_ones = {version for version, _, _ in offers}
+    whole = (v for (v, sharding), positions in found.items() if len(positions) == sharding.size and v in held_ones)
+    return max(whole, default=NO_VERSION)
+
+
 class FailedSizes:
     """A run does not try a size again and again with which its script fails."""
 
@@ -85,6 +105,8 @@ class Invariants:
         self._world = world
         self._states: dict[tuple[Version, int], tuple[int, int]] = {}  # by version and position: chain and shard
         self._chains: dict[Version, int] = {}
+        self._rows: dict[Version, dict[Row, int]] = {}  # of parameters that are sharded over all workers of a round
+        self._seats: dict[RoundId, tuple[int, ...]] = {}
         self._synced: dict[RoundId, tuple[Version, set[int]]] = {}  # first syncs: what of, and who is yet to be synced
         self._completed: RoundId = NO_ROUND
         self._assigned: RoundId = NO_ROUND
@@ -136,6 +158,7 @@ class Invariants:
                     self._check_spared(self._world.agents.workers_of(host, agent_id))
                 case actions.Leave(worker_id):
                     self._sent_off.add(worker_id)
+                    self._check_not_needed(worker_id)
                 case actions.Abort(_, _, Cause(kind=CauseKind.RESIZE_FAILED)):
                     self._sizes.note_failed()
                 case actions.Abort(_, _, cause):
@@ -161,12 +184,17 @@ class Invariants:
         assert trainee.position is not None, "it is in a round"
         known_of = self._states.setdefault((version, trainee.position), state)
         check(known_of == state, f"two states of position {trainee.position} have version {version}")
+        rows = self._rows.setdefault(version, {})
+        for position, shard in trainee.shards.latest.shards.items():
+            for row, value in shard.items():
+                known_row = rows.setdefault(row, value)
+                check(known_row == value, f"worker {trainee.worker_id} mixes versions in {position}: {version}, {row}")
 
     def _effective(self, version: Version) -> Version:
         """What a version is worth. In replicas, a first sync that was broken before all had its state has come to
         nothing: no step can follow it, and what its round began with is as good.
         """
-        while version.round_id in self._synced and self._world.job.replica_size > 1:
+        while version.round_id in self._synced and self._world.job.sharded:
             before, unsynced = self._synced[version.round_id]
             if not unsynced:
                 break
@@ -182,7 +210,10 @@ class Invariants:
         if rounds.sealed != NO_VERSION and rounds.sealed == trainee.participant.live:
             same = (model.chain, model.shard) == self._states.get((rounds.sealed, trainee.position or 0))
             check(same, f"worker {worker} has made the step to {rounds.sealed} alone, and holds another state")
+            self._check_claims(worker, rounds.sealed, trainee.shards.held()[:1])
             return
+        if NO_VERSION != rounds.offered == trainee.participant.live != rounds.entered_at:
+            self._check_claims(worker, rounds.offered, trainee.shards.held())
         if rounds.offered == rounds.entered_at:
             chain = trainee.entered_with.chain
         else:
@@ -190,9 +221,19 @@ class Invariants:
             chain = self._chains[rounds.offered]
         if rounds.offered == rounds.entered_at and trainee.loaded is not None:  # in a round that was broken in its sync
             return
+        if rounds.offered == NO_VERSION and self._world.job.one_replica:  # so may one have taken over what is common
+            return
         check(model.chain == chain, f"worker {worker} has offered {rounds.offered}, and holds another state")
         message = rounds.digest or (str(model.cursor) if rounds.offered == NO_VERSION else "")
         check(message == str(model.cursor), f"worker {worker} says {rounds.digest!r} of {model.cursor}")
+
+    def _check_claims(self, worker: int, version: Version, held: Iterable[Held]) -> None:
+        """What a worker says that it holds of a version is that version's."""
+        rows = self._rows.get(version, {})
+        for each in held:
+            for position, shard in each.shards.items():
+                same = all(rows.get(row, value) == value for row, value in shard.items())
+                check(same, f"worker {worker} has offered position {position} of {version}, and holds another state")
 
     def failed_by_itself(self, worker_id: int) -> None:
         """A worker has had an accident, or met a bug or a bad host: nothing that its round's size is to blame for."""
@@ -205,7 +246,7 @@ class Invariants:
 
     def collective_completed(self, round_id: RoundId, parties: frozenset[int]) -> None:
         """At most one round runs. Some of its members may be left that have collectives of their own, and no step."""
-        if self._world.job.replica_size > 1 and len(parties) < len(self._world.driver.seats[round_id]):
+        if self._world.job.sharded and len(parties) < len(self._world.driver.seats[round_id]):
             return
         check(round_id >= self._completed, f"round {round_id} computes after round {self._completed}")
         self._completed = round_id
@@ -240,8 +281,37 @@ class Invariants:
         processes = self._world.processes()
         unsynced = {p.worker_id for p in processes if p.trainee.participant.committed == NO_VERSION}
         # A member that was never synced holds nothing, and one that was sent off nothing that is of use.
-        for position in {self._positions[w] for w in (killed - unsynced - self._sent_off) & set(plan.workers)}:
+        holders = (killed - unsynced - self._sent_off) & set(plan.workers)
+        if self._world.job.one_replica:
+            if holders:
+                self._check_others_hold(plan, killed)
+            return
+        for position in {self._positions[w] for w in holders}:
             self._check_another_holds(plan, killed, position)
+
+    def _check_not_needed(self, leaves: int) -> None:
+        """Where all workers of a round are one replica, who holds what it continues from leaves once it is cut anew."""
+        plan, current = self._plan, self._world.driver.core.round
+        if not self._world.job.one_replica or plan is None or current is None or not current.running:
+            return
+        trainees = {p.worker_id: p.trainee for p in self._world.processes()}
+        if leaves not in trainees or plan.version == NO_VERSION or trainees[leaves].rounds.offered != plan.version:
+            return
+        for member in current.members & trainees.keys():
+            cut = trainees[member].shards.now.sharding.round_id == plan.round_id
+            check(cut, f"worker {leaves} leaves, and worker {member} does not have its shard yet")
+
+    def _check_others_hold(self, plan: RoundPlan, killed: set[int]) -> None:
+        """Those that wait, for all that the driver can know, have all of the state between them."""
+        core = self._world.driver.core
+        trainees = {p.worker_id: p.trainee for p in self._world.processes()}
+        able = [w for w in core.roster.workers if w in plan.workers and w not in killed]
+        waiting = (trainees[w] for w in able if w in trainees and trainees[w].participant.stage is Stage.WAITING)
+        offers = [(t.rounds.offered, t.rounds.sealed, t.rounds.shards) for t in waiting]
+        ended = (w for w in map(core.roster.workers.__getitem__, able) if w.waits_in(core.rounds.call.ordinal))
+        offers += [(w.offer.version, w.offer.sealed or NO_VERSION, w.offer.shards) for w in ended if w.offer]
+        whole = shards_cut(offers) != NO_VERSION or not self._begun
+        check(whole, f"workers {killed} are killed, without whom a position is lost")
 
     def _check_another_holds(self, plan: RoundPlan, killed: set[int], position: int) -> None:
         known = {
@@ -292,7 +362,8 @@ class Invariants:
         self._check_positions(plan)
         keepers = [seat for seat in plan.seats if seat.worker_id not in roster.placed | roster.leaving]
         positions = {self._positions[seat.worker_id] for seat in keepers}
-        check(len(keepers) == len(positions), "more than one member of a position without a slot")
+        alone = self._world.job.one_replica or len(keepers) == len(positions)
+        check(alone, "more than one member of a position without a slot")
         size = len(plan.seats) - len(keepers)
         check(size % plan.replica_size == 0, f"{size} workers with a slot make up no whole replicas")
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
@@ -304,6 +375,7 @@ class Invariants:
         self._rounds += not plan.hands_over
         self._assigned = plan.round_id
         self._plan = plan
+        self._seats[plan.round_id] = plan.workers
         self._ranks.update({seat.worker_id: seat.rank for seat in plan.seats})
 
     def _check_positions(self, plan: RoundPlan) -> None:
@@ -338,8 +410,14 @@ class Invariants:
                 offers[worker_id] = worker.offer.version
                 sealed[worker_id] = worker.offer.sealed or NO_VERSION
         zero = plan.seats[0].worker_id
-        best = self._best(offers, sealed, plan.replica_size)
-        if best < max(offers.values(), default=NO_VERSION):
+        if self._world.job.one_replica:
+            ended = {w: worker.offer.shards for w, worker in known.items() if worker.offer}
+            shards = {w: trainees[w].rounds.shards if w in trainees else ended[w] for w in offers}
+            best = shards_cut([(version, sealed[w], shards[w]) for w, version in offers.items()])
+            self._check_no_step_lost(plan, offers)
+        else:
+            best = self._best(offers, sealed, plan.replica_size)
+        if not self._world.job.one_replica and best < max(offers.values(), default=NO_VERSION):
             offers = {worker: self._effective(version) for worker, version in offers.items()}
             best = self._best(offers, sealed, plan.replica_size)
         able = {w for w, v in offers.items() if best in (v, sealed[w])}
@@ -373,7 +451,7 @@ class Invariants:
             check(plan.checkpoint == steps, f"it goes on from step {plan.checkpoint}, and step {steps} is on disk")
             self._begun = True
         last = self._plan
-        if last is None or last.round_id in self._finished:
+        if last is None or last.round_id in self._finished or self._world.job.one_replica:
             return
         survivors = [trainees[w] for w in last.workers if w in trainees and w in known]
         if len({self._positions[survivor.worker_id] for survivor in survivors}) < plan.replica_size:
@@ -384,6 +462,20 @@ class Invariants:
                 offered = survivor.rounds.offered
                 least = min(offered, self._effective(offered))
                 check(least <= plan.version, f"round {plan.round_id} goes back from {offered}")
+
+    def _check_no_step_lost(self, plan: RoundPlan, offers: dict[int, Version]) -> None:
+        """The newest version goes on, unless of a position both its worker and the keeper of its shadow are lost."""
+        newest = max(offers.values(), default=NO_VERSION)
+        if newest.boundaries == 0 or self._world.job.write_every:
+            return
+        safe = self._pairs_are_safe(newest, offers.keys())
+        check(not safe or plan.version == newest, f"round {plan.round_id} goes back from {newest} to {plan.version}")
+
+    def _pairs_are_safe(self, version: Version, left: Set[int]) -> bool:
+        """Whether of each position of a version its worker or the keeper of its shadow is left."""
+        seats = self._seats[version.round_id]
+        size = len(seats)
+        return all(left & {seats[position], seats[shadow_keeper(position, size)]} for position in range(size))
 
     def _best(self, offers: dict[int, Version], sealed: dict[int, Version], size: int) -> Version:
         """The newest version that one of these holds and that one of each position holds or reaches."""
@@ -402,9 +494,10 @@ class Invariants:
         match end.cause.kind:
             case CauseKind.STATE_LOST:
                 assert self._plan is not None
-                trainees = (p.trainee for p in self._world.processes())
+                trainees_of = {p.worker_id: p.trainee for p in self._world.processes()}
+                trainees = trainees_of.values()
                 # Where a first sync of replicas was broken, all hold what the call has begun with.
-                broken = self._plan.replica_size > 1 and bool(self._synced.get(self._plan.round_id, (0, ()))[1])
+                broken = self._world.job.sharded and bool(self._synced.get(self._plan.round_id, (0, ()))[1])
                 holders = {
                     t.worker_id
                     for t in trainees
@@ -416,6 +509,8 @@ class Invariants:
                 held = {t.worker_id: t.participant.live for t in (p.trainee for p in self._world.processes())}
                 positions = {self._positions[w] for w in left if broken or held[w] >= self._plan.version}
                 lost = len(positions) < self._plan.replica_size
+                if self._world.job.one_replica:
+                    lost = self._is_lost(self._plan, [trainees_of[w] for w in left], broken)
                 check(lost, f"the run was given up although {left} hold its state")
                 check(self._world.disk.newest() is None, "the run was given up although a checkpoint is on disk")
             case CauseKind.START_FAILED:
@@ -442,6 +537,18 @@ class Invariants:
                 pass  # only where a link is bad, which the nemesis knows
             case kind:
                 check(kind is CauseKind.FAILED_LATE, f"the run failed: {end.cause}")
+
+    def _is_lost(self, last: RoundPlan, left: list[Trainee], broken: bool) -> bool:
+        """Whether these do not have all of the state between them; a first sync is undone if one has not got it."""
+        left_ids = {t.worker_id for t in left}
+        undone = broken and any(t.participant.live.round_id != last.round_id for t in left)
+        versions = (t.participant.live for t in left)
+        held = map(self._effective, versions) if undone else versions
+        offers = [(v, t.participant.sealed, t.shards_held(False)) for v, t in zip(held, left, strict=True)]
+        newest = max((t.participant.live for t in left), default=NO_VERSION)
+        if newest.boundaries > 0 and not self._world.job.write_every and self._pairs_are_safe(newest, left_ids):
+            return False
+        return shards_cut(offers) == NO_VERSION and (self._begun or not undone)
 
     def _check_history(self) -> None:
         found = self._models

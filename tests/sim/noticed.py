@@ -65,6 +65,7 @@ NOTICED_BY = {
     "scratch_is_as_good_as_state": 3,
     "severed_connections_are_the_scripts_own_error": 5,
     "sizes_that_fail_are_tried_for_ever": 155,
+    "shards_before_are_forgotten": 246,
     "stop_at_the_highest_report": 83,
     "stop_at_the_lowest_report": 204,
     "stop_overrides_abort": 738,
@@ -104,12 +105,14 @@ tests/script that comes to what the seeds seldom come to.
 """
 
 
-def assert_noticed(mutant: Patch, patch: pytest.MonkeyPatch, replica_sizes: Sequence[int] = (1,)) -> None:
+def assert_noticed(
+    mutant: Patch, patch: pytest.MonkeyPatch, replica_sizes: Sequence[int] = (1,), all_share: float = 0.0
+) -> None:
     """Fail if the simulation of replicas of these sizes, or its case of tests/script, stays green with this wrong
     variant.
     """
     mutant(patch)
-    _search(mutant, MUTANT_SEEDS, lambda seed: Nemesis(seed, replica_sizes=replica_sizes).run())
+    _search(mutant, MUTANT_SEEDS, lambda seed: Nemesis(seed, replica_sizes=replica_sizes, all_share=all_share).run())
 
 
 def assert_noticed_in_restart_mode(mutant: Patch, patch: pytest.MonkeyPatch) -> None:

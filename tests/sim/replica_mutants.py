@@ -8,17 +8,22 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.core import round_control, selection
+from edriver.driver.core import round_control, selection, shardings
 from edriver.driver.core.continuation import Continuation, ShardOffer
+from edriver.driver.core.failures import suspicion
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.roster import Roster
-from edriver.driver.core.round import RunCall
+from edriver.driver.core.round import Round, RunCall
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.selection import Selection
+from edriver.driver.core.shardings import CutVersion, ShardsOffer
+from edriver.model.ids import NO_VERSION, Version
 from edriver.model.plan import Assignment, Candidate, RoundPlan
 from edriver.model.records import HostRecord, Worker
+from edriver.model.shards import Sharding
 from tests.sim.fabric import Severed
 from tests.sim.mutants import Patch
+from tests.sim.sim_shards import NOTHING, Held, SimShards, stepped
 from tests.sim.trainee import Trainee
 
 
@@ -181,6 +186,87 @@ def a_step_is_made_without_the_verdict(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Trainee, "_seal", seal)
 
+
+# ---- all workers of a round are one replica --------------------------------------------------------------------
+
+
+def the_newest_shards_will_do(patch: pytest.MonkeyPatch) -> None:
+    """A round continues from the newest version, whether all of its positions are there or not."""
+
+    def newest(offers: Iterable[ShardsOffer]) -> CutVersion:
+        return CutVersion(max((offer.version for offer in offers), default=NO_VERSION))
+
+    patch.setattr(selection, "newest_cut", newest)
+
+
+def shadows_hold_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What a worker keeps of another one does not count."""
+    original = SimShards.held
+    patch.setattr(SimShards, "held", lambda self: [held.only_own() for held in original(self)])
+
+
+def any_worker_can_take_over(patch: pytest.MonkeyPatch) -> None:
+    """A silent worker is killed once any other one waits, whatever parts of the state that one has."""
+    patch.setattr(suspicion, "newest_cut", lambda offers: CutVersion(max(offer.version for offer in offers)))
+
+
+def no_keeper_of_shards_stays(patch: pytest.MonkeyPatch) -> None:
+    """A worker without a place leaves, although a position is lost without it."""
+    patch.setattr(selection, "keepers_of", lambda version, members, others: [])
+
+
+def those_without_a_place_leave_at_once(patch: pytest.MonkeyPatch) -> None:
+    """They leave before the others have shards of the round."""
+    patch.setattr(Round, "awaits_first_step", property(lambda self: False))
+
+
+def any_sharding_will_do(patch: pytest.MonkeyPatch) -> None:
+    """A round's shards are cut from the latest sharding, whether all of it is there or not."""
+
+    def latest(version: Version, offers: Collection[ShardsOffer]) -> Sharding | None:
+        return max((held.sharding for offer in offers for held in offer.shards), default=None)
+
+    patch.setattr(shardings, "latest_sharding", latest)
+
+
+def shards_before_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A worker lets go of the shards before as soon as it has the round's."""
+    original = SimShards.enter
+
+    def enter(self: SimShards) -> None:
+        original(self)
+        self.before = NOTHING
+
+    patch.setattr(SimShards, "enter", enter)
+
+
+def shadows_are_a_step_behind(patch: pytest.MonkeyPatch) -> None:
+    """A shadow does not make the step."""
+
+    def step(self: SimShards) -> None:
+        rank = self.now.own
+        own = stepped(self.now.shards[rank], self._gradients[rank])
+        self.now = Held(self.now.sharding, {**self.now.shards, rank: own}, rank)
+
+    patch.setattr(SimShards, "step", step)
+
+
+def a_stale_shadow_counts(patch: pytest.MonkeyPatch) -> None:
+    """A shadow is offered although the script has written to the parameters since."""
+    patch.setattr(SimShards, "latest", property(lambda self: self.now))
+
+
+ONE_REPLICA_MUTANTS: tuple[Patch, ...] = (
+    the_newest_shards_will_do,
+    shadows_hold_nothing,
+    any_worker_can_take_over,
+    no_keeper_of_shards_stays,
+    those_without_a_place_leave_at_once,
+    any_sharding_will_do,
+    shards_before_are_forgotten,
+    shadows_are_a_step_behind,
+    a_stale_shadow_counts,
+)
 
 REPLICA_MUTANTS: tuple[Patch, ...] = (
     positions_are_given_anew,

@@ -201,7 +201,7 @@ class RestartNemesis(Nemesis):
     """Faults of a run in restart mode."""
 
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
-        super().__init__(seed, log)
+        super().__init__(seed, log, all_share=0.0)
         draw = random.Random(seed ^ 0x2E57)
         limit = draw.choice((None, None, None, 1, 3))
         settings: Settings = replace(self.world.driver.core.settings, mode=Mode.RESTART, reset_limit=limit)

@@ -11,7 +11,8 @@ from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WI
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.replicas import fitting_slots, in_replicas, whole_replicas
 from edriver.driver.core.roster import Roster
-from edriver.driver.core.selection import Prospect, newest_checkpoint, prospect, select
+from edriver.driver.core.selection import prospect, select, summary
+from edriver.driver.core.shardings import newest_cut
 from edriver.model.ids import NO_VERSION
 from edriver.model.records import HostRecord, OfferKind, Worker, WorkerState
 from tests.sim.checking import check
@@ -94,6 +95,13 @@ def _check_suspects(core: Membership) -> None:
         since = -math.inf if suspicion is None or suspicion.idle else suspicion.since
         alike = (w for w in workers if w != worker.worker_id and workers[w].position == worker.position)
         others = [workers[w] for w in alike if shows_itself(w)]
+        if core.settings.one_replica:  # they have to have all of the state between them
+            others = [w for w in others if w.host not in agents]
+            offers = [worker.offer for worker in others if worker.offer is not None]
+            sharded = core.rounds.call.best != NO_VERSION and any(offer.shards for offer in offers)
+            if sharded and newest_cut(offers).version == NO_VERSION:
+                others = []
+            others = sorted(others, key=lambda w: w.waiting_since)[:1]
         shown = any(other.waiting_since >= since or now >= since + SIMULTANEITY_WINDOW for other in others)
         return last is not None and last.had(worker.worker_id) and (now < suspects["_spared_until"] or not shown)
 
@@ -182,18 +190,12 @@ def _check_offers(core: Membership, ordinal: int) -> None:
     size = roster.positions
     if roster.replica_size != size:  # then a round has those of them that make up whole replicas
         return
+    if core.settings.one_replica:  # then it is made of a selection
+        return
     candidates = roster.candidates(waiting, by_place=not core.settings.mode.members_survive)
     for most, before in product(range(len(waiting) + 2), range(len(waiting) + 2) if roster.leaving else (0,)):
         chosen = select(candidates, roster.placed, most, roster.leaving, before, size)
-        found = Prospect(
-            version=chosen.version,
-            members=len(chosen.members),
-            survivors=sum(candidate.version != NO_VERSION for candidate in chosen.members),
-            keepers=len(chosen.state_keepers),
-            checkpoint=newest_checkpoint(chosen.all, chosen.version, size),
-            waiting=len(waiting),
-            lost=chosen.lost,
-        )
+        found = summary(chosen, len(waiting), size)
         ahead = prospect(roster.offers(ordinal), most, before, size)
         check(ahead == found, f"of {dict(offers)}, {most} at most, {before} before, follows {found}")
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edriver.model.ids import NO_VERSION, Version
 from edriver.model.plan import Assignment
+from edriver.model.shards import HeldShards
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
-from edriver.wire.conversion import version_of
+from edriver.wire.conversion import held_shards_of, version_of
 from edriver.worker.reports import Copied
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, Effect, Raised
@@ -90,6 +91,9 @@ class Script(Protocol):
     def digest(self, committed: bool) -> str:
         """Its digest of its state."""
 
+    def shards_held(self, committed: bool) -> tuple[HeldShards, ...]:
+        """See State.shards_held."""
+
     def newest_checkpoint(self, look: bool) -> int | None:
         """See State.newest_checkpoint."""
 
@@ -111,12 +115,14 @@ class SimRounds:
 
     Attributes:
         participant: what decides.
-        members: the workers of the round whose group was built last,
+        ranks: the workers of the round whose group was built last, by rank,
+        members: all of them,
         replica: those of this worker's replica,
         alike: and those of its position in all of them.
         offered: the version that it has offered last,
         sealed: the version that it has said it reaches by a step of its own; NO_VERSION: none,
-        digest: and the digest that it has offered with it.
+        digest: and the digest that it has offered with it,
+        shards: and what it has said that it holds of that version.
         entered_at: the version that it has offered first in this `run` call.
         unproven: in how many of the next groups another process takes a member's place.
 
@@ -137,6 +143,7 @@ class SimRounds:
         self.offered: Version = NO_VERSION
         self.sealed: Version = NO_VERSION
         self.digest = ""
+        self.shards: tuple[HeldShards, ...] = ()
         self.entered_at: Version | None = None
         self.unproven = 0
         self._worker_id = worker_id
@@ -144,7 +151,7 @@ class SimRounds:
         self._report = report
         self._tear_down = tear_down
         self._loop = RoundLoop(self.participant, StoreAddress("sim", worker_id))
-        self._ranks: dict[int, int] = {}
+        self.ranks: dict[int, int] = {}
         self._raised: Exception | None = None
 
     def run(self) -> Steps[End]:
@@ -209,6 +216,7 @@ class SimRounds:
                     self.offered = version_of(report.worker_waiting.version)
                     self.sealed = version_of(report.worker_waiting.sealed)
                     self.digest = report.worker_waiting.digest
+                    self.shards = tuple(map(held_shards_of, report.worker_waiting.shards))
                     self.entered_at = self.entered_at or self.offered
                 self._report(report)
             case effects.Build():
@@ -216,7 +224,7 @@ class SimRounds:
                 yield from self._build(self.participant.assignment)
             case effects.Sync():
                 assert self.participant.assignment is not None
-                return (yield from script.sync(self.participant.assignment, self._ranks))
+                return (yield from script.sync(self.participant.assignment, self.ranks))
             case effects.Train():
                 yield from script.train()
             case effects.Settle():
@@ -238,6 +246,8 @@ class SimRounds:
                 return 0
             case effects.Digest(committed):
                 return script.digest(committed)
+            case effects.Shards(committed):
+                return script.shards_held(committed)
             case effects.NewestCheckpoint(look):
                 return script.newest_checkpoint(look)
             case effects.Save():
@@ -257,12 +267,12 @@ class SimRounds:
     def _build(self, place: Assignment) -> Steps[None]:
         self._tear_down()
         who = Meet("who", frozenset(), (place.rank, self._worker_id))  # answered at once: see World
-        self._ranks = yield who
-        self.members = frozenset(self._ranks.values())
+        self.ranks = yield who
+        self.members = frozenset(self.ranks.values())
         size = place.replica_size
         replica, position = divmod(place.rank, size)
-        self.replica = frozenset(worker for rank, worker in self._ranks.items() if rank // size == replica)
-        self.alike = frozenset(worker for rank, worker in self._ranks.items() if rank % size == position)
+        self.replica = frozenset(worker for rank, worker in self.ranks.items() if rank // size == replica)
+        self.alike = frozenset(worker for rank, worker in self.ranks.items() if rank % size == position)
         yield Meet("build", self.members, None)
         if self.unproven and len(self.members) > 1:
             self.unproven -= 1

@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.mutants import MUTANTS, Patch
 from tests.sim.noticed import assert_noticed
-from tests.sim.replica_mutants import REPLICA_MUTANTS
+from tests.sim.replica_mutants import ONE_REPLICA_MUTANTS, REPLICA_MUTANTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
@@ -17,3 +17,8 @@ def test_mutant_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("mutant", REPLICA_MUTANTS, ids=lambda m: m.__name__)
 def test_mutant_of_replicas_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_noticed(mutant, monkeypatch, replica_sizes=(2, 2, 3))
+
+
+@pytest.mark.parametrize("mutant", ONE_REPLICA_MUTANTS, ids=lambda m: m.__name__)
+def test_mutant_of_one_replica_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_noticed(mutant, monkeypatch, all_share=1.0)

@@ -13,11 +13,13 @@ from typing import Protocol
 
 from edriver.model.ids import Version
 from edriver.model.plan import Assignment
+from edriver.model.shards import HeldShards
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import End
 from edriver.worker.sampler.cursor import Cursor, CursorState
 from tests.sim.fabric import Severed
 from tests.sim.sim_rounds import Exploded, Interrupted, Meet, SimRounds, Sleep, Steps
+from tests.sim.sim_shards import SimShards
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Job:
         late_collective: whether a collective follows the optimizer's step before the boundary: a loss there tears.
         seals: whether a seal comes before the optimizer's step.
         replica_size: the number of workers in a replica.
+        one_replica: whether all workers of a round hold the state once between them; replica_size is 1 then.
+        write_every: steps after which the script itself writes to parameters, before the boundary; 0: it never does.
         bug: which worker raises at one place of the first epoch: "rank 0": the worker with rank 0, in the step after
             which `bug_at` samples are done; "sample": the worker that gets the sample `bug_at`; "uneven": the last rank
             leaves out the last step, and the others wait for it; "": the script has no bug.
@@ -50,11 +54,18 @@ class Job:
     late_collective: bool
     seals: bool = False
     replica_size: int = 1
+    one_replica: bool = False
+    write_every: int = 0
     bug: str = ""
     bug_at: int = 0
     bad_size: int = 0
     large: bool = False
     checkpoint_every: int = 0
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a worker holds a part of the state only."""
+        return self.replica_size > 1 or self.one_replica
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +151,9 @@ class Trainee:
         self.glitch = False
         self.outcome: list[Model] = []
         self.alone = 0  # steps made without the others
-        self.position: int | None = None  # in its replica, once it has been in a round
+        # In its replica, once it has been in a round. In a replica of all workers it does not matter to the driver.
+        self.position: int | None = 0 if job.one_replica else None
+        self.shards = SimShards(worker_id)  # where all workers of a round are one replica
         self._job = job
         self._passed = passed
         self._boot = boot
@@ -156,6 +169,8 @@ class Trainee:
             if run:  # what the script makes of its state in between need not be the same everywhere
                 chain, shard = (hash((part, self.worker_id)) for part in (self.model.chain, self.model.shard))
                 self.model = replace(self.model, chain=chain, shard=shard)
+                if self._job.write_every and self.shards.now.shards:
+                    self.shards.write(("between", run))
             self.entered_with = self.model
             end = yield from self.rounds.run()
             if end is End.LEFT:
@@ -175,6 +190,7 @@ class Trainee:
     def save(self) -> None:
         """Commit."""
         self.saved = self.model
+        self.shards.save()
 
     def keep_small(self) -> None:
         """Keep what a boundary keeps."""
@@ -186,6 +202,11 @@ class Trainee:
         if committed:
             return str(self.saved.cursor) if self.saved else ""
         return str((self.kept or self.model).cursor)
+
+    def shards_held(self, committed: bool) -> tuple[HeldShards, ...]:
+        """What it holds of the last commit, or the last boundary."""
+        found = self.shards.held_of_commit() if committed else self.shards.held()
+        return tuple(held.named for held in found)
 
     def newest_checkpoint(self, look: bool) -> int | None:
         """The steps of the newest checkpoint that is ahead."""
@@ -200,11 +221,16 @@ class Trainee:
         back = self.kept if to_boundary else self.saved
         if back is not None:
             self.model = back
+            if not to_boundary:
+                self.shards.restore()
             self.keep_small()
 
     def sync(self, assignment: Assignment, members: dict[int, int]) -> Steps[bool]:
         """Bring receivers to the state of their position's source; returns whether that counts as committed."""
         rank, sources, size = assignment.rank, assignment.sources, assignment.replica_size
+        if assignment.sharding is not None:
+            yield from self._sync_shards(assignment, members)
+            return True
         assert size == self._job.replica_size, "every round has replicas of the same size"
         self._enter_position(assignment.position)
         receives = rank in assignment.receivers
@@ -235,6 +261,20 @@ class Trainee:
             self.save()
         self.keep_small()
         return commits
+
+    def _sync_shards(self, assignment: Assignment, members: dict[int, int]) -> Steps[None]:
+        """Have this round's shards, whoever held those before."""
+
+        def take(common: Model) -> None:
+            self.model = common
+
+        assert self._job.one_replica, "replicas of all workers are for scripts that know of them"
+        yield from self.shards.cut(assignment, members, self.model, take)
+        self.cursor.load(self.model.cursor)
+        self.cursor.enter(assignment.rank, assignment.size)
+        self.shards.enter()
+        self.save()
+        self.keep_small()
 
     def _enter_position(self, position: int) -> None:
         """Be a worker of this position, with the shard that its model is built with."""
@@ -276,8 +316,13 @@ class Trainee:
                     self.glitch = False
                     raise Severed
                 positions = yield from self._reduce(step, mine)
+                if self._job.one_replica:
+                    yield from self.shards.exchange_gradients(step, self.rounds.ranks, (epoch, positions))
                 if self._job.seals:
                     yield from self._seal(step, norm=float(hash((self.model.chain, positions)) % 997))
+                if self._job.one_replica:
+                    self.shards.sealed()
+                    self.shards.step()
                 self.cursor.record(count)
                 self.stepped = True
                 self.model = Model(
@@ -288,6 +333,8 @@ class Trainee:
                     self.model.steps + 1,
                     hash((self.model.shard, epoch, positions)),
                 )
+                if self._job.write_every and self.model.steps % self._job.write_every == 0:
+                    self.shards.write(self.model.steps)
                 if self._job.late_collective:
                     yield Meet(-step, self.rounds.members, None)
                 yield from self._boundary(committed=self._job.commit_every > 0 and step % self._job.commit_every == 0)
@@ -306,7 +353,7 @@ class Trainee:
                 f"a replica trains on different states: {brought}"
             )
             batches = {rank: batch for _, other in brought.values() for rank, batch in other.items()}
-        name = ("position", step, self.cursor.rank % self._job.replica_size)
+        name = ("position", step, self.cursor.rank % len(self.rounds.replica))
         brought = yield Meet(name, self.rounds.alike, (state.chain, state.shard, batches))
         states = {(chain, shard) for chain, shard, _ in brought.values()}
         assert len(states) == 1, f"members train on different states: {brought}"

@@ -75,7 +75,7 @@ class Obstacles:
         most = self.placement.sizes.max_workers
         needed = min(settings.np, most) if last is None and not self._start_is_over(now) else settings.min_np
         if settings.on_loss is OnLoss.WAIT and last is not None and last.abort_cause is not None:
-            needed = max(needed, min(len(last.plan.seats), most))
+            needed = max(needed, min(len(last.plan.seats) - last.state_keepers, most))
         if chosen.members < needed:
             troubles = self.placement.troubles(now)
             shortage = Shortage(chosen.members, needed, state_keeper=chosen.keepers > 0, troubles=troubles)

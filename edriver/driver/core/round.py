@@ -224,6 +224,7 @@ class Round:
         before_first: the members not yet seen to be under way; may include some that are, or are no longer members.
         ranks: the ranks of all current and former members, by worker_id.
         last_step: the last step that a former member's script has made, in restart mode; 0: not known.
+        state_keepers: the number of workers that are in it for the state that only they hold: they have no slot.
         left_at: where in the script members were when they left it for the loss of a peer, each place with one of them.
     """
 
@@ -252,6 +253,7 @@ class Round:
     rejoin_deadline: float | None = None
     entered_next: bool = False
     last_step: int = 0
+    state_keepers: int = 0
     left_at: dict[ScriptError, int] = field(default_factory=dict)
     without_place: set[int] = field(default_factory=set)
     before_first: set[int] = field(init=False)
@@ -478,10 +480,10 @@ class Round:
 
     def is_under_way(self, now: float) -> bool:
         """Whether its members have their first step behind them, so that others may use their hosts' processors."""
-        return now >= self.newcomers_start_at or not self._awaits_first_step
+        return now >= self.newcomers_start_at or not self.awaits_first_step
 
     @property
-    def _awaits_first_step(self) -> bool:
+    def awaits_first_step(self) -> bool:
         """Whether a member has made no step yet."""
         return _any_left(
             self.before_first, lambda w: w in self.members and w not in self.under_way and w not in self.done
@@ -492,7 +494,7 @@ class Round:
         due = []
         if self.running:
             due.append(self.open_at)
-            if self._awaits_first_step:
+            if self.awaits_first_step:
                 due.append(self.newcomers_start_at)
         if self.interrupt and not self.finished and not self.aborted:
             due.append(self.interrupt.deadline)

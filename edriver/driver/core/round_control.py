@@ -32,12 +32,14 @@ from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round, RunCall
 from edriver.driver.core.selection import (
+    Prospect,
     Selection,
     placed_in_replicas,
     plan_round,
     prospect,
     select,
     still_needed,
+    summary,
     wanted_members,
 )
 from edriver.driver.core.shardings import with_sharding
@@ -407,7 +409,9 @@ class RoundControl:
             return self._finish(current, now)
         roster, sizes = self.roster, self.placement.sizes
         actions: list[Action] = []
-        if current.is_under_way(now):  # else the ends of processes would compete with the members' first steps
+        # Else the ends of processes would compete with the members' first steps. Where all workers are one replica, a
+        # loss before that step may lead back to shards that only those without a place still hold twice.
+        if current.is_under_way(now) and not (self.settings.one_replica and current.awaits_first_step):
             without = (roster.unplaced | roster.leaving | current.without_place) & roster.waiting.keys()
             if roster.replica_size != 1 and current.members.isdisjoint(roster.unplaced | roster.leaving):
                 without |= self._without_replica(len(current.members))
@@ -666,11 +670,10 @@ class RoundControl:
         before = self._size_to_keep(now) if leaving else 0
         allowed = sizes.allowed(ready + min(leaving, still_needed(ready, before, sizes.max_workers)))
         allowed = roster.fitting(allowed)
-        chosen = prospect(offers, allowed, before, roster.positions)
+        chosen = self._prospect(allowed, before)
         if chosen.lost and self._undo_first_sync():
             actions += self._find_newest_checkpoint()
-            offers = roster.offers(call.ordinal)
-            chosen = prospect(offers, allowed, before, roster.positions)
+            chosen = self._prospect(allowed, before)
         in_memory = self._in_memory(chosen.version)
         if in_memory is not None:
             chosen = replace(chosen, checkpoint=max(chosen.checkpoint, in_memory.checkpoint.step))
@@ -742,6 +745,12 @@ class RoundControl:
             if ids[worker.worker_id] == last.plan.round_id:
                 self.roster.revise_offer(worker, call.worth(Version(last.plan.round_id, 0)))
         return True
+
+    def _prospect(self, allowed: int, before: int) -> Prospect:
+        roster, offers = self.roster, self.roster.offers(self.call.ordinal)
+        if self.settings.one_replica and any(kind.shards for kind in offers):
+            return summary(self._select(allowed, before), sum(offers.values()))
+        return prospect(offers, allowed, before, roster.positions)
 
     def _select(self, allowed: int, before: int) -> Selection:
         roster = self.roster
@@ -838,7 +847,13 @@ class RoundControl:
         for worker_id in self.roster.waiting:  # what they have found on disk will be older than what this round writes
             self.roster.looked_last(self.roster.workers[worker_id], None)
         self._places_before = before.places_left if before else ()
-        self.current = Round(plan, set(plan.workers), now + settings.newcomer_delay, now + settings.resize_pause)
+        self.current = Round(
+            plan,
+            set(plan.workers),
+            now + settings.newcomer_delay,
+            now + settings.resize_pause,
+            state_keepers=len(keepers),
+        )
         self.idle_since = None
         self.failures.round_formed()
         if not plan.hands_over:

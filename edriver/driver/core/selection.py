@@ -167,7 +167,7 @@ def _number(
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """A summary of a Selection that does not require a scan of the workers.
+    """A summary of a Selection. `prospect` finds it without a scan of the workers.
 
     Attributes:
         version: see Selection.
@@ -193,6 +193,25 @@ class Prospect:
         return self.members + self.keepers
 
 
+def summary(chosen: Selection, waiting: int, replica_size: int = 1) -> Prospect:
+    """What a selection comes to.
+
+    Args:
+        chosen: the selection.
+        waiting: the number of workers that it was made from.
+        replica_size: the number of workers in a replica.
+    """
+    return Prospect(
+        version=chosen.version,
+        members=len(chosen.members),
+        survivors=sum(candidate.version != NO_VERSION for candidate in chosen.members),
+        keepers=len(chosen.state_keepers),
+        checkpoint=newest_checkpoint(chosen.all, chosen.version, replica_size),
+        waiting=waiting,
+        lost=chosen.lost,
+    )
+
+
 def still_needed(ready: int, before: int, max_np: int) -> int:
     """The number of workers with drained slots that a round keeps, so that it is no smaller than before.
 
@@ -205,7 +224,10 @@ def still_needed(ready: int, before: int, max_np: int) -> int:
 
 
 def prospect(offers: Mapping[OfferKind, int], max_np: int, before: int = 0, replica_size: int = 1) -> Prospect:
-    """What `select` would choose among workers that make these offers; the arguments as there."""
+    """What `select` would choose among workers that make these offers; the arguments as there.
+
+    Not for shards that all workers of a round hold once between them: who stays depends on which workers are chosen.
+    """
     version, lost = newest_version(offers, replica_size)
     ordered = sorted(offers, key=lambda kind: (not kind.reaches(version), kind.version == NO_VERSION, -kind.checkpoint))
     columns = _columns(ordered, replica_size)

@@ -22,6 +22,7 @@ from edriver.worker.backend import fsdp2
 from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.side_stream import SideCopies
 from edriver.worker.copies.snapshot import SnapshotBuffers
+from edriver.worker.errors import PeerLostError
 from edriver.worker.state.resharding import (
     PARAMETER,
     Column,
@@ -82,9 +83,10 @@ class ElasticShards:
         self._cut: _Cut | None = None
         self._buffers = SnapshotBuffers(side)
         self._saved: dict[str, Any] | None = None
+        self._saved_written = False
         self._parameters: list[torch.Tensor] = []
         self._writes: list[int] | None = []
-        self._said = False
+        self._script_writes = False
 
     # ---- a round begins
 
@@ -107,12 +109,16 @@ class ElasticShards:
 
         Raises:
             RuntimeError: a peer was lost. This worker still has what it had.
+            PeerLostError: so was the shard of a position, which the round was formed with. What workers have offered
+                they may lack since: see `held`.
             TypeError: the optimizer keeps what cannot be cut.
         """
         rank, size = assignment.rank, assignment.size
         before = assignment.sharding or NO_SHARDING
         mine = {} if rank in assignment.receivers else self._held(before, model, optimizer)
         held = gathered(mine, before.size, size)
+        if missing := {*range(before.size)} - {position for positions in held for position in positions}:
+            raise PeerLostError(f"the shards of positions {', '.join(map(str, sorted(missing)))} are lost")
         holders = [member for member, positions in enumerate(held) if positions]
         source = holders[0] if holders else 0
         everyone = range(size)
@@ -190,8 +196,8 @@ class ElasticShards:
         if self._shadow is None:
             return
         written = self._written
-        if written and not self._said and self._sharding.size > 1:
-            self._said = True
+        if written and not self._script_writes and self._sharding.size > 1:
+            self._script_writes = True
             logger.info(
                 "parameters are written to outside of the optimizer's steps: such a write reaches the copy on another "
                 "worker with the next step's gradients, and until then the loss of a worker cannot be made up for"
@@ -219,17 +225,25 @@ class ElasticShards:
     # ---- a round ends
 
     def held(self) -> tuple[HeldShards, ...]:
-        """What this worker holds of the last boundary's version, the latest sharding first."""
+        """What this worker holds of the last boundary's version, the latest sharding first.
+
+        The first is what it holds of the version that follows, too, with gradients that it has kept. That is its own
+        shard alone if the script writes to parameters: it may do so once that step is made, and to the other worker's.
+        It may also write for the first time then; so a round may find that it lacks what was offered.
+        """
         sharding, shards = self._before
-        positions = (self._rank,) if self._written else self._positions
-        found = [HeldShards(self._sharding, positions)] if self._sharding.size else []
+        found = [HeldShards(self._sharding, (self._rank,))] if self._sharding.size and self._script_writes else []
+        if self._sharding.size and not (self._script_writes and self._written):
+            found.append(HeldShards(self._sharding, (self._rank,) if self._written else self._positions))
         if shards:
             found.append(HeldShards(sharding, tuple(sorted(shards))))
         return tuple(found)
 
     def held_of_commit(self) -> tuple[HeldShards, ...]:
         """What it holds of the last commit's version."""
-        return () if self._saved is None else (HeldShards(self._sharding, self._positions),)
+        if self._saved is None:
+            return ()
+        return (HeldShards(self._sharding, (self._rank,) if self._saved_written else self._positions),)
 
     @property
     def _positions(self) -> tuple[int, ...]:
@@ -254,12 +268,13 @@ class ElasticShards:
         """Copy the shadow aside."""
         tree = {"shadow": None if self._shadow is None else self._shadow.capture()}
         self._saved = self._buffers.copied(tree, _changes)
+        self._saved_written = self._written
 
     def restore(self) -> None:
         """Go back to the last copy."""
         if self._saved is not None and self._shadow is not None:
             self._shadow.load(self._saved["shadow"])
-        self._note_writes()
+        self._writes = None if self._saved_written else writes(self._parameters)
 
 
 def _changes(key: str, tensor: torch.Tensor) -> bool:

@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from edriver.model.plan import Assignment
-from edriver.model.shards import NO_SHARDING, HeldShards
+from edriver.model.shards import HeldShards
 from edriver.worker import context
 from edriver.worker.backend import fsdp2, offline_group, torch_groups
 from edriver.worker.backend.interpreter import without_collections
@@ -50,6 +50,7 @@ from edriver.worker.group.round_mesh import REPLICATE, RoundMesh, offline_mesh
 from edriver.worker.state.elastic_shards import ElasticShards
 from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
+from edriver.worker.state.resharding import sharded_values
 from edriver.worker.state.sharded_handlers import ShardedModuleHandler, ShardedOptimizerHandler
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.state.wishes import Wishes
@@ -374,7 +375,8 @@ class ShardedState(TorchState):
         self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         mesh = context.current.part(RoundMesh).of(assignment)
-        if self._shards is None or (assignment.sharding == NO_SHARDING and mesh is not self._mesh):
+        assert assignment.sharding is not None, "all workers of the round are one replica"
+        if self._shards is None or not assignment.sharding.size:  # what a round made that broke has that round's shards
             self._make_first(mesh)
             self._mesh, self._shards = mesh, ElasticShards(self._side())
         if assignment.checkpoint:
@@ -406,11 +408,14 @@ class ShardedState(TorchState):
         common, modes, groups, own = outline
         self._take_common(common)
         self.computes_in.take(modes)
+        # Shards stay: this worker may still hold them if the round breaks before it has others.
+        shards = {p: sharded_values(self.optimizer, p) for p in fsdp2.sharded(self.model)}
         self._handlers[OPTIMIZER].load(groups)
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         values = TakeOver()
         for index, of in own.items():
-            self.optimizer.state[parameters[index]] = values.value(of)
+            parameter = parameters[index]
+            self.optimizer.state[parameter] = {**shards.get(parameter, {}), **values.value(of)}
 
     def shards_held(self, committed: bool) -> tuple[HeldShards, ...]:
         """See State.shards_held."""

@@ -26,6 +26,7 @@ from typing import Final
 
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round, RunCall
+from edriver.driver.core.shardings import newest_cut
 from edriver.model import events
 from edriver.model.cause import AgentFault, Cause, CauseKind, CauseList
 from edriver.model.events import Loss, loss_of
@@ -226,10 +227,12 @@ class Suspects:
             return
         again = self._may_differ(last, call, now) or self._roster.departures != self._departures
         judged = [(host, *known) for host, known in self._agents.items() if again or host in self._unjudged_agents]
+        shown = self._shown_together(last, call, now)
         self._departures = self._roster.departures
         self._unjudged_agents.clear()
         for host, agent_id, fault in judged:
-            if all(self._dispensable(worker, last, call, now) for worker in self._roster.on(host) if worker.live):
+            living = (worker for worker in self._roster.on(host) if worker.live)
+            if all(self._dispensable(worker, last, call, now, shown) for worker in living):
                 del self._agents[host]
                 for worker in self._roster.on(host):
                     self._workers.pop(worker.worker_id, None)
@@ -250,9 +253,10 @@ class Suspects:
             judged = list(self._unjudged & self._workers.keys())
         self._judged_of = last.plan.round_id if last else NO_ROUND
         self._unjudged.clear()
+        shown = self._shown_together(last, call, now)
         for worker_id in judged:
             worker = self._roster.workers[worker_id]
-            if worker.host not in self._agents and self._dispensable(worker, last, call, now):
+            if worker.host not in self._agents and self._dispensable(worker, last, call, now, shown):
                 yield worker, self._workers.pop(worker_id)
 
     def _may_differ(self, last: Round | None, call: RunCall, now: float) -> bool:
@@ -262,18 +266,30 @@ class Suspects:
         """
         if last is None or last.plan.round_id != self._judged_of:
             return True
+        if self._settings.one_replica:
+            return self._shown_together(last, call, now) is not None
         return self._shown(last, call, now) is not None
 
-    def _dispensable(self, worker: Worker, last: Round | None, call: RunCall, now: float) -> bool:
+    def _dispensable(
+        self, worker: Worker, last: Round | None, call: RunCall, now: float, together: float | None
+    ) -> bool:
         """Whether the run can continue without it: it holds no state, or another worker that does has shown itself.
 
-        In replicas, one of its position: the others hold other parts of the state.
+        In replicas, one of its position: the others hold other parts of the state. If all workers are one replica,
+        those that have shown themselves must have all parts between them.
+
+        Args:
+            worker: who is suspected.
+            last: see `agents_to_give_up`.
+            call: see there.
+            now: see there.
+            together: see `_shown_together`.
         """
         if last is None or not last.had(worker.worker_id):
             return True
         suspicion = self._workers.get(worker.worker_id)
         since = suspicion.since if suspicion and not suspicion.idle else float("-inf")
-        shown = self._shown(last, call, now, instead_of=worker)
+        shown = together if self._settings.one_replica else self._shown(last, call, now, instead_of=worker)
         return shown is not None and (shown >= since or now >= since + SIMULTANEITY_WINDOW)
 
     def _shown(self, last: Round, call: RunCall, now: float, instead_of: Worker | None = None) -> float | None:
@@ -290,6 +306,21 @@ class Suspects:
             if last.had(worker_id) and self._offers_the_state(worker, call):
                 return worker.waiting_since
         return None
+
+    def _shown_together(self, last: Round | None, call: RunCall, now: float) -> float | None:
+        """If all workers are one replica: since when those have been waiting that live and have all of the state.
+
+        None: they do not have it, or those that are suspected are spared.
+        """
+        if last is None or not self._settings.one_replica or now < self._spared_until:
+            return None
+        workers = [self._roster.workers[worker_id] for worker_id in self._roster.waiting if last.had(worker_id)]
+        shown = [w for w in workers if w.host not in self._agents and self._offers_the_state(w, call)]
+        offers = [worker.offer for worker in shown if worker.offer is not None]
+        sharded = call.best != NO_VERSION and any(offer.shards for offer in offers)
+        if not shown or (sharded and newest_cut(offers).version == NO_VERSION):
+            return None
+        return min(worker.waiting_since for worker in shown)
 
     def _offers_the_state(self, worker: Worker, call: RunCall) -> bool:
         """Whether a worker lives and holds the state."""
