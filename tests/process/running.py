@@ -141,6 +141,13 @@ class Run(Printing):
                 found[int(match[1])] = int(match[3])
         return found
 
+    def agent_of(self, host: str) -> int:
+        """The process id of a host's agent."""
+        command = rf"edriver.agent.main --host {re.escape(host)} $"
+        agents = [text for text in self.left_behind() if re.search(command, text)]
+        assert len(agents) == 1, self.left_behind()
+        return int(agents[0].partition(":")[0])
+
     def left_behind(self) -> list[str]:
         """Living processes that were started by this run, whatever their parent is now."""
         found = []

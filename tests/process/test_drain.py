@@ -26,13 +26,6 @@ def steered(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
     return edriver(*words, "--run", run_id)
 
 
-def agent_of(run: Run, host: str) -> int:
-    """The process id of a host's agent."""
-    agents = [text for text in run.left_behind() if re.search(rf"edriver.agent.main --host {re.escape(host)} $", text)]
-    assert len(agents) == 1, run.left_behind()
-    return int(agents[0].partition(":")[0])
-
-
 def all_train(run: Run) -> list[int]:
     """Wait until all three have passed a few steps; answers the processes on localhost, by rank.
 
@@ -80,7 +73,7 @@ def test_a_host_and_then_a_slot_is_drained_and_used_again(tmp_path: Path) -> Non
 def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Signals) -> None:
     with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         staying, after = all_train(run), len(run.lines)
-        os.kill(agent_of(run, "127.0.0.1"), number)
+        os.kill(run.agent_of("127.0.0.1"), number)
         run.line(rf"host 127\.0\.0\.1 is drained: its agent received {number.name}", after)
         goes_on_without(run, staying, after)
         run.process.send_signal(signal.SIGINT)

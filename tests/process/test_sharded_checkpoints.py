@@ -14,7 +14,6 @@ import pytest
 from edriver.checkpoint_folder.folder import CheckpointFolder
 from tests.process.resuming import kill
 from tests.process.running import SCRIPTS, Run, edriver, running
-from tests.process.test_drain import agent_of
 from tests.waiting import until
 
 TRAIN = [sys.executable, str(SCRIPTS / "sharded_elastic.py")]
@@ -102,7 +101,7 @@ def test_a_host_is_lost_with_the_last_worker_of_a_position_elsewhere(tmp_path: P
     with running([*HSDP, *TRAIN], tmp_path, environ) as run:
         for rank in range(4):
             run.line(rf"rank {rank} passed step 30")
-        os.kill(agent_of(run, "127.0.0.2"), signal.SIGKILL)
+        os.kill(run.agent_of("127.0.0.2"), signal.SIGKILL)
         os.kill(run.pids()[1], signal.SIGKILL)
         goes_on(run, run.line(IN_MEMORY), "memory", 30)
 
@@ -117,7 +116,7 @@ def test_two_of_three_hosts_are_lost_at_once(tmp_path: Path) -> None:
             run.line(rf"rank {rank} passed step 10")
         until(lambda: steps_on_disk(folder))
         for host in ("127.0.0.2", "127.0.0.3"):
-            os.kill(agent_of(run, host), signal.SIGKILL)
+            os.kill(run.agent_of(host), signal.SIGKILL)
         begun = run.line(r"round 1\.\d+: .* on .*, from the checkpoint of step (\d+)")
         assert int(begun[1]) >= 5
         run.line("of the state are held: it is loaded from disk")

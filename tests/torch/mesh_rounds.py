@@ -139,6 +139,9 @@ def rounds_of(
             assigned = _of_one_replica if one_replica else partial(_assignment, replica)
             context.current.place.enter(assigned(number, members.index(worker), rounds))
             yield number, context.current.part(RoundMesh).of(context.assignment(), inside)
+            # One that closes its connections takes back what it has sent, if it has not read all that was sent to it.
+            store.set(f"ended {number} {worker}", "")
+            store.wait([f"ended {number} {member}" for member in members])
             _leave()
     _join(store, "end", worker, workers)
 
