@@ -1,8 +1,11 @@
-"""A Gloo group of two ranks in one process."""
+"""A Gloo group of two ranks in one process, and a connection over loopback."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
+from collections.abc import Iterator
 from concurrent import futures
 from datetime import timedelta
 from typing import Any
@@ -15,6 +18,16 @@ from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices
 
 LIMIT = timedelta(seconds=60)
 """Longer than any test: what is freed was freed by severing."""
+
+
+@contextlib.contextmanager
+def loopback() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname(), 10)
+        far, _ = listener.accept()
+        with near, far:
+            yield near, far
 
 
 class Pair:

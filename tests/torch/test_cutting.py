@@ -22,8 +22,7 @@ from edriver.worker.backend.gloo.cutting import (
     is_under_way,
 )
 from edriver.worker.backend.gloo.sever import Descriptor, GlooDevice
-from tests.torch.gloo_pair import Pair
-from tests.torch.test_sever import loopback
+from tests.torch.gloo_pair import Pair, loopback
 from tests.waiting import until
 
 ESTABLISHED, SYN_SENT, FIN_WAIT2, CLOSE_WAIT = 1, 2, 5, 8

@@ -17,7 +17,7 @@ from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.torch_state import TorchState
 from tests.torch.parallel_model import parallel_model, plain_model, tokens_of
 from tests.torch.ranks import run_ranks
-from tests.torch.test_sharded_checkpoints import STEPS, Rounds, enter, newest, wait
+from tests.torch.sharded_checkpoints import STEPS, Rounds, enter, newest, wait
 
 
 def adam(model: torch.nn.Module) -> torch.optim.Optimizer:

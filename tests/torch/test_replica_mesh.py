@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 from edriver.worker.backend import fsdp2
 from edriver.worker.state.sharded_state import ShardedState
+from tests.torch.bound_state import Rounds
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import rounds_of
 from tests.torch.parallel_model import (
@@ -28,7 +29,6 @@ from tests.torch.parallel_model import (
     tokens_of,
 )
 from tests.torch.ranks import run_ranks
-from tests.torch.test_sharded_state import Rounds
 
 INSIDE = {"shard": 2, "tensor": 2}
 

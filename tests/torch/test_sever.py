@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent import futures
 
 import pytest
 
 from edriver.worker.backend.gloo.cutting import LINGER_TIMEOUT, Cutter
 from edriver.worker.backend.gloo.sever import Descriptor, GlooDevice, gloo_devices, survive_resets
-from tests.torch.gloo_pair import Pair
+from tests.torch.gloo_pair import Pair, loopback
 from tests.torch.tcp_filters import needs_filters
 from tests.waiting import until
-
-
-@contextlib.contextmanager
-def loopback() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection over loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = socket.create_connection(listener.getsockname(), 10)
-        far, _ = listener.accept()
-        with near, far:
-            yield near, far
 
 
 def until_cut(device: GlooDevice) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import math
 import threading
 import time
@@ -13,136 +11,32 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.device_mesh import DeviceMesh
 from torch.optim.lr_scheduler import StepLR
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.model.ids import RoundId
-from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
 from edriver.worker.checkpoints import state_checkpoints
 from edriver.worker.errors import CheckpointError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.torch_state import TorchState
-from tests.torch.mesh_rounds import loss_of, make_step, new_model
+from tests.torch.mesh_rounds import make_step
 from tests.torch.ranks import run_ranks
-
-STEPS = 3
-MORE = 2
-
-
-class Rounds:
-    """Takes every boundary."""
-
-    abort_cause = None
-
-    def __init__(self) -> None:
-        self.commits: list[bool] = []
-
-    def boundary(self, committed: bool) -> None:
-        self.commits.append(committed)
-
-    def check(self) -> None:
-        pass
-
-    def clipped(self, norm: float) -> None:
-        pass
-
-    def seal_broken(self, error: Exception) -> None:
-        raise error
-
-
-def with_noise(mesh: DeviceMesh, seed: int) -> torch.nn.Sequential:
-    """A model with a buffer that nothing shards."""
-    model = new_model(mesh, seed=seed)
-    model.register_buffer("noise", torch.full((3,), float(seed)))
-    return model
-
-
-def sharded(folder: Path, seed: int = 3, every: int = STEPS, keep: int = 3) -> ShardedState:
-    state = ShardedState(
-        build=partial(with_noise, seed=seed),
-        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.05),
-        scheduler=lambda optimizer: StepLR(optimizer, 2, 0.5),
-        checkpoint=folder,
-        every=every,
-        keep=keep,
-        sampler=ElasticSampler(range(64)),
-        step=0,
-    )
-    state.bind(Rounds())
-    return state
-
-
-def whole(folder: Path, seed: int = 3, every: int = STEPS) -> TorchState:
-    """The same model, not sharded."""
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5), torch.nn.Linear(5, 3))
-    model.register_buffer("noise", torch.full((3,), float(seed)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    state = TorchState(
-        model,
-        optimizer,
-        checkpoint=folder,
-        every=every,
-        scheduler=StepLR(optimizer, 2, 0.5),
-        sampler=ElasticSampler(range(64)),
-        step=0,
-    )
-    state.bind(Rounds())
-    return state
-
-
-def train(state: TorchState, steps: int) -> None:
-    for _ in range(steps):
-        state.optimizer.zero_grad()
-        loss_of(state.model, state.step).backward()  # type: ignore[no-untyped-call]
-        state.optimizer.step()
-        state.scheduler.step()
-        state.step += 1
-        state.check_host_updates()
-        wait(state)
-
-
-def wait(state: TorchState) -> None:
-    """Have all of this rank's part written: else its next one may be due while it still is."""
-    state._disk._checkpoints.wait()  # type: ignore[union-attr]
-    if dist.is_initialized():
-        dist.barrier()
-
-
-def enter(rank: int, size: int, replica: int, checkpoint: int = 0, number: int = 1) -> None:
-    """Be a member of a round that begins from that checkpoint, or from nothing."""
-    place = dataclasses.replace(
-        SINGLE_WORKER,
-        round_id=RoundId(1, number),
-        rank=rank,
-        size=size,
-        sources=tuple(range(replica)),
-        receivers=tuple(range(replica, size)),
-        replica_size=replica,
-        first_sync=True,
-        checkpoint=checkpoint,
-    )
-    context.current.place.enter(place)
-
-
-def digest(state: TorchState) -> str:
-    """Of whole tensors, and of what is not sharded."""
-    found = hashlib.sha256()
-    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
-    kept = [v for p in parameters for _, v in sorted(state.optimizer.state[p].items())]
-    for tensor in [*parameters, *kept, state.model.get_buffer("noise")]:
-        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        found.update(f"{full.dtype}{tuple(full.shape)}".encode())
-        found.update(full.detach().numpy().tobytes())
-    found.update(
-        repr((state.step, state.steps_made, state.scheduler.state_dict(), state.sampler.state_dict())).encode()
-    )
-    return found.hexdigest()
+from tests.torch.sharded_checkpoints import (
+    MORE,
+    STEPS,
+    Rounds,
+    another_model,
+    digest,
+    enter,
+    newest,
+    sharded,
+    train,
+    wait,
+    whole,
+)
 
 
 def write(folder: Path, size: int, replica: int, rank: int) -> list[str]:
@@ -165,7 +59,7 @@ def write(folder: Path, size: int, replica: int, rank: int) -> list[str]:
 def parts_begun(state: ShardedState) -> list[int]:
     """The parts that this rank writes from now on."""
     found: list[int] = []
-    checkpoints: Any = state._disk._checkpoints  # type: ignore[union-attr]
+    checkpoints: Any = state._disk.checkpoints  # type: ignore[union-attr]
     real = checkpoints.write
 
     def write(place: state_checkpoints.TrainingPosition, *others: Any) -> None:
@@ -185,12 +79,6 @@ def go_on(folder: Path, size: int, replica: int, rank: int) -> list[str]:
     found = [digest(state)]
     train(state, MORE)
     return [*found, digest(state)]
-
-
-def newest(folder: Path) -> Any:
-    found = CheckpointFolder(str(folder)).newest()
-    assert found is not None
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -279,11 +167,11 @@ def lose_a_part(folder: Path, rank: int) -> str:
     """The second part of the second checkpoint is never written; what is offered then."""
     enter(rank, 2, 2)
     state = sharded(folder, every=1)
-    state._disk._checkpoints._patience = 0.5  # type: ignore[union-attr]
+    state._disk.checkpoints._patience = 0.5  # type: ignore[union-attr]
     state.sync()
     train(state, 1)
     if rank == 1:
-        state._disk._checkpoints.write = lambda *_: None  # type: ignore[union-attr]
+        state._disk.checkpoints.write = lambda *_: None  # type: ignore[union-attr]
     train(state, 1)
     return f"{newest(folder).steps} {len(CheckpointFolder(str(folder)).found())}"
 
@@ -296,11 +184,11 @@ def lose_a_writer(folder: Path, lost: int, rank: int) -> str:
     """A writer of the second checkpoint is lost before it has begun, as the driver says; what is offered then."""
     enter(rank, 2, 2)
     state = sharded(folder, every=1)
-    state._disk._checkpoints._patience = math.inf  # type: ignore[union-attr]
+    state._disk.checkpoints._patience = math.inf  # type: ignore[union-attr]
     state.sync()
     train(state, 1)
     if rank == lost:
-        state._disk._checkpoints.write = lambda *_: None  # type: ignore[union-attr]
+        state._disk.checkpoints.write = lambda *_: None  # type: ignore[union-attr]
     else:
         context.current.lost_members.add(RoundId(1, 1), lost)
     train(state, 1)
@@ -331,7 +219,7 @@ def fail_to_write(folder: Path, rank: int) -> float:
     state = sharded(folder, every=1)
     state.sync()
     if rank == 1:
-        state._disk._checkpoints._part = raising  # type: ignore[union-attr]
+        state._disk.checkpoints._part = raising  # type: ignore[union-attr]
     began = time.monotonic()
     train(state, 1)
     return time.monotonic() - began
@@ -363,7 +251,7 @@ def ask(folder: Path, rank: int) -> list[int]:
     enter(rank, 2, 2)
     state = sharded(folder, every=1000)
     state.sync()
-    idle: threading.Event = state._disk._checkpoints._idle  # type: ignore[union-attr]
+    idle: threading.Event = state._disk.checkpoints._idle  # type: ignore[union-attr]
     found = []
     for step, is_free in ((1, False), (2, True)):
         if rank == 0:
@@ -372,7 +260,7 @@ def ask(folder: Path, rank: int) -> list[int]:
             idle.clear()
         train_without_waiting(state)
         if not is_free:
-            assert state._disk._checkpoints.busy is (rank == 1)  # type: ignore[union-attr]
+            assert state._disk.checkpoints.busy is (rank == 1)  # type: ignore[union-attr]
             idle.set()
         wait(state)
         assert state.step == step
@@ -403,16 +291,6 @@ def load_another(folder: Path, rank: int) -> str:
     with pytest.raises(CheckpointError) as raised:
         state.sync()
     return str(raised.value)
-
-
-def another_model(mesh: DeviceMesh) -> torch.nn.Module:
-    """Its shards are as large as those of a part of the other's."""
-    from torch.distributed.fsdp import fully_shard
-
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5), torch.nn.Linear(5, 3))
-    model.register_buffer("noise", torch.zeros(3))
-    fully_shard(model, mesh=mesh)
-    return model
 
 
 def test_one_of_another_model_is_refused_by_name(written: tuple[Path, list[str]]) -> None:

@@ -27,7 +27,7 @@ from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.wishes import Wishes
 from tests.torch.fake_memory import FolderMemory, newest_whole
 from tests.torch.ranks import run_ranks
-from tests.torch.test_sharded_checkpoints import MORE, STEPS, Rounds, another_model, digest, train, with_noise
+from tests.torch.sharded_checkpoints import MORE, STEPS, Rounds, another_model, digest, train, with_noise
 
 NEVER = 1000
 HOSTS = 2

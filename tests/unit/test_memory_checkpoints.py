@@ -154,6 +154,25 @@ def test_each_arriving_copy_alone_is_no_reason_for_another_order() -> None:
     assert hosts.report("b") == []
 
 
+def test_what_a_host_has_lost_meanwhile_is_copied_from_another_one() -> None:
+    """Its checkpoint server has been started anew."""
+    hosts = Hosts()
+    hosts.save(10)
+    hosts.copy("b")
+    hosts.held["a"] = set()
+    hosts.report("a")
+    fetched = {(host, c.shard.rank, c.address) for host, order in hosts.orders.items() for c in order.copies}
+    assert {each for each in fetched if each[1] in RANKS["a"]} == {("c", 0, "b:1"), ("c", 1, "b:1")}
+
+
+def test_what_has_another_address_meanwhile_is_copied_from_there() -> None:
+    hosts = Hosts()
+    hosts.save(10)
+    hosts.core.note(CheckpointsHeld("a", 1, "a:2", tuple(sorted(hosts.held["a"], key=str))))
+    hosts.take()
+    assert {c.address for c in hosts.orders["b"].copies} == {"a:2"}
+
+
 def test_one_host_copies_nothing() -> None:
     core = MemoryCheckpoints(1)
     shards = tuple(Shard(CheckpointId(RoundId(1, 1), 5, 2), rank, b"l", 10) for rank in range(2))

@@ -125,9 +125,20 @@ class MemoryCheckpoints:
             self._ordered.pop(held.host, None)
         self._remove(held.host, earlier - shards)
         self._add(held.host, shards - earlier)
+        if before is None or before.address != held.address or self._moves_copies(earlier - shards, shards - earlier):
+            self._fetches = None, (), {}
         for shard in shards - earlier:
             self._pass(held.host, shard)
         self._hosts_changed()
+
+    def _moves_copies(self, gone: frozenset[Shard], new: frozenset[Shard]) -> bool:
+        """Whether hosts are to fetch any of the checkpoint that is being copied from elsewhere now: one that had it has
+        it no more, or it was to be had as a copy alone, and there is another one.
+        """
+        if any(_key(shard) == self.copying for shard in gone):
+            return True
+        copied = (shard for shard in new if shard.copy and _key(shard) == self.copying)
+        return any(all(self._holders[_key(shard)].ranks[shard.rank].values()) for shard in copied)
 
     def lose_host(self, host: str) -> None:
         """A host's agent is lost, and what it held with it."""

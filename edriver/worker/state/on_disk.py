@@ -65,6 +65,11 @@ class StateOnDisk:
         every: see CheckpointSchedule.
         keep: number of whole checkpoints to keep.
         clock: seconds since the epoch.
+
+    Attributes:
+        state: the state.
+        checkpoints: those in the folder.
+        schedule: when they are due.
     """
 
     def __init__(
@@ -76,11 +81,11 @@ class StateOnDisk:
         keep: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._state = state
+        self.state = state
         self._handlers = handlers
         self._location = os.fspath(location)
-        self._checkpoints = StateCheckpoints(self._location, keep, lost=context.current.lost_members.has)
-        self._schedule = CheckpointSchedule(every, clock)
+        self.checkpoints = StateCheckpoints(self._location, keep, lost=context.current.lost_members.has)
+        self.schedule = CheckpointSchedule(every, clock)
         self._round: RoundId = NO_ROUND
         self._begun_with = 0
         self._trained = 0
@@ -92,23 +97,23 @@ class StateOnDisk:
         Raises:
             CheckpointError: another run that lives owns it.
         """
-        self._checkpoints.own(round_id, wait=not self._trained)
+        self.checkpoints.own(round_id, wait=not self._trained)
 
     def count_step(self) -> bool:
         """Count a step; returns whether this worker should write a checkpoint of it."""
-        if (place := self._counted()) is None:
+        if (place := self.counted()) is None:
             return False
-        due = self._schedule.due(self._state.steps_made)
+        due = self.schedule.due(self.state.steps_made)
         if place.rank != 0 or not (context.current.save_requests.take(place.round_id) or due):
             return False
-        if self._checkpoints.busy:
-            self._checkpoints.skipped()
+        if self.checkpoints.busy:
+            self.checkpoints.skipped()
             return False
         return True
 
-    def _counted(self) -> Assignment | None:
+    def counted(self) -> Assignment | None:
         """Count a step; returns this worker's place in its round, if it is in one."""
-        state, place = self._state, current_place()
+        state, place = self.state, current_place()
         if place is not None:
             if place.round_id != self._round:
                 self._round, self._begun_with = place.round_id, state.steps_made
@@ -118,24 +123,24 @@ class StateOnDisk:
 
     def write(self) -> None:
         """Begin to write the last commit."""
-        self._write(0, (0,))
+        self.write_part(0, (0,))
 
-    def _write(self, part: int, writers: tuple[int, ...]) -> None:
+    def write_part(self, part: int, writers: tuple[int, ...]) -> None:
         """The same, or a part of it; see TrainingPosition."""
-        state, place = self._state, context.assignment()
+        state, place = self.state, context.assignment()
         tree, random, loan = state.committed_parts()
-        contents = self._contents(tree, random.kept())
+        contents = self.contents(tree, random.kept())
         version = Version(self._round, state.steps_made - self._begun_with)
         run_id = os.environ.get("EDRIVER_RUN_ID", "")
         where = TrainingPosition(
             place.round_id, state.steps_made, str(version), run_id, place.size, part=part, writers=writers
         )
-        self._checkpoints.write(where, contents, loan.wait, loan.give_back)
+        self.checkpoints.write(where, contents, loan.wait, loan.give_back)
 
-    def _contents(self, tree: dict[str, Any], random: dict[str, Any]) -> Contents:
+    def contents(self, tree: dict[str, Any], random: dict[str, Any]) -> Contents:
         """What a checkpoint is to hold of a tree of the state."""
         readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
-        return Contents(readable, tree, random, self._state.shards_in(tree))
+        return Contents(readable, tree, random, self.state.shards_in(tree))
 
     def write_last(self, chosen: bool) -> None:
         """Begin to write the last commit, if that is for this worker to do, and the newest whole checkpoint is of
@@ -143,8 +148,8 @@ class StateOnDisk:
         """
         if not chosen:
             return
-        self._checkpoints.wait()
-        if self._checkpoints.newest_steps() != self._state.steps_made:
+        self.checkpoints.wait()
+        if self.checkpoints.newest_steps() != self.state.steps_made:
             self.write()
 
     def newest_steps(self) -> int:
@@ -153,31 +158,31 @@ class StateOnDisk:
         Raises:
             CheckpointError: another run that lives owns the folder.
         """
-        self._checkpoints.look()
+        self.checkpoints.look()
         # A checkpoint that was loaded in a round that broke before it was synced is to be loaded again.
-        steps = self._checkpoints.newest_steps()
+        steps = self.checkpoints.newest_steps()
         return steps if steps > self._trained else 0
 
     def load(self) -> None:
         """Take over the newest whole checkpoint."""
-        self._load("")
+        self.load_named("")
 
-    def _load(self, name: str) -> None:
+    def load_named(self, name: str) -> None:
         """The same, or that of this name."""
         try:
-            manifest, tree, random = self._checkpoints.load(self._state.shards_in, name)
+            manifest, tree, random = self.checkpoints.load(self.state.shards_in, name)
         except ValueError as error:
-            raise self._of_another_state(name, error) from error
-        self._take_over(manifest.steps, tree, random)
+            raise self.of_another_state(name, error) from error
+        self.take_over(manifest.steps, tree, random)
 
-    def _take_over(self, step: int, tree: dict[str, Any], random: dict[str, Any]) -> None:
+    def take_over(self, step: int, tree: dict[str, Any], random: dict[str, Any]) -> None:
         """Bring the state to what has been loaded."""
         differing = differences({name: handler.value for name, handler in self._handlers.items()}, tree)
         try:
-            self._state.take_over(tree, random)
+            self.state.take_over(tree, random)
         except ValueError as error:
-            raise self._of_another_state(f"the checkpoint of step {step}", error) from error
-        self._loaded = self._state.steps_made
+            raise self.of_another_state(f"the checkpoint of step {step}", error) from error
+        self._loaded = self.state.steps_made
         if differing:
             logger.warning(
                 "edriver: the checkpoint of step %d has values that differ from those that the script has set, and "
@@ -187,7 +192,7 @@ class StateOnDisk:
                 "; ".join(differing),
             )
 
-    def _of_another_state(self, which: str, error: ValueError) -> CheckpointError:
+    def of_another_state(self, which: str, error: ValueError) -> CheckpointError:
         return CheckpointError(
             f"{which} in {self._location} belongs to another state: {error}. To start from the beginning, give "
             "checkpoint= another folder"
@@ -195,7 +200,7 @@ class StateOnDisk:
 
     def returned(self) -> None:
         """The training function has returned: say so if it had nothing to do after a load."""
-        if self._loaded is not None and self._state.steps_made == self._loaded:
+        if self._loaded is not None and self.state.steps_made == self._loaded:
             logger.warning(
                 "edriver: there was nothing left to do: the training function returned without a step, from the "
                 "checkpoint "

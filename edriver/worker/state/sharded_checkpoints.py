@@ -92,15 +92,15 @@ class ShardedCheckpoints(StateOnDisk):
         place = current_place()
         if place is None:
             return Wishes()
-        step = self._state.steps_made + 1
-        for_disk, in_memory = self._schedule.due(step), self._due_in_memory(step)
+        step = self.state.steps_made + 1
+        for_disk, in_memory = self.schedule.due(step), self._due_in_memory(step)
         if place.rank == 0:
             for_disk = context.current.save_requests.take(place.round_id) or for_disk
             wanted = self._wanted
             self._wanted = Wishes(
                 checkpoint=wanted.checkpoint or for_disk or in_memory, for_disk=wanted.for_disk or for_disk
             )
-        busy = self._checkpoints.busy or self._parts.is_busy
+        busy = self.checkpoints.busy or self._parts.is_busy
         no_memory = part_of(place) is not None and (not self._has_memory or self._parts.has_no_room)
         mine = self._wanted if place.rank == 0 else Wishes()
         return mine._replace(busy=busy, no_memory=no_memory)
@@ -116,16 +116,16 @@ class ShardedCheckpoints(StateOnDisk):
         if wish.no_memory and not wish.for_disk:
             self._wanted = Wishes()
         elif wish.checkpoint and not wish.busy:
-            self._due_at, self._agreed = (place.round_id, self._state.steps_made + 1), wish
+            self._due_at, self._agreed = (place.round_id, self.state.steps_made + 1), wish
             self._wanted = Wishes()
         elif wish.checkpoint and wish.no_memory and place.rank == 0:
-            self._checkpoints.skipped()
+            self.checkpoints.skipped()
             self._wanted = Wishes()
 
     def count_step(self) -> bool:
         """Count a step, and save it into memory if that is due; returns whether members commit it for disk."""
-        place = self._counted()
-        if place is None or self._due_at != (place.round_id, self._state.steps_made):
+        place = self.counted()
+        if place is None or self._due_at != (place.round_id, self.state.steps_made):
             return False
         if self._agreed.no_memory:
             return True
@@ -139,10 +139,10 @@ class ShardedCheckpoints(StateOnDisk):
         random = RandomStates()
         random.keep()
         with phase(Phase.COMMIT):
-            contents = self._contents(self._sharded.live_tree(), random.kept())
+            contents = self.contents(self._sharded.live_tree(), random.kept())
             seconds = self._parts.save(
                 place,
-                self._state.steps_made,
+                self.state.steps_made,
                 part,
                 planned(contents, part.number),
                 self._sharded.live_objects(),
@@ -156,7 +156,7 @@ class ShardedCheckpoints(StateOnDisk):
         """Begin to write this worker's part of the last commit to disk, if it has one."""
         place = context.assignment()
         if (part := part_of(place)) is not None:
-            self._write(part.number, writers_of(place))
+            self.write_part(part.number, writers_of(place))
 
     def write_last(self, chosen: bool) -> None:
         """Begin to write this worker's part of the last commit, unless the newest whole checkpoint is of that step.
@@ -165,8 +165,8 @@ class ShardedCheckpoints(StateOnDisk):
         """
         del chosen
         self._parts.wait()
-        self._checkpoints.wait()
-        if self._checkpoints.newest_steps() != self._state.steps_made:
+        self.checkpoints.wait()
+        if self.checkpoints.newest_steps() != self.state.steps_made:
             self.write()
 
     # ---- loading
@@ -187,18 +187,18 @@ class ShardedCheckpoints(StateOnDisk):
                 self._load_from_memory(place)
             return
         first = place.sources[0]
-        name = self._checkpoints.choose() if place.rank == first else ""
+        name = self.checkpoints.choose() if place.rank == first else ""
         name = send_along((first, *(rank for rank in loading if rank != first)), name, place) or name
         if place.rank in loading:
-            self._load(name)
+            self.load_named(name)
 
     def _load_from_memory(self, place: Assignment) -> None:
         part = part_of(place) or Part(place.position, place.replica_size)
         try:
-            step, tree, random = self._parts.load(place, part, self._state.shards_in)
+            step, tree, random = self._parts.load(place, part, self.state.shards_in)
         except ValueError as error:
-            raise self._of_another_state("the checkpoint in memory", error) from error
-        self._take_over(step, tree, random)
+            raise self.of_another_state("the checkpoint in memory", error) from error
+        self.take_over(step, tree, random)
 
 
 def part_of(place: Assignment) -> Part | None:
