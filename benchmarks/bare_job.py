@@ -56,7 +56,7 @@ class Places:
         self._places: queue.SimpleQueue[Place] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._taken = 0
-        self._cutter = Cutter()
+        self._cutter = Cutter(groups_stay_whole=False)
         threading.Thread(target=self._read, daemon=True).start()
 
     def next(self) -> Place:

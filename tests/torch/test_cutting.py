@@ -134,6 +134,15 @@ def test_a_device_on_which_a_message_is_being_written_is_left_until_the_message_
         assert near.recv(1) + idle.recv(1) == b""
 
 
+def test_a_group_that_a_loss_has_broken_is_cut_at_once_though_the_dead_member_seems_connected() -> None:
+    cutter = Cutter(Clock(), groups_stay_whole=False)
+    with loopback() as (near, far):
+        far.sendall(b"x")
+        assert near.recv(1) == b"x"
+        until(lambda: tcp_progress(near).heard_ago >= QUIET)
+        assert cutter.cut([device_of(near)]) == Cut(waiting=1, under_way=0)
+
+
 def test_what_was_sent_before_the_cut_arrives_though_bytes_were_left_unread() -> None:
     cutter = Cutter()
     with loopback() as (near, far):

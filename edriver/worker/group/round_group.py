@@ -76,23 +76,23 @@ class _CurrentGroup:
         assignment: this worker's place in it.
         store: the connection to rank 0's store. torch holds on to its C++ half only.
         foreign_devices: the Gloo devices (listener inodes) that were there before: a group of the script's own.
+        cutter: cuts its connections.
         released: the round's devices (listener inodes) none of whose pairs waits for a connection: the pairs have been
             released, or the device takes no more (listener_filter.py).
         built: the devices of all groups that have been built.
         aborted: the process groups, by name, whose NCCL communicators have been aborted, or are being so
         aborts: by these threads.
-        cutter: cuts its connections.
         pairs: what proves its connections.
     """
 
     assignment: Assignment
     store: StoreClient
     foreign_devices: frozenset[int]
+    cutter: Cutter
     released: set[int] = field(default_factory=set)
     built: set[int] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
     aborts: list[threading.Thread] = field(default_factory=list)
-    cutter: Cutter = field(default_factory=Cutter)
     pairs: PairsOfRound = field(init=False)
 
 
@@ -165,7 +165,8 @@ class RoundGroup:
         self._check_room(assignment)
         members = None if self._nccl is None else self._nccl.members_of
         store = StoreClient(*assignment.store, timeout, self._wire, members)
-        current = _CurrentGroup(assignment, store, frozenset(gloo_devices()))
+        cutter = Cutter(groups_stay_whole=assignment.replica_size > 1 and assignment.sharding is None)
+        current = _CurrentGroup(assignment, store, frozenset(gloo_devices()), cutter)
         current.pairs = _pairs_of(current, timeout, partial(self._close, current), self._wire)
         try:
             with self._lock:

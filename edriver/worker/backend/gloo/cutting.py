@@ -107,10 +107,13 @@ class Cutter:
 
     Args:
         clock: seconds, monotonic.
+        groups_stay_whole: whether a loss may leave a group whole, in which members go on until they notice: one that
+            shards a model, where the lost member was in another replica.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, groups_stay_whole: bool = True) -> None:
         self._clock = clock
+        self._groups_stay_whole = groups_stay_whole
         self._lock = threading.Lock()
         self._watched: dict[int, _Watched] = {}
         self._kept: dict[int, _Kept] = {}
@@ -150,7 +153,8 @@ class Cutter:
             if progress.acknowledged != watched.acknowledged:
                 watched.acknowledged, watched.moved_at = progress.acknowledged, now
             found.append((descriptor.writing, progress, now - watched.moved_at, now - watched.since))
-        whole = all(progress.established for _, progress, _, _ in found)
+        # A peer that has died may still seem connected, as resets are not heard (sever.py).
+        whole = self._groups_stay_whole and all(progress.established for _, progress, _, _ in found)
         return sum(is_under_way(*one, whole) for one in found)
 
     def _shut(self, descriptor: Descriptor) -> bool:
