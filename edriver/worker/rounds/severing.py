@@ -11,6 +11,7 @@ from collections.abc import Callable
 from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message
+from edriver.worker.backend.gloo.cutting import Cut
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.participant import Participant, Stage
 from edriver.worker.watch.stall import stacks
@@ -20,6 +21,9 @@ logger = logging.getLogger("edriver.worker")
 
 SEVER_INTERVAL = 0.03
 """Seconds between attempts to free a training thread that is still somewhere in the aborted round."""
+
+MESSAGE_INTERVAL = 0.003
+"""The same while a message is under way between living members."""
 
 STUCK_BOUND = 1.0
 """Seconds after which a training thread that still sits in a collective of an aborted round is beyond help."""
@@ -55,16 +59,16 @@ class Severing:
 
     def begin(self, round_id: RoundId) -> None:
         """Sever a round at once, and continue with that in the background. On the notification thread."""
-        self._group.sever(round_id)
-        threading.Thread(target=self._free, args=(round_id,), name="edriver-sever", daemon=True).start()
+        cut = self._group.sever(round_id)
+        threading.Thread(target=self._free, args=(round_id, cut), name="edriver-sever", daemon=True).start()
 
-    def _free(self, round_id: RoundId) -> None:
+    def _free(self, round_id: RoundId, cut: Cut) -> None:
         """Sever again until the training thread has left the round: it may just have opened further connections."""
         watch = StuckWatch(threading.main_thread(), STUCK_BOUND)
         reported = False
         began = time.monotonic()
         said_at = began + SWALLOWED_REPORT_DELAY
-        while not self._left(round_id):
+        while not self._left(round_id, MESSAGE_INTERVAL if cut.under_way else SEVER_INTERVAL):
             if time.monotonic() >= said_at:
                 said_at = math.inf
                 text = "the script is still in round %s, which is over: does it catch RuntimeError around a step?\n%s"
@@ -79,11 +83,11 @@ class Severing:
                 self._report(pb.Report(worker_stuck=pb.WorkerStuck(round_id=round_id_message(round_id))))
                 reported = True
 
-    def _left(self, round_id: RoundId) -> bool:
-        """Whether the training thread has left the round; waits for that a little while."""
+    def _left(self, round_id: RoundId, patience: float) -> bool:
+        """Whether the training thread has left the round; waits so many seconds for that."""
         participant = self._participant
         with self._changed:
             return self._changed.wait_for(
                 lambda: participant.stage not in (Stage.ASSIGNED, Stage.DONE) or participant.round_id != round_id,
-                timeout=SEVER_INTERVAL,
+                timeout=patience,
             )

@@ -38,7 +38,7 @@ from typing import Final, NamedTuple
 from edriver.system.sockets import TcpProgress, duplicate, give_up_after, tcp_progress
 from edriver.worker.backend.gloo.sever import Descriptor, GlooDevice
 
-QUIET: Final = 0.03
+QUIET: Final = 0.005
 """Seconds without a byte after which no message is arriving, in a group that has lost a member: its collectives stand
 still, and the others wait."""
 
@@ -54,7 +54,7 @@ MESSAGE_BOUND: Final = 5.0
 LINGER_TIMEOUT: Final = 5.0
 """Seconds for which the kernel may continue sending to a dead peer, and a connection stays open for a silent one."""
 
-_LINGER_INTERVAL: Final = 0.005
+_LINGER_INTERVAL: Final = 0.01
 _BYTES_AT_ONCE: Final = 2**20
 
 
