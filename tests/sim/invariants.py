@@ -116,6 +116,7 @@ class Invariants:
         self._finished: set[RoundId] = set()
         self._begun = False
         self._sent_off: set[int] = set()
+        self._leaving: set[int] = set()  # by orders of this step that are yet to be looked at
         self._models: dict[int, set[Model]] = {}  # by position
         self._rounds = 0
         self._struck: set[RoundId] = set()
@@ -136,6 +137,7 @@ class Invariants:
         self._check_roster()
         self._check_quarantine()
         self._check_outlived()
+        self._leaving = {order.worker_id for order in orders if isinstance(order, actions.Leave)}
         for order in orders:
             match order:
                 case RoundPlan() as plan:
@@ -158,6 +160,7 @@ class Invariants:
                     self._check_spared(self._world.agents.workers_of(host, agent_id))
                 case actions.Leave(worker_id):
                     self._sent_off.add(worker_id)
+                    self._leaving.discard(worker_id)
                     self._check_not_needed(worker_id)
                 case actions.Abort(_, _, Cause(kind=CauseKind.RESIZE_FAILED)):
                     self._sizes.note_failed()
@@ -318,7 +321,8 @@ class Invariants:
             w: worker for w, worker in self._world.driver.core.roster.workers.items() if worker.position == position
         }
         trainees = (p.trainee for p in self._world.processes() if p.worker_id in known and p.worker_id not in killed)
-        holders = [t for t in trainees if t.worker_id in plan.workers and known[t.worker_id].live]
+        alive = {w for w, worker in known.items() if worker.live} | self._leaving
+        holders = [t for t in trainees if t.worker_id in plan.workers and t.worker_id in alive]
         waiting = [t.rounds.offered for t in holders if t.participant.stage is Stage.WAITING]
         ended = known.keys() - {t.worker_id for t in holders} - killed  # for all that the driver can know, they wait
         waiting += [
@@ -413,13 +417,17 @@ class Invariants:
         if self._world.job.one_replica:
             ended = {w: worker.offer.shards for w, worker in known.items() if worker.offer}
             shards = {w: trainees[w].rounds.shards if w in trainees else ended[w] for w in offers}
-            best = shards_cut([(version, sealed[w], shards[w]) for w, version in offers.items()])
             self._check_no_step_lost(plan, offers)
-        else:
-            best = self._best(offers, sealed, plan.replica_size)
-        if not self._world.job.one_replica and best < max(offers.values(), default=NO_VERSION):
+
+        def found() -> Version:
+            if self._world.job.one_replica:
+                return shards_cut([(version, sealed[w], shards[w]) for w, version in offers.items()])
+            return self._best(offers, sealed, plan.replica_size)
+
+        best = found()
+        if best < max(offers.values(), default=NO_VERSION):
             offers = {worker: self._effective(version) for worker, version in offers.items()}
-            best = self._best(offers, sealed, plan.replica_size)
+            best = found()
         able = {w for w, v in offers.items() if best in (v, sealed[w])}
         check(plan.checkpoint > 0 or not offers.keys() >= set(plan.workers) or plan.version == best, f"not from {best}")
         if plan.checkpoint:
@@ -507,7 +515,7 @@ class Invariants:
                 left = {w for w in self._plan.workers if w in holders - self._world.agents.given_up - failed}
                 # One that was to receive the state of a position, and has not, holds an older one at most.
                 held = {t.worker_id: t.participant.live for t in (p.trainee for p in self._world.processes())}
-                positions = {self._positions[w] for w in left if broken or held[w] >= self._plan.version}
+                positions = {self._positions[w] for w in left if held[w] >= self._plan.version}
                 lost = len(positions) < self._plan.replica_size
                 if self._world.job.one_replica:
                     lost = self._is_lost(self._plan, [trainees_of[w] for w in left], broken)

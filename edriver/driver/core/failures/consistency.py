@@ -124,6 +124,8 @@ class BreakageWatch:
 
     def _repeats(self, ended: Round, progress: Callable[[], bool], now: float) -> bool:
         """Whether this round is at least the second one in a row that has failed so."""
+        if ended.stopping:  # its members have made a step together, and come back for others
+            self.clear()
         if not ended.aborted:
             return False
         if not ended.broke or ended.lost or ended.members or ended.met_unproven:
