@@ -2,11 +2,11 @@
 
     python -m benchmarks.severing [--cuts 60] [--megabytes 8] [--at-once]
 
-All ranks of a Gloo group are in this process. They make the same collective again and again; then each is severed, up
+All ranks of a Gloo group are in one process, one for each collective and size. They make the same collective again and again; then each is severed, up
 to 20 ms apart, as an abort reaches workers. A rank stops before its next collective once it is severed, as a sharded
 model does in its next module. Prints a JSON line for each collective and size: how many cuts left a rank hanging, and
 the milliseconds from the first cut to the end of the last rank, where all ended. With `--at-once` connections are shut
-down whether a message is under way or not.
+down whether a message is under way or not; Gloo may then end the process, and the line says so.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import random
 import socket
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -75,19 +76,30 @@ def main() -> int:
     parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", action="store_true")
+    parser.add_argument("--of", nargs=2, metavar=("COLLECTIVE", "RANKS"), help="only these, in this process")
     flags = parser.parse_args()
+    if flags.of is None:
+        for name in COLLECTIVES:
+            for size in SIZES:
+                command = [sys.executable, "-m", "benchmarks.severing", *sys.argv[1:], "--of", name, str(size)]
+                if code := subprocess.run(command, timeout=flags.cuts * 2 * HANGS).returncode:
+                    _print({"collective": name, "ranks": size, "ended by Gloo": -code})
+        return 0
     torch.set_num_threads(1)
     chance = random.Random(flags.seed)
-    for name, begin in COLLECTIVES.items():
-        for size in SIZES:
-            took = [_cut(begin, size, int(flags.megabytes * 2**18), chance, flags.at_once) for _ in range(flags.cuts)]
-            ended = sorted(seconds * 1000 for seconds in took if seconds is not None)
-            line = {"collective": name, "ranks": size, "cuts": flags.cuts, "hung": flags.cuts - len(ended)}
-            if ended:
-                line |= {"median_ms": round(statistics.median(ended)), "most_ms": round(ended[-1])}
-            sys.stdout.write(json.dumps(line) + "\n")
-            sys.stdout.flush()
+    begin, size = COLLECTIVES[flags.of[0]], int(flags.of[1])
+    took = [_cut(begin, size, int(flags.megabytes * 2**18), chance, flags.at_once) for _ in range(flags.cuts)]
+    ended = sorted(seconds * 1000 for seconds in took if seconds is not None)
+    line = {"collective": flags.of[0], "ranks": size, "cuts": flags.cuts, "hung": flags.cuts - len(ended)}
+    if ended:
+        line |= {"median_ms": round(statistics.median(ended)), "most_ms": round(ended[-1])}
+    _print(line)
     os._exit(0)  # what hangs would keep the process from ending
+
+
+def _print(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
 
 
 def _cut(
