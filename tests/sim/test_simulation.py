@@ -39,9 +39,9 @@ def test_seeds_that_have_found_a_fault(seed: int) -> None:
 # In 175 the driver could not know whether a silent worker held its position's state. In 310 a first sync was broken. In
 # 1043 a spare had looked for a checkpoint before any was written. In 2341 the workers of hosts that had grown kept a
 # position from every free slot. In 4880 a script went on after it had made a step alone, and counted a boundary of the
-# next round. In 6061 a slot that makes up no replica alone was taken for all slots. In 11717 and 12298 a worker that had
-# fallen silent after all were done stayed suspected once its training process had ended. In 18370 the invariant was too
-# strict: it counted on a slot of a host that had as many workers as slots, one of them in a slot that it had lost.
+# next round. In 6061 a slot that makes up no replica alone was taken for all slots. In 11717 and 12298 a worker that
+# had fallen silent after all were done stayed suspected once its training process had ended. In 18370 the invariant was
+# too strict: it counted on a slot of a host that had as many workers as slots, one of them in a slot that it had lost.
 @pytest.mark.parametrize("seed", [175, 310, 579, 843, 1043, 2341, 4880, 6061, 6288, 7836, 10121, 11717, 12298, 18370])
 def test_seeds_that_have_found_a_fault_of_replicas(seed: int) -> None:
     Nemesis(seed).run()
