@@ -2,11 +2,12 @@
 
     python -m benchmarks.severing [--cuts 60] [--megabytes 8] [--at-once]
 
-All ranks of a Gloo group are in one process, one for each collective and size. They make the same collective again and again; then each is severed, up
-to 20 ms apart, as an abort reaches workers. A rank stops before its next collective once it is severed, as a sharded
-model does in its next module. Prints a JSON line for each collective and size: how many cuts left a rank hanging, and
-the milliseconds from the first cut to the end of the last rank, where all ended. With `--at-once` connections are shut
-down whether a message is under way or not; Gloo may then end the process, and the line says so.
+All ranks of a Gloo group are in one process, one for each collective and size. They make the same collective again and
+again; then each is severed, up to 20 ms apart, as an abort reaches workers. A rank stops before its next collective
+once it is severed, as a sharded model does in its next module. Prints a JSON line for each collective and size: how
+many cuts left a rank hanging, and the milliseconds from the first cut to the end of the last rank, where all ended.
+With `--at-once` connections are shut down whether a message is under way or not; Gloo may then end the process, and the
+line says so.
 """
 
 from __future__ import annotations

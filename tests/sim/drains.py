@@ -5,7 +5,7 @@ What was asked for is kept here, by itself: the core's own notes of who is leavi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from edriver.driver.core.membership import Membership
@@ -14,7 +14,7 @@ from edriver.driver.core.round import RoundState
 from edriver.model import actions, events
 from edriver.model.cause import Cause, Change
 from edriver.model.plan import RoundPlan
-from edriver.model.records import HostRecord
+from edriver.model.records import HostRecord, Worker
 from tests.sim.checking import check
 
 
@@ -132,6 +132,12 @@ def _is_spare(worker_id: int, core: Membership) -> bool:
     return roster.positions > 1 and roster.whole([*there, roster.workers[worker_id]]) == roster.whole(there)
 
 
+def _free_slots(record: HostRecord, there: Collection[Worker], now: float) -> list[int]:
+    """The slots of a host in which workers could be started: one beyond the slots that are left takes one of them."""
+    room = record.open_count - sum(not record.is_drained(worker.slot) for worker in there)
+    return sorted(set(record.ready_slots(now)) - {worker.slot for worker in there})[: max(room, 0)]
+
+
 def _none_can_come(core: Membership, size: int, text: str) -> None:
     """Check that there is no slot in which a worker boots, or could."""
     now, roster = core.now, core.roster
@@ -140,7 +146,7 @@ def _none_can_come(core: Membership, size: int, text: str) -> None:
     excluded = core.placement.quarantine.excluded_hosts(now)
     if roster.positions > 1:  # a slot may have a position of which there are enough
         usable = [r for r in roster.hosts.values() if r.wanted and r.connected and r.name not in excluded]
-        free = [(r, set(r.ready_slots(now)) - {w.slot for w in roster.on(r.name)}) for r in usable]
+        free = [(r, _free_slots(r, [*roster.on(r.name)], now)) for r in usable]
         placed = [roster.workers[w] for w in roster.placed]
         most = core.sizes.max_workers
         ready = roster.whole([w for w in placed if w.worker_id not in roster.booting], most=most)

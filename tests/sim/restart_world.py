@@ -97,7 +97,8 @@ class RestartInvariants:
         worker, current = core.roster.workers[worker_id], core.round
         record = core.roster.hosts[worker.host]
         slots = in_replicas(core.settings.replica_size, record.slots, record.open_count)
-        if not core.roster.keeps(worker) or sum(w.slot < worker.slot for w in core.roster.on(worker.host)) >= slots:
+        before = [w for w in core.roster.on(worker.host) if w.worker_id < worker_id and w.live and not w.trainer_gone]
+        if not core.roster.keeps(worker) or sum(map(core.roster.keeps, before)) >= slots:
             return
         size = len(current.plan.seats) if current and current.running else 0
         room = core.sizes.max_workers - size

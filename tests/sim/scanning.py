@@ -143,7 +143,7 @@ def _awaited(record: HostRecord) -> bool:
 def _placed(roster: Roster) -> set[int]:
     room = {name: _capacity(roster, record) for name, record in roster.hosts.items()}
     placed = set()
-    for worker in roster.live():
+    for worker in sorted(roster.live(), key=lambda w: w.trainer_gone):
         if room[worker.host] > 0 and not roster.hosts[worker.host].is_drained(worker.slot):
             room[worker.host] -= 1
             placed.add(worker.worker_id)

@@ -19,6 +19,13 @@ def test_many_seeds() -> None:
             pytest.fail(f"replay with python -m tests.sim.restart_world --seed {seed}: {error}")
 
 
+# In 298 and 417 a host that lost a slot kept a worker whose training process had ended, and not the one that waited. In
+# 474 the invariant was wrong: of a host's workers the oldest stay, whatever their slots.
+@pytest.mark.parametrize("seed", [298, 417, 474])
+def test_seeds_that_have_found_a_fault(seed: int) -> None:
+    RestartNemesis(seed).run()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", RESTART_MUTANTS, ids=lambda m: m.__name__)
 def test_mutant_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -371,6 +371,7 @@ class Membership:
                 self._losses.remove(worker)
                 return lost
             case events.WorkerEnding():
+                self.suspects.note(event, self.rounds.current, now)
                 return self._losses.ending(worker, event, now)
             case _ if not worker.live:
                 return []

@@ -54,7 +54,8 @@ class Roster:
         at: how many workers there are of each position, if these matter.
         hosts: the hosts by name, the oldest first.
         workers: the workers by id, which is the order of age.
-        placed: the live workers that have a slot now: on each host the oldest, as many as it has slots to use.
+        placed: the live workers that have a slot now: on each host as many as it has slots to use, the oldest first of
+            those whose training process has not ended.
         leaving: the live workers whose slot is drained, and that train on until others can take over; and those of the
             same host that have no replica without them.
         unplaced: the other live workers.
@@ -441,6 +442,7 @@ class Roster:
         if worker.state is not WorkerState.FINISHED and worker.stop_at is None:
             self.stop_at(worker, stop_at)
         self.worker_changed(worker)
+        self._place_workers(self.hosts[worker.host])
 
     def worker_changed(self, worker: Worker) -> None:
         """Take in that a worker has been changed, other than whether it is live."""
@@ -500,7 +502,7 @@ class Roster:
         opened = room = self.capacity(record)
         taken = 0
         others_wait = self.replica_size != 1 and self.positions == 1 and self._others_wait(record)
-        for worker in self.on(record.name):
+        for worker in sorted(self.on(record.name), key=lambda w: w.trainer_gone):
             drained = record.is_drained(worker.slot)
             taken += not drained
             placed = worker.live and room > 0 and not drained

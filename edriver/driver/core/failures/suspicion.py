@@ -124,8 +124,12 @@ class Suspects:
     # ---- events ----------------------------------------------------------------------------------------------
 
     def note(self, event: events.Event, last: Round | None, now: float) -> None:
-        """Record a suspicion against a worker. The first one is kept."""
+        """Record a suspicion against a worker, of which the first one is kept, or that its training process has ended:
+        then nobody waits for a sign of life any more, only for its command to end.
+        """
         match event:
+            case events.WorkerEnding(worker_id):
+                self._wake(worker_id, _REPORTED_KINDS)
             case events.WorkerQuiet(worker_id):
                 if (known := self._roster.workers.get(worker_id)) and known.live:
                     self._quiet.add(worker_id)
