@@ -375,7 +375,11 @@ def outlived_slots_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 def newcomers_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     """A round is interrupted for newcomers as soon as they are ready, whatever --resize-pause says."""
-    patch.setattr(round_control, "Round", lambda plan, members, under_way, _: Round(plan, members, under_way))
+
+    def hasty(plan: RoundPlan, members: set[int], under_way: float, _: float, **kept: Any) -> Round:
+        return Round(plan, members, under_way, **kept)
+
+    patch.setattr(round_control, "Round", hasty)
 
 
 def checkpoints_are_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
