@@ -72,7 +72,7 @@ def loss_of(y):
 
 def test_the_script_of_the_page_on_sharded_models_runs(tmp_path: Path) -> None:
     text = (ROOT / "docs/how-to/sharded-models.md").read_text()
-    (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    script, *_parts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     imports, rest = script.split("\n\n\n", 1)
     (tmp_path / "train.py").write_text(f"{imports}\n{SHARDED}{rest}print(state.scheduler.last_epoch)\n")
     environ = {k: v for k, v in os.environ.items() if not k.startswith("EDRIVER")} | {"PYTHONPATH": str(ROOT)}

@@ -9,9 +9,9 @@ for good. So a connection is cut
   that; but what that member has begun to write it writes to the end, for it obeys these rules, too. In a group of which
   no member is lost, a message may also be about to begin, so the moment begins with the first attempt to cut it.
 
-What has been cut stays open for the peer, by a second descriptor, until the peer has closed its end. The peer's message
-ends here, unread, and what this process has written reaches the peer: were the connection closed with bytes unread, the
-kernel would reset it, and throw away what it has not sent yet.
+What has been cut stays open for the peer, by a second descriptor, until the peer has closed its end. What the peer
+still writes is read and thrown away, so it comes to its message's end; and what this process has written reaches the
+peer. Were the connection closed with bytes unread, the kernel would reset it, and throw away what it has not sent yet.
 
 Messages follow one another for as long as the members of a group that is whole make collectives. So the training thread
 has to be stopped as well: where a sharded model's replica is whole, its modules do that (state/sharded_state.py). Else
