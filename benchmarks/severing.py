@@ -13,6 +13,7 @@ line says so.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -147,7 +148,7 @@ def _shut(device: GlooDevice) -> None:
     for descriptor in device.connections:
         connection = duplicate(descriptor.fd, descriptor.inode)
         if connection is not None:
-            with connection:
+            with connection, contextlib.suppress(OSError):  # Gloo has closed it
                 connection.shutdown(socket.SHUT_RD)
 
 

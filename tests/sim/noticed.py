@@ -17,7 +17,7 @@ MUTANT_SEEDS = 2000
 RESTART_SEEDS = 600
 
 NOTICED_BY = {
-    "a_failure_ends_the_wait_for_replacements": 412,
+    "a_failure_ends_the_wait_for_replacements": 1178,
     "a_failed_size_is_tried_until_the_run_ends": 404,
     "a_loss_is_not_reported": 10,
     "a_resize_stops_scripts_that_are_done": 40,
@@ -38,7 +38,7 @@ NOTICED_BY = {
     "discovery_is_not_written": 1,
     "done_ignores_aborts": 94,
     "drained_workers_do_not_wait": 45,
-    "drained_workers_stay_for_ever": 245,
+    "drained_workers_stay_for_ever": 490,
     "draws_begin_anew": 15,
     "events_after_a_snapshot_are_left_out": 10,
     "events_are_replayed_at_the_time_of_the_replay": 15,
