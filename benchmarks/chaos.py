@@ -117,7 +117,7 @@ Run = TypeVar("Run", bound=ChaosRun)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a schedule has come to.
+    """The outcome of a schedule.
 
     Attributes:
         done: what was done and found, for people.

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -17,9 +18,11 @@ from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.model.ids import RoundId
 from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
+from edriver.worker.errors import CheckpointError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.torch_state import TorchState
+from tests.torch import bound_state
 from tests.torch.mesh_rounds import loss_of, new_model
 
 STEPS = 3
@@ -28,25 +31,14 @@ STEPS = 3
 MORE = 2
 
 
-class Rounds:
-    """Takes every boundary."""
-
-    abort_cause = None
+class Rounds(bound_state.Rounds):
+    """Takes every boundary, and notes which were commits."""
 
     def __init__(self) -> None:
         self.commits: list[bool] = []
 
     def boundary(self, committed: bool) -> None:
         self.commits.append(committed)
-
-    def check(self) -> None:
-        pass
-
-    def clipped(self, norm: float) -> None:
-        pass
-
-    def seal_broken(self, error: Exception) -> None:
-        raise error
 
 
 def with_noise(mesh: DeviceMesh, seed: int) -> torch.nn.Sequential:
@@ -56,13 +48,16 @@ def with_noise(mesh: DeviceMesh, seed: int) -> torch.nn.Sequential:
     return model
 
 
-def sharded(folder: Path, seed: int = 3, every: int = STEPS, keep: int = 3) -> ShardedState:
+def sharded(
+    folder: Path, seed: int = 3, every: int = STEPS, keep: int = 3, every_memory: int | None = None
+) -> ShardedState:
     state = ShardedState(
         build=partial(with_noise, seed=seed),
         optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.05),
         scheduler=lambda optimizer: StepLR(optimizer, 2, 0.5),
         checkpoint=folder,
         every=every,
+        every_memory=every_memory,
         keep=keep,
         sampler=ElasticSampler(range(64)),
         step=0,
@@ -153,3 +148,18 @@ def another_model(mesh: DeviceMesh) -> torch.nn.Module:
     model.register_buffer("noise", torch.zeros(3))
     fully_shard(model, mesh=mesh)
     return model
+
+
+def refused(folder: Path) -> str:
+    """What a worker says whose model is another one than the checkpoint's."""
+    state = ShardedState(
+        build=another_model,
+        optimizer=lambda model: torch.optim.AdamW(model.parameters()),
+        scheduler=lambda optimizer: StepLR(optimizer, 2, 0.5),
+        checkpoint=folder,
+        sampler=ElasticSampler(range(64)),
+        step=0,
+    )
+    with pytest.raises(CheckpointError) as raised:
+        state.sync()
+    return str(raised.value)

@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.optim.lr_scheduler import StepLR
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.checkpoints import state_checkpoints
-from edriver.worker.errors import CheckpointError
-from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.torch_state import TorchState
 from tests.torch.mesh_rounds import make_step
@@ -28,10 +25,10 @@ from tests.torch.sharded_checkpoints import (
     MORE,
     STEPS,
     Rounds,
-    another_model,
     digest,
     enter,
     newest,
+    refused,
     sharded,
     train,
     wait,
@@ -280,17 +277,7 @@ def test_one_is_written_on_request_unless_a_worker_still_writes_the_one_before(t
 
 def load_another(folder: Path, rank: int) -> str:
     enter(rank, 2, 2, STEPS)
-    state = ShardedState(
-        build=another_model,
-        optimizer=lambda model: torch.optim.AdamW(model.parameters()),
-        scheduler=lambda optimizer: StepLR(optimizer, 2, 0.5),
-        checkpoint=folder,
-        sampler=ElasticSampler(range(64)),
-        step=0,
-    )
-    with pytest.raises(CheckpointError) as raised:
-        state.sync()
-    return str(raised.value)
+    return refused(folder)
 
 
 def test_one_of_another_model_is_refused_by_name(written: tuple[Path, list[str]]) -> None:

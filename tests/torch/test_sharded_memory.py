@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
-from torch.optim.lr_scheduler import StepLR
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.model.ids import RoundId
@@ -21,13 +19,19 @@ from edriver.model.shards import NO_SHARDING
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.mapped import Mappings
 from edriver.worker.checkpoints.memory.place import CurrentMemory
-from edriver.worker.errors import CheckpointError
-from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.wishes import Wishes
 from tests.torch.fake_memory import FolderMemory, newest_whole
 from tests.torch.ranks import run_ranks
-from tests.torch.sharded_checkpoints import MORE, STEPS, Rounds, another_model, digest, train, with_noise
+from tests.torch.sharded_checkpoints import (
+    MORE,
+    STEPS,
+    Rounds,
+    digest,
+    refused,
+    sharded,
+    train,
+)
 
 NEVER = 1000
 HOSTS = 2
@@ -56,18 +60,7 @@ def enter(folder: Path, rank: int, size: int, replica: int, loads: bool = False,
 
 
 def new_state(folder: Path, seed: int = 3, every: int = NEVER, every_memory: int = STEPS) -> ShardedState:
-    state = ShardedState(
-        build=partial(with_noise, seed=seed),
-        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.05),
-        scheduler=lambda optimizer: StepLR(optimizer, 2, 0.5),
-        checkpoint=folder / "disk",
-        every=every,
-        every_memory=every_memory,
-        sampler=ElasticSampler(range(64)),
-        step=0,
-    )
-    state.bind(Rounds())
-    return state
+    return sharded(folder / "disk", seed, every, every_memory=every_memory)
 
 
 def train_on(state: ShardedState, steps: int) -> None:
@@ -188,17 +181,7 @@ def test_a_request_waits_until_no_part_is_being_written(tmp_path: Path) -> None:
 
 def load_another(folder: Path, rank: int) -> str:
     enter(folder, rank, 2, 2, loads=True)
-    state = ShardedState(
-        build=another_model,
-        optimizer=lambda model: torch.optim.AdamW(model.parameters()),
-        scheduler=lambda optimizer: StepLR(optimizer, 2, 0.5),
-        checkpoint=folder / "disk",
-        sampler=ElasticSampler(range(64)),
-        step=0,
-    )
-    with pytest.raises(CheckpointError) as raised:
-        state.sync()
-    return str(raised.value)
+    return refused(folder / "disk")
 
 
 def test_one_of_another_model_is_refused_by_name(written: tuple[Path, list[str]]) -> None:

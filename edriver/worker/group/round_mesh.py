@@ -71,9 +71,8 @@ def mesh() -> DeviceMesh:
     return context.current.part(RoundMesh).of(context.assignment())
 
 
-def offline_mesh(
-    position: int, replica_size: int, inside: Mapping[str, int] | None = None
-) -> contextlib.AbstractContextManager[DeviceMesh]:
+@contextlib.contextmanager
+def offline_mesh(position: int, replica_size: int, inside: Mapping[str, int] | None = None) -> Iterator[DeviceMesh]:
     """Have a mesh of one replica, in which nothing can be sent, before this worker's first round.
 
     Args:
@@ -85,13 +84,8 @@ def offline_mesh(
         ValueError: the dimensions do not make up a replica.
     """
     names, sizes = _dimensions(1, replica_size, inside or {SHARD: replica_size})
-
-    @contextlib.contextmanager
-    def entered() -> Iterator[DeviceMesh]:
-        with offline_group.entered(position, replica_size):
-            yield _mesh(position, names, sizes, lambda _name, ranks: offline_group.of(ranks))
-
-    return entered()
+    with offline_group.entered(position, replica_size):
+        yield _mesh(position, names, sizes, lambda _name, ranks: offline_group.of(ranks))
 
 
 def _made(assignment: Assignment, inside: Mapping[str, int]) -> DeviceMesh:
