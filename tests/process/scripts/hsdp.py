@@ -6,7 +6,6 @@ Every rank has the same data, and sizes are powers of two, so the mean of all gr
 from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
-import hashlib
 import os
 import signal
 import time
@@ -17,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 
 import edriver
 from edriver.worker import context
+from tests.torch.shard_digest import shard_digest
 
 start_quickly()
 
@@ -56,16 +56,6 @@ def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
-def digest() -> str:
-    """Of this worker's shards of the parameters, and of all that the optimizer keeps of them."""
-    found = hashlib.sha256()
-    for parameter in state.model.parameters():
-        for tensor in (parameter, *state.optimizer.state[parameter].values()):
-            part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            found.update(part.detach().numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
 state = edriver.ShardedState(build=build, optimizer=make_optimizer, step=0)
 
 
@@ -86,5 +76,5 @@ def train(state: edriver.ShardedState) -> None:
 
 
 train(state)
-print(f"rank {edriver.rank()} ends at step {state.step} with {digest()}", flush=True)
+print(f"rank {edriver.rank()} ends at step {state.step} with {shard_digest(state)}", flush=True)
 end_quickly()

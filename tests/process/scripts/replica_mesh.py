@@ -6,7 +6,6 @@ Every rank has the same data, and sizes are powers of two, so the mean of all gr
 from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
-import hashlib
 import os
 import signal
 import time
@@ -16,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 import edriver
 from tests.torch.parallel_model import parallel_model, tokens_of
+from tests.torch.shard_digest import shard_digest
 
 start_quickly()
 
@@ -43,16 +43,6 @@ def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def digest() -> str:
-    """Of this worker's shards of the parameters, and of all that the optimizer keeps of them."""
-    found = hashlib.sha256()
-    for parameter in state.model.parameters():
-        for tensor in (parameter, *state.optimizer.state[parameter].values()):
-            part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            found.update(part.detach().numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
 state = edriver.ShardedState(build, make_optimizer, replica_mesh={"shard": 2, "tensor": 2}, step=0)
 
 
@@ -73,5 +63,5 @@ def train(state: edriver.ShardedState) -> None:
 
 
 train(state)
-print(f"rank {edriver.rank()} ends at step {state.step} with {digest()}", flush=True)
+print(f"rank {edriver.rank()} ends at step {state.step} with {shard_digest(state)}", flush=True)
 end_quickly()
