@@ -17,6 +17,7 @@ from edriver.model.shards import NO_SHARDING, Sharding
 from edriver.worker import context
 from edriver.worker.backend import fsdp2
 from edriver.worker.errors import PeerLostError
+from tests.torch.bound_state import Rounds
 from tests.torch.mesh_rounds import loss_of, new_model, rounds_of
 from tests.torch.ranks import run_ranks
 
@@ -24,9 +25,11 @@ WORKERS = 3
 
 
 def new_state() -> edriver.ShardedState:
-    return edriver.ShardedState(
+    state = edriver.ShardedState(
         build=new_model, optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.05), step=0
     )
+    state.bind(Rounds())  # so steps are sealed: what a worker sends is received before it leaves
+    return state
 
 
 def make_step(state: edriver.ShardedState) -> None:
@@ -35,7 +38,6 @@ def make_step(state: edriver.ShardedState) -> None:
     state.optimizer.step()
     state.step += 1
     state.check_host_updates()
-    dist.barrier()  # in place of a seal: what this worker sends is received before it leaves
 
 
 def broken(*_: object) -> Any:

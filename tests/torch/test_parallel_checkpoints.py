@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -60,6 +61,7 @@ def read(folder: Path, inside: Mapping[str, int], size: int, rank: int) -> str:
     enter(rank, size, math.prod(inside.values()), STEPS)
     state = new_state(folder, inside, seed=rank + 10)
     assert state.newest_checkpoint(look=True) == STEPS
+    dist.barrier()  # as in a run, where the round is formed once all have looked: from then on the folder has an owner
     state.sync()
     assert state.step == STEPS
     return whole_digest(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
@@ -72,6 +75,7 @@ def go_on(folder: Path, size: int, replica: int, rank: int) -> list[str]:
     enter(rank, size, replica, STEPS)
     state = sharded(folder, seed=rank + 10)
     assert state.newest_checkpoint(look=True) == STEPS
+    dist.barrier()  # as in a run, where the round is formed once all have looked: from then on the folder has an owner
     state.sync()
     found = [digest(state)]
     train(state, MORE)
@@ -195,6 +199,29 @@ def lose_a_writer(folder: Path, lost: int, rank: int) -> str:
 @pytest.mark.parametrize("lost", [0, 1])
 def test_one_whose_writer_is_lost_is_given_up_without_a_wait(tmp_path: Path, lost: int) -> None:
     assert run_ranks(partial(lose_a_writer, tmp_path, lost), 2) == ["1 1"] * 2
+
+
+def write_last(folder: Path, rank: int) -> int:
+    """The driver is gone for good. Rank 0's host finds that out first: its script has ended when rank 1 writes."""
+    enter(rank, 2, 2)
+    state, store = sharded(folder, every=100), c10d._get_default_store()
+    state.sync()
+    train(state, 2)
+    if rank == 0:
+        looks = itertools.count()
+        state._disk.checkpoints._lost = lambda *_: next(looks) == 4 and store.set("looked in vain", "")  # type: ignore[func-returns-value, union-attr]
+    else:
+        store.wait(["looked in vain"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edriver.worker.checkpoints.state_checkpoints.LAST_PATIENCE", 0.0)
+        patch.setattr("threading.main_thread", threading.Thread)  # one that does not run
+        state.write_last_checkpoint(rank == 0)
+        wait(state)
+    return int(newest(folder).steps)
+
+
+def test_the_last_one_of_a_run_waits_for_a_host_that_is_late(tmp_path: Path) -> None:
+    assert run_ranks(partial(write_last, tmp_path), 2) == [2, 2]
 
 
 def lose_one_that_has_written(folder: Path, rank: int) -> int:

@@ -47,7 +47,8 @@ system may take to show one machine what another has written."""
 
 LAST_PATIENCE: Final = 10.0
 """Seconds for which they do once the script has ended: where a position has lost all its workers, the others leave, and
-the run goes on when they have."""
+the run goes on when they have. Not in the last checkpoint of a run that has lost its driver: nothing goes on then, and
+each host finds that out by itself."""
 
 LOOK_PERIOD: Final = 0.1
 """Seconds between two looks into the folder."""
@@ -71,6 +72,7 @@ class TrainingPosition:
     Attributes:
         part: which part of a checkpoint this worker writes.
         writers: the ranks that write the parts, in their order; the first one is rank 0.
+        ends_run: whether the run ends here, so nothing waits for the process that writes.
     """
 
     round_id: RoundId
@@ -80,6 +82,7 @@ class TrainingPosition:
     size: int
     part: int = 0
     writers: tuple[int, ...] = (0,)
+    ends_run: bool = False
 
     @property
     def parts(self) -> int:
@@ -366,7 +369,7 @@ class StateCheckpoints:
             return None
 
         wanted = place.text.encode()
-        return self._awaited(look, self._patience, "rank 0 has not begun it in time")
+        return self._awaited(look, place, self._patience, "rank 0 has not begun it in time")
 
     def _complete(
         self, parted: PartedFiles, place: TrainingPosition, name: str, seconds: float
@@ -388,7 +391,7 @@ class StateCheckpoints:
                 raise CheckpointError(f"rank {gone[0]}, which was to write a part of it, is lost")
             return not awaited or None
 
-        self._awaited(look, max(self._patience, 5 * seconds), "another worker has not written its part in time")
+        self._awaited(look, place, max(self._patience, 5 * seconds), "another worker has not written its part in time")
         with self._folder.own(name) as where:
             found: list[WrittenPart | str] = parted.get_parts(where, place.parts)
         parts = [part for part in found if isinstance(part, WrittenPart)]
@@ -401,13 +404,13 @@ class StateCheckpoints:
         parted.remove((BEGUN, *notes))
         return records, {key: files.entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
 
-    def _awaited(self, look: Callable[[], T | None], seconds: float, trouble: str) -> T:
-        """Look until there is something; not for long where this process is about to end: it may be awaited.
+    def _awaited(self, look: Callable[[], T | None], place: TrainingPosition, seconds: float, trouble: str) -> T:
+        """Look until there is something; not for long where this process is about to end, unless the run is, too.
 
         Raises:
             CheckpointError: after so many seconds there is not.
         """
-        deadline, ending = time.monotonic() + seconds, False
+        deadline, ending = time.monotonic() + seconds, place.ends_run
         while (found := look()) is None:
             if not ending and not threading.main_thread().is_alive():
                 deadline, ending = min(deadline, time.monotonic() + LAST_PATIENCE), True

@@ -125,7 +125,7 @@ class StateOnDisk:
         """Begin to write the last commit."""
         self.write_part(0, (0,))
 
-    def write_part(self, part: int, writers: tuple[int, ...]) -> None:
+    def write_part(self, part: int, writers: tuple[int, ...], *, ends_run: bool = False) -> None:
         """The same, or a part of it; see TrainingPosition."""
         state, place = self.state, context.assignment()
         tree, random, loan = state.committed_parts()
@@ -133,7 +133,7 @@ class StateOnDisk:
         version = Version(self._round, state.steps_made - self._begun_with)
         run_id = os.environ.get("EDRIVER_RUN_ID", "")
         where = TrainingPosition(
-            place.round_id, state.steps_made, str(version), run_id, place.size, part=part, writers=writers
+            place.round_id, state.steps_made, str(version), run_id, place.size, part, writers, ends_run
         )
         self.checkpoints.write(where, contents, loan.wait, loan.give_back)
 

@@ -152,11 +152,11 @@ class ShardedCheckpoints(StateOnDisk):
         if self._saves > UNTIMED_SAVES:
             self._pace.made(seconds)
 
-    def write(self) -> None:
+    def write(self, *, ends_run: bool = False) -> None:
         """Begin to write this worker's part of the last commit to disk, if it has one."""
         place = context.assignment()
         if (part := part_of(place)) is not None:
-            self.write_part(part.number, writers_of(place))
+            self.write_part(part.number, writers_of(place), ends_run=ends_run)
 
     def write_last(self, chosen: bool) -> None:
         """Begin to write this worker's part of the last commit, unless the newest whole checkpoint is of that step.
@@ -167,7 +167,7 @@ class ShardedCheckpoints(StateOnDisk):
         self._parts.wait()
         self.checkpoints.wait()
         if self.checkpoints.newest_steps() != self.state.steps_made:
-            self.write()
+            self.write(ends_run=True)
 
     # ---- loading
 
