@@ -73,9 +73,9 @@ class CurrentPlace:
             self._listeners.append(listener)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Be a world of one, before this worker's first round."""
-        before, self._assignment = self._assignment, SINGLE_WORKER
+    def rehearsing(self, place: Assignment = SINGLE_WORKER) -> Iterator[None]:
+        """Have a place before this worker's first round: in a world of its own, or of one replica."""
+        before, self._assignment = self._assignment, place
         try:
             yield
         finally:

@@ -120,6 +120,7 @@ def rounds_of(
     rounds: Sequence[Sequence[int]],
     one_replica: bool = False,
     inside: Mapping[str, int] | None = None,
+    before: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[int, DeviceMesh]]:
     """Take a worker's part in these rounds: yields the round's number, and its mesh. Newcomers are the receivers.
 
@@ -129,10 +130,12 @@ def rounds_of(
         rounds: for each the members, by rank.
         one_replica: whether all members of a round are one replica, whatever their number.
         inside: the dimensions inside a replica; None: one, of two shards.
+        before: called before the first round, where there is no process group.
     """
     replica = math.prod(inside.values()) if inside else SHARDS
     store = c10d._get_default_store()
     _leave()
+    before()
     for number, members in enumerate(rounds):
         if worker in members:
             _join(store, f"round {number}", members.index(worker), len(members))

@@ -33,7 +33,7 @@ def registered(state: object, hook: Any) -> None:
 
 
 def test_a_hook_with_a_state_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "edriver.worker"), context.current.place.alone():
+    with caplog.at_level(logging.WARNING, "edriver.worker"), context.current.place.rehearsing():
         for _ in range(2):
             registered(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "edriver.worker"]
@@ -41,7 +41,7 @@ def test_a_hook_with_a_state_is_named_once(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_hook_without_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "edriver.worker"), context.current.place.alone():
+    with caplog.at_level(logging.WARNING, "edriver.worker"), context.current.place.rehearsing():
         registered(None, default_hooks.fp16_compress_hook)
         registered(dist.group.WORLD, default_hooks.allreduce_hook)
     registered(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)  # outside of rounds

@@ -155,8 +155,6 @@ def test_what_is_no_function_or_a_second_model_is_refused_at_once() -> None:
         ShardedState(build=new_model, optimizer=adam, critic=net())
     with pytest.raises(ValueError, match="every= takes a positive number of steps"):
         ShardedState(build=new_model, optimizer=adam, checkpoint="folder", every=0)
-    with pytest.raises(TypeError, match="leave out warm_up="), ShardedState(new_model, adam).rehearsal():
-        pass
 
 
 def test_the_mesh_has_replicas_of_shards() -> None:

@@ -1,16 +1,19 @@
 """A default process group without peers: a model can be sharded over its mesh before there is a round, and keeps quiet.
 
 Ranks and sizes are those that the process will have in a replica. Whatever communicates raises: torch finds no backend
-in the group. (torch's own fake groups let sends and receives pass, and leave tensors as they are.)
+in the group. In a rehearsal it passes: the group is one of torch's own fake ones, whose collectives send nothing, and
+leave anything in what they should have received into.
 
 Interfaces: a subclass of dist.ProcessGroup and dist.Backend.register_backend, both public; group_name and
-_set_group_name, which torch reads and calls of each group; the text of the error of a group without a backend. Found in
-torch 2.13. Where one of them has changed, `entered` raises, and a state makes its model in the round.
+_set_group_name, which torch reads and calls of each group; the text of the error of a group without a backend; the
+module that registers the backend "fake". Found in torch 2.13. Where one of them has changed, `entered` or `rehearsing`
+raises: a state then makes its model in the round, or does not rehearse.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
@@ -59,9 +62,28 @@ def entered(position: int, size: int) -> Iterator[None]:
     """
     if not hasattr(dist.Backend, _NAME.upper()):
         dist.Backend.register_backend(_NAME, _made, devices=["cpu", "cuda"])
-    torch_groups.init(_NAME, HashStore(), position, size, torch_groups.default_timeout())
-    try:
+    with _group(_NAME, position, size):
         _refuse_sends()
+        yield
+
+
+@contextlib.contextmanager
+def rehearsing(position: int, size: int) -> Iterator[None]:
+    """The same, with a group in which collectives pass; see the module's text.
+
+    Raises:
+        ImportError: this torch has no such groups.
+        RuntimeError: there is a default group already.
+    """
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    with _group("fake", position, size):
+        yield
+
+
+@contextlib.contextmanager
+def _group(backend: str, position: int, size: int) -> Iterator[None]:
+    torch_groups.init(backend, HashStore(), position, size, torch_groups.default_timeout())
+    try:
         yield
     finally:
         default_group.destroy()

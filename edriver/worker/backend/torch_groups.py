@@ -72,18 +72,20 @@ def collectives_begun() -> int:
     if group is None or not hasattr(group, "_get_sequence_number_for_group"):
         return 0
     if not hasattr(group, "_get_backend"):  # checks.py reports that its parts are not found
-        return int(group._get_sequence_number_for_group())
+        return begun_in(group)
     hosts_part = part_for(group, _HOST)
-    of_hosts_part: int = hosts_part._get_sequence_number_for_group() if hosts_part else 0
-    return int(group._get_sequence_number_for_group()) + of_hosts_part
+    return begun_in(group) + (begun_in(hosts_part) if hosts_part else 0)
 
 
-def begun_in(group: dist.ProcessGroup) -> int:
-    """The number of collectives that this process has begun in a group; 0: they are not counted.
+def begun_in(group: Any) -> int:
+    """The number of collectives that this process has begun in a group, or a part of one; 0: they are not counted.
 
-    Interface: ProcessGroup._get_sequence_number_for_group.
+    Interface: _get_sequence_number_for_group, which raises RuntimeError if a backend counts none, as torch's fake one.
     """
-    return int(group._get_sequence_number_for_group()) if hasattr(group, "_get_sequence_number_for_group") else 0
+    try:
+        return int(group._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError):
+        return 0
 
 
 def counts_collectives() -> bool:

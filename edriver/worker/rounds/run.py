@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
@@ -102,12 +103,13 @@ def _take_first_step() -> None:
     take_first_step()
 
 
-def _warm_up(function: Callable[[S], object], state: S) -> None:
-    """Call the script's warm-up function in a round of this process alone, then undo its changes to the state."""
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Be in a round of this process alone."""
     from edriver.worker.group.warm_up import group_alone
 
-    with state.rehearsal(), group_alone(), context.current.place.alone():
-        function(state)
+    with group_alone(), context.current.place.rehearsing():
+        yield
 
 
 @overload
@@ -139,7 +141,8 @@ def run(function: Callable[..., Any] | None = None, /, *, warm_up: Callable[[Any
         warm_up: called with the state once per process, before this worker is ready for its first round, while the
             others train on. Use it for work that only the first step pays for, such as compiling the model: take a
             step with made-up data in the way that the training function does. The default process group consists of
-            this worker alone. Afterwards edriver restores the state, gradients and random number generators.
+            this worker alone; with a ShardedState, of its replica, whose other members are not there: see there.
+            Afterwards edriver restores the state, gradients and random number generators.
 
     Raises:
         TypeError: the function, or `warm_up`, is an async function or a generator function, or it has returned a
@@ -180,7 +183,7 @@ def _elastic(
         if isinstance(rounds, WorkerRounds) and not holds_nothing(state):
             _take_first_step()
         if cold is not None:
-            _warm_up(cold, state)
+            state.rehearse(cold, _alone)
             cold = None
         return rounds.run(function, state, args, kwargs)
 

@@ -23,11 +23,13 @@ a `torch._foreach_` function makes to a DTensor (2.13), so such a write outside 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +38,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from edriver.model.plan import Assignment
+from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.shards import HeldShards
 from edriver.worker import context
 from edriver.worker.backend import fsdp2, offline_group, torch_groups
@@ -322,11 +324,31 @@ class ShardedState(TorchState):
                 places[id(shard.tensor)] = ShardPlace(*fsdp2.place_of(shard.whole), writes)
         return places
 
-    @contextlib.contextmanager
-    def rehearsal(self) -> Iterator[None]:
-        """Refuse a warm-up: the model is made in a round, which takes a whole replica."""
-        raise TypeError("a ShardedState has no model before its first round: leave out warm_up=")
-        yield
+    def rehearse(self, function: Callable[[Any], object], alone: Callable[[], AbstractContextManager[None]]) -> None:
+        """Call a script's warm-up function with this state where others train meanwhile: see State.rehearse.
+
+        The process group is then of this worker's replica. The others are not there: collectives pass, and what they
+        should have received has any values.
+        """
+        del alone
+        self.prepare()
+        place = context.place_in_replica()
+        if place is None or self.model is None:
+            return  # this round is the first one for all, or `prepare` has logged why
+        position, size = place
+        replica = dataclasses.replace(SINGLE_WORKER, rank=position, size=size, replica_size=size)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(offline_group.rehearsing(position, size))
+            except Exception as error:  # noqa: BLE001  any change of torch can show in any way
+                logger.info("warm_up is not called, so this worker's first step takes longer: %s", error)
+                return
+            stack.enter_context(context.current.place.rehearsing(replica))
+            self._enter_mesh()
+            with self.rehearsal():
+                function(self)
+                fsdp2.forget_step(self.model)
+            self._mesh = None
 
     def _refuse_unsupported(self, values: Iterable[object]) -> None:
         del values
@@ -570,7 +592,7 @@ class ShardedState(TorchState):
 
     def _seal_boundary(self) -> None:
         """Seal a boundary that no optimizer's step comes before, or a loss could find positions a boundary apart."""
-        if self.half_done():
+        if self._rehearses or self.half_done():
             return
         steps = self._steps.begun - self._begun
         self._unsealed = ""
@@ -608,6 +630,8 @@ class ShardedState(TorchState):
         Raises:
             PeerLostError: a member is lost, and the step is not to be made.
         """
+        if self._rehearses:
+            return (0.0 if value is None else value), None
         commit = self._exposed and self._schedule.due()
         wishes = (Wishes() if self._parts is None else self._parts.wish())._replace(commit=commit)
         reduced: float | None = 0.0 if value is None else value

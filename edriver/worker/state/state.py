@@ -20,7 +20,8 @@ import abc
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
 
 from edriver.model.ids import RoundId
 from edriver.model.plan import Assignment
@@ -238,6 +239,19 @@ class State(abc.ABC):
     def half_done(self) -> bool:
         """Whether a step has begun whose result is not in the state yet, such as accumulated gradients."""
         return False
+
+    def rehearse(self, function: Callable[[Any], object], alone: Callable[[], AbstractContextManager[None]]) -> None:
+        """Call a script's warm-up function with this state before the first round, then undo its changes.
+
+        Args:
+            function: the script's.
+            alone: enters a round of this process alone.
+
+        Raises:
+            Exception: any error of the function.
+        """
+        with self.rehearsal(), alone():
+            function(self)
 
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
