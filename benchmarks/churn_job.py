@@ -21,7 +21,6 @@ from benchmarks.workload import Numbered, digest_of, make_loader, make_model, op
 from edriver.worker import context
 
 
-@edriver.run
 def train(
     state: edriver.TorchState,
     data: Numbered,
@@ -76,7 +75,7 @@ def main() -> None:
     state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, step=0)
     recorder = Recorder(flags.folder / "records")
     recorder.boot()
-    train(state, data, flags, recorder, partial(DistributedDataParallel, init_sync=False))
+    edriver.run(train)(state, data, flags, recorder, partial(DistributedDataParallel, init_sync=False))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 import edriver
 from benchmarks.churn_job import train
 from benchmarks.records import Recorder
-from benchmarks.workload import Numbered, make_model, options
+from benchmarks.workload import Numbered, make_model, options, train_step
 
 
 def sharded(model: nn.Sequential, mesh: DeviceMesh) -> nn.Sequential:
@@ -38,7 +38,13 @@ def main() -> None:
     )
     recorder = Recorder(flags.folder / "records")
     recorder.boot()
-    train(state, data, flags, recorder, lambda model: model)
+
+    def warm_up(state: edriver.ShardedState) -> None:
+        batch = torch.stack([data[0][1]] * flags.batch_size)
+        for _ in range(2):
+            train_step(state.model, state.optimizer, batch, torch.zeros(len(batch), dtype=torch.long), 0.0)
+
+    edriver.run(warm_up=warm_up)(train)(state, data, flags, recorder, lambda model: model)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str], place: str) -
         for rank in range(2):
             run.line(rf"rank {rank} of 2 pid {pids[rank]} at step [56], 1x2$")
         run.line(r"worker 5 makes its model ahead of its first round$")
+        run.line(r"worker 5 warms up as rank 1 of 2$")
         for rank in range(3):
             run.line(rf"rank {rank} of 4 pid {pids[rank]} at step 10, 2x2$")
         assert run.end() == 0, run.text

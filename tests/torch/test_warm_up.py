@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -48,19 +48,36 @@ def test_a_group_of_the_scripts_own_is_left_alone() -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.needs(needs.GLIBC)  # another C library keeps its memory in another way
-def test_allocations_after_the_warm_up_reuse_its_memory() -> None:
-    source = """
+FAULTS = """
 import resource, torch
 from edriver.worker.group.warm_up import warm_up
 warm_up()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-kept = [torch.zeros(2**20, dtype=torch.uint8) for _ in range(24)]
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+def faults(blocks, size):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept = [torch.zeros(size, dtype=torch.uint8) for _ in range(blocks)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
 """
+
+
+def page_faults(source: str, environ: Mapping[str, str]) -> int:
     plain = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
-    done = subprocess.run([sys.executable, "-c", source], env=plain, stdout=subprocess.PIPE, check=True, timeout=300)
-    assert int(done.stdout) < 1000, "page faults; 24 MiB have 6144 pages"
+    command = [sys.executable, "-c", FAULTS + source]
+    done = subprocess.run(command, env={**plain, **environ}, stdout=subprocess.PIPE, check=True, timeout=300)
+    return int(done.stdout)
+
+
+@pytest.mark.needs(needs.GLIBC)  # another C library keeps its memory in another way
+def test_allocations_after_the_warm_up_reuse_its_memory() -> None:
+    assert page_faults("print(faults(24, 2**20))", {}) < 1000, "24 MiB have 6144 pages"
+
+
+@pytest.mark.needs(needs.GLIBC)
+def test_a_later_step_reuses_the_memory_of_the_one_before() -> None:
+    again = "faults(12, 2**24); print(faults(12, 2**24))"
+    assert page_faults(again, {}) < 20000, "192 MiB have 49152 pages, and where blocks lie apart some are new"
+    assert page_faults(again, {"MALLOC_TRIM_THRESHOLD_": "1000000"}) > 40000, "as the user has it"
 
 
 def test_what_a_script_warms_up_with_is_called_once_and_leaves_the_state_as_it_was() -> None:

@@ -6,6 +6,8 @@ free memory back to its host.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from typing import Final
 
 import torch
@@ -13,6 +15,13 @@ import torch
 HEAP_BYTES: Final = 31 * 2**20
 """Memory that is made ready: nearly as much as the C library (glibc, malloc.c: DEFAULT_MMAP_THRESHOLD_MAX) ever takes
 from its heap at once, and keeps there."""
+
+KEPT_BYTES: Final = 2**30
+"""Free memory at the end of its heap that the C library keeps. Of itself it keeps twice HEAP_BYTES and gives the rest
+back after each step, where a model takes more."""
+
+_M_TRIM_THRESHOLD: Final = -1
+"""Of malloc.h."""
 
 
 def grow_heap() -> None:
@@ -23,3 +32,14 @@ def grow_heap() -> None:
     """
     torch.empty(HEAP_BYTES, dtype=torch.uint8)
     torch.zeros(HEAP_BYTES, dtype=torch.uint8)
+    _keep_what_is_freed()
+
+
+def _keep_what_is_freed() -> None:
+    """Have the heap keep more, unless the environment says how much. This ends what malloc adapts by itself: so it
+    comes when the heap serves large blocks.
+    """
+    chosen = "MALLOC_TRIM_THRESHOLD_" in os.environ or "trim_threshold" in os.environ.get("GLIBC_TUNABLES", "")
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and not chosen:
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -59,7 +59,21 @@ def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
 state = edriver.ShardedState(build=build, optimizer=make_optimizer, step=0)
 
 
-@edriver.run
+def make_step(state: edriver.ShardedState, batch: torch.Tensor) -> None:
+    state.optimizer.zero_grad()
+    state.model(batch).square().sum().backward()
+    state.optimizer.step()
+    state.step += 1
+    state.check_host_updates()
+
+
+def warm_up(state: edriver.ShardedState) -> None:
+    for _ in range(2):
+        make_step(state, torch.randn(6, 4))
+    print(f"worker {os.environ['EDRIVER_WORKER_ID']} warms up as rank {edriver.rank()} of {edriver.size()}", flush=True)
+
+
+@edriver.run(warm_up=warm_up)
 def train(state: edriver.ShardedState) -> None:
     shape = "x".join(map(str, edriver.mesh().shape))
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}, {shape}", flush=True)
@@ -67,12 +81,7 @@ def train(state: edriver.ShardedState) -> None:
         while state.step == GATE and edriver.size() != SIZE:
             time.sleep(0.01)  # leaves the processor to processes that start
             state.check_host_updates()
-        batch = torch.randn(6, 4, generator=torch.Generator().manual_seed(state.step))
-        state.optimizer.zero_grad()
-        state.model(batch).square().sum().backward()
-        state.optimizer.step()
-        state.step += 1
-        state.check_host_updates()
+        make_step(state, torch.randn(6, 4, generator=torch.Generator().manual_seed(state.step)))
 
 
 train(state)
