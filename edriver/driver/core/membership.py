@@ -321,7 +321,7 @@ class Membership:
                 | events.PeerUnproven(worker_id, round_id)
                 | events.ScriptWarned(worker_id, round_id, warning=NoBoundary())
             ):
-                if current := rounds.round_of(worker_id, round_id):
+                if current := rounds.current_with_member(worker_id, round_id):
                     return self._take_in_of_member(event, current, now)
         return []
 

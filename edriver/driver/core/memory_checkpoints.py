@@ -216,11 +216,11 @@ class MemoryCheckpoints:
         """What a host has said last; None: it has no checkpoint server."""
         return self._held.get(host)
 
-    def nbytes_of(self, key: Key) -> int:
+    def nbytes(self, key: Key) -> int:
         """Bytes of a checkpoint's shards, copies aside; 0: no host has it any more."""
         return sum({shard.rank: shard.nbytes for shard in self._shards_of(key)}.values())
 
-    def save_seconds_of(self, key: Key) -> float:
+    def save_seconds(self, key: Key) -> float:
         """How long the save of a checkpoint has held up the training loop, on the slowest rank; 0: not known."""
         return max((shard.save_seconds for shard in self._shards_of(key)), default=0.0)
 
