@@ -290,6 +290,9 @@ class Membership:
             case events.CheckpointsHeld(host, agent_id):
                 if roster.has_agent(host, agent_id):
                     self.memory.note(event)
+            case events.CheckpointServerEnded(host, agent_id):
+                if roster.has_agent(host, agent_id):
+                    self.memory.server_ended(host)
             case events.AgentSilent(host, agent_id, fault):
                 if placement.agent_silent(host, agent_id, fault):
                     suspects.note(event, rounds.current, now)

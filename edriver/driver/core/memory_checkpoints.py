@@ -119,10 +119,7 @@ class MemoryCheckpoints:
         """A host has said what it holds."""
         before = self._held.pop(held.host, None)
         shards, earlier = frozenset(held.shards), frozenset(before.shards if before else ())
-        if held.address:
-            self._held[held.host] = held
-        else:
-            self._ordered.pop(held.host, None)
+        self._held[held.host] = held
         self._remove(held.host, earlier - shards)
         self._add(held.host, shards - earlier)
         if before is None or before.address != held.address or self._moves_copies(earlier - shards, shards - earlier):
@@ -146,6 +143,11 @@ class MemoryCheckpoints:
         if (held := self._held.pop(host, None)) is not None:
             self._remove(host, held.shards)
             self._hosts_changed()
+
+    def server_ended(self, host: str) -> None:
+        """A host's checkpoint server has ended, and what it held with it. Another one may take its place."""
+        self.lose_host(host)
+        self._fetches = None, (), {}
 
     def _hosts_changed(self) -> None:
         self._changed = True
