@@ -143,7 +143,8 @@ def noticing_seed(mutant: Patch, seeds: int, run: Callable[[int], object]) -> in
 
     The seed that is recorded for it is tried first, then those for others, whose worlds are short and full of events.
     """
-    for seed in dict.fromkeys((NOTICED_BY.get(mutant.__name__, 0), *sorted(NOTICED_BY.values()), *range(seeds))):
+    order: list[int] = [NOTICED_BY.get(mutant.__name__, 0), *sorted(NOTICED_BY.values()), *range(seeds)]
+    for seed in dict.fromkeys(order):
         try:
             run(seed)
         except (AssertionError, LookupError, RuntimeError):  # the last: from what the core's generators raise
