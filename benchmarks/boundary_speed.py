@@ -22,7 +22,7 @@ import edriver
 from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2
 from edriver.worker.rounds.participant import Participant
-from edriver.worker.rounds.step_times import StepTimes
+from edriver.worker.rounds.step_times import StepTimer
 
 BLOCKS = ((64, 3), (128, 4), (256, 6), (512, 3))
 CHECKS, BOUNDARIES, STEPS = 99_000, 1000, 40  # checks: as many as are kept until they are read
@@ -36,7 +36,7 @@ class QuietRounds:
 
     def __init__(self) -> None:
         self._participant = Participant()
-        self.step_times = StepTimes()
+        self.step_times = StepTimer()
 
     def boundary(self, committed: bool) -> None:
         """Count a boundary."""
@@ -71,7 +71,7 @@ def main() -> None:
 
 def note_read() -> float:
     """Seconds that it takes to make something of the note of one boundary."""
-    times, progress = StepTimes(), notification_pb2.WorkerProgress()
+    times, progress = StepTimer(), notification_pb2.WorkerProgress()
     times.synced(RoundId(1, 1))
     for _ in range(CHECKS):
         times.passed()

@@ -10,7 +10,7 @@ import json
 import time
 
 from edriver.model.shards import shadowed_position
-from edriver.worker.state.shard_pieces import moves_of
+from edriver.worker.state.row_slices import plan_moves
 
 RANKS = (64, 512)
 PARAMETERS = 1000
@@ -24,7 +24,7 @@ def main() -> None:
         held = [{rank, shadowed_position(rank, size)} for rank in range(size - 1)]
         targets = [{rank, shadowed_position(rank, size - 1)} for rank in range(size - 1)]
         began = time.process_time()
-        moves_of(size // 3, [ROWS] * PARAMETERS, (size, size - 1), held, targets)
+        plan_moves(size // 3, [ROWS] * PARAMETERS, (size, size - 1), held, targets)
         found[f"{size} ranks, {PARAMETERS:,} parameters"] = time.process_time() - began
     print(json.dumps(found))
 

@@ -44,10 +44,14 @@ class Starter(Protocol):
     def start(
         self, command: list[str], environment: Mapping[str, str], *, stdin: int | None = None
     ) -> tuple[int, int, int]:
-        """See Processes."""
+        """Start a process; returns its ID, and the ends to read of its stdout and stderr.
+
+        Raises:
+            SpawnError: it cannot be started.
+        """
 
     def signal_group(self, group: int, number: Signals) -> None:
-        """See Processes."""
+        """Send a signal to a process group, if it is still there."""
 
 
 class CheckpointServerSupervisor:
@@ -135,7 +139,7 @@ class CheckpointServerSupervisor:
         """Whether nothing more is to be waited for."""
         report = self._held.disk
         done = report.sealed if sealed else report.written
-        return not self._held.address or (report.number == number and (done or bool(report.trouble)))
+        return self._held.ended or (report.number == number and (done or bool(report.trouble)))
 
     def report_unsent(self) -> None:
         """Send what is held now, if that has waited for a driver."""
@@ -151,7 +155,7 @@ class CheckpointServerSupervisor:
         if self._holding:
             self._holding.cancel()
         if not self._closed:
-            self._tell(checkpoints_pb2.HostCheckpoints())
+            self._tell(checkpoints_pb2.HostCheckpoints(ended=True))
             logger.warning("the checkpoint server has ended: the checkpoints in this host's memory are lost")
             pause = RESTART_PAUSES[min(self._deaths, len(RESTART_PAUSES) - 1)]
             self._deaths += 1

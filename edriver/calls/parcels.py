@@ -208,7 +208,7 @@ class FolderParcelStore:
         return (self._folder / name).read_bytes()
 
     def names(self) -> list[str]:
-        """See ParcelStore."""
+        """The names of its parcels, the oldest first."""
         files = [path for path in self._folder.iterdir() if path.suffix != ".part"]
         return [path.name for path in sorted(files, key=lambda path: path.stat().st_mtime_ns)]
 

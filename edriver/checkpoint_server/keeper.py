@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from edriver.checkpoint_server.memory import Memory, give_back
-from edriver.checkpoint_server.processes import Processes
-from edriver.checkpoint_server.shards import Grant, ShardKey, Shards, key_of
+from edriver.checkpoint_server.pidfds import PidfdTable
+from edriver.checkpoint_server.shards import Grant, ShardKey, ShardMemory, key_of
 from edriver.model.memory_checkpoint import CheckpointId, DiskReport, Refusal, Shard
 
 MAX_TROUBLE_LENGTH: Final = 1000
@@ -49,9 +49,9 @@ class Keeper:
     def __init__(self, limit: int) -> None:
         self._changed = threading.Condition()
         self._changes = 0
-        self._processes = Processes()
+        self._processes = PidfdTable()
         self._memory = Memory()
-        self._shards = Shards(limit, self._processes.ended)
+        self._shards = ShardMemory(limit, self._processes.ended)
         self._trouble = ""
         self._disk: DiskReport | None = None
 
@@ -62,7 +62,7 @@ class Keeper:
             OSError: there is no such process.
         """
         with self._change():
-            decision = self._shards.reserve(key, length, self._processes.number_of(pid))
+            decision = self._shards.reserve(key, length, self._processes.register(pid))
             found, released = self._carried_out(decision)
             path = found if isinstance(found, Refusal) else self._memory.path(found)
             self._processes.forget(self._shards.processes())
@@ -90,7 +90,7 @@ class Keeper:
             if found is None:
                 return None
             buffer, length = found
-            self._shards.opened(buffer, self._processes.number_of(pid))
+            self._shards.opened(buffer, self._processes.register(pid))
             return self._memory.path(buffer), length
 
     @contextmanager

@@ -83,7 +83,7 @@ class _Buffer:
         return self.reserved is None and self.shard is None
 
 
-class Shards:
+class ShardMemory:
     """What a host holds.
 
     Args:

@@ -75,7 +75,7 @@ class CheckpointsHeld:
     Attributes:
         host: the host.
         agent_id: its agent.
-        address: where the server's ShardService listens; empty: it has ended.
+        address: where the server's ShardService listens.
         shards: those that are committed.
         used: bytes of memory that it uses,
         limit: and may use.
@@ -91,6 +91,19 @@ class CheckpointsHeld:
     limit: int = 0
     trouble: str = ""
     disk: DiskReport | None = None
+
+
+@frozen
+class CheckpointServerEnded:
+    """A host's checkpoint server has ended, and what it held in memory is lost.
+
+    Attributes:
+        host: the host.
+        agent_id: its agent.
+    """
+
+    host: str
+    agent_id: int
 
 
 @frozen
@@ -543,6 +556,7 @@ Event = (
     | AgentLost
     | AgentSilent
     | CheckpointsHeld
+    | CheckpointServerEnded
     | WorkerWaiting
     | BoundaryReached
     | CheckpointSaved

@@ -106,7 +106,7 @@ class OfferKind(NamedTuple):
     shards: tuple[HeldShards, ...] = ()
 
     def reaches(self, version: Version) -> bool:
-        """See Candidate."""
+        """Whether the worker has this version, or reaches it with gradients that it has kept."""
         return version in (self.version, self.sealed)
 
 

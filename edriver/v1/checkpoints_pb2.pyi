@@ -616,7 +616,7 @@ Global___ShardCopy: _TypeAlias = ShardCopy  # noqa: Y015
 
 @_typing.final
 class HostCheckpoints(_message.Message):
-    """HostCheckpoints is what a host's checkpoint server holds."""
+    """HostCheckpoints is what a host's checkpoint server holds, or that it has ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -626,14 +626,17 @@ class HostCheckpoints(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """Where its ShardService listens. Empty if the server has ended."""
+    """Where its ShardService listens. Agents of releases before `ended` leave it empty if the server has ended."""
     used: _builtins.int
     """Bytes of memory that it uses."""
     limit: _builtins.int
     """Bytes of memory that it may use."""
     trouble: _builtins.str
     """Why a copy that is ordered cannot be made now, as a sentence; empty if none has failed. It is tried again."""
+    ended: _builtins.bool
+    """The server has ended, and holds nothing any more; no other field is set."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shard]:
         """The committed shards, and whole copies."""
@@ -651,10 +654,11 @@ class HostCheckpoints(_message.Message):
         limit: _builtins.int = ...,
         trouble: _builtins.str = ...,
         disk: Global___DiskReport | None = ...,
+        ended: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "disk", b"disk", "limit", b"limit", "shards", b"shards", "trouble", b"trouble", "used", b"used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "disk", b"disk", "ended", b"ended", "limit", b"limit", "shards", b"shards", "trouble", b"trouble", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

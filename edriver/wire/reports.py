@@ -159,10 +159,14 @@ def _recorded_error(exited: agent_pb2.WorkerExited) -> events.RecordedError | No
     return events.RecordedError(recorded.traceback, epoch_seconds(recorded.record_time))
 
 
-def checkpoints_held(host: str, agent_id: int, message: checkpoints_pb2.HostCheckpoints) -> events.CheckpointsHeld:
+def checkpoints_held(
+    host: str, agent_id: int, message: checkpoints_pb2.HostCheckpoints
+) -> events.CheckpointsHeld | events.CheckpointServerEnded:
     """What a host holds, as an event. Shards that cannot be are left out."""
+    if message.ended or not message.address:  # without an address: an agent of a release before `ended`
+        return events.CheckpointServerEnded(host, agent_id)
     shards: dict[tuple[CheckpointId, int, bytes], Shard] = {}
-    for shard in map(shard_of, message.shards if message.address else ()):
+    for shard in map(shard_of, message.shards):
         if shard.rank < shard.checkpoint.size:
             shards.setdefault((shard.checkpoint, shard.rank, shard.layout), shard)
     return events.CheckpointsHeld(

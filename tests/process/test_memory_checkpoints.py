@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +83,20 @@ def _parent(pid: int) -> int:
     return int((PROC_ROOT / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
 
 
+def _wait_until_they_wait(pids: list[int]) -> None:
+    """Wait until the training threads of these ranks, which never pause, sleep from one look to the next: each has come
+    to where it waits for another rank.
+    """
+    looks: list[list[str]] = [[]]
+
+    def stand() -> bool:
+        texts = [(PROC_ROOT / str(pid) / "status").read_text() for pid in pids]
+        looks.append([line for text in texts for line in re.findall(r"State.*|\w*ctxt_switches.*", text)])
+        return looks[-1] == looks[-2] and sum("sleeping" in line for line in looks[-1]) == len(pids)
+
+    until(stand, lambda: looks[-1])
+
+
 def _servers(run: Run) -> dict[int, int]:
     """The pids of the checkpoint servers, by those of their agents."""
     found = [int(text.partition(":")[0]) for text in run.left_behind() if "edriver.checkpoint_server" in text]
@@ -109,7 +122,7 @@ def test_a_rank_that_stands_still_for_a_while_is_waited_for(tmp_path: Path, undi
         run.line("rank 0 made step 20$")
         for rank in (0, 1, 2, 3, 2, 1):
             os.kill(run.pids()[rank], signal.SIGSTOP)
-            time.sleep(0.3)  # the others come to where they wait for it
+            _wait_until_they_wait([pid for other, pid in run.pids().items() if other != rank])
             os.kill(run.pids()[rank], signal.SIGCONT)
             _goes_on(run, 20)
         at = len(run.lines)

@@ -20,7 +20,7 @@ from tests.process.sites import Site, environment_of, parent_of, site, ssh_clien
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
-CUT_OFF = ("--driver-timeout", "15")
+CUT_OFF = ("--driver-timeout", "8")
 """Seconds after which a host ends what it runs, if it cannot know what has become of the driver: 600 by default."""
 
 

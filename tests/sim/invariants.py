@@ -436,7 +436,7 @@ class Invariants:
         elif zero in offers and not able.isdisjoint(seat.worker_id for seat in leaders_of(plan)):
             check(zero in able, f"rank 0 offers {offers[zero]}, another member {best}")
             by_age = zero == min(able & {seat.worker_id for seat in leaders_of(plan)}, key=self._age)
-            places = [(roster.place_of(seat.host), seat.slot) for seat in leaders_of(plan)]
+            places = [(roster.age_order(seat.host), seat.slot) for seat in leaders_of(plan)]
             by_place = places == sorted(places)
             if plan.round_id == RoundId(1, 1):
                 check(by_place, f"the first round's ranks are not in the order of discovery: {places}")

@@ -166,12 +166,12 @@ def late_offers_of_an_undone_sync_count(patch: pytest.MonkeyPatch) -> None:
 
 def small_hosts_begin_at_the_first_position(patch: pytest.MonkeyPatch) -> None:
     """A host that is smaller than a replica has the same positions as all others."""
-    original = Roster.positions_of
+    original = Roster.slot_positions
 
-    def positions_of(self: Roster, record: HostRecord, coverage: Sequence[int]) -> list[int]:
+    def slot_positions(self: Roster, record: HostRecord, coverage: Sequence[int]) -> list[int]:
         return list(range(len(original(self, record, coverage))))
 
-    patch.setattr(Roster, "positions_of", positions_of)
+    patch.setattr(Roster, "slot_positions", slot_positions)
 
 
 def a_step_is_made_without_the_verdict(patch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def any_worker_can_take_over(patch: pytest.MonkeyPatch) -> None:
 
 def no_keeper_of_shards_stays(patch: pytest.MonkeyPatch) -> None:
     """A worker without a place leaves, although a position is lost without it."""
-    patch.setattr(selection, "keepers_of", lambda version, members, others: [])
+    patch.setattr(selection, "missing_holders", lambda version, members, others: [])
 
 
 def those_without_a_place_leave_at_once(patch: pytest.MonkeyPatch) -> None:

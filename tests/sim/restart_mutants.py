@@ -75,7 +75,7 @@ def a_save_is_not_heard_of(patch: pytest.MonkeyPatch) -> None:
 
 def a_resize_is_a_failure(patch: pytest.MonkeyPatch) -> None:
     """A change of the members spends --max-restarts."""
-    patch.setattr(RoundControl, "_change_of", lambda *_: Cause(CauseKind.LEFT_ROUND))
+    patch.setattr(RoundControl, "_members_change", lambda *_: Cause(CauseKind.LEFT_ROUND))
 
 
 def a_resize_stops_scripts_that_are_done(patch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def ranks_follow_the_hosts_alone(patch: pytest.MonkeyPatch) -> None:
 
     def chosen(self: Roster, workers: Iterable[Worker], most: float = math.inf) -> list[Worker]:
         found = original(self, workers, most)
-        return sorted(found, key=lambda worker: (self.place_of(worker.host), worker.slot))
+        return sorted(found, key=lambda worker: (self.age_order(worker.host), worker.slot))
 
     patch.setattr(Roster, "in_replicas", chosen)
 

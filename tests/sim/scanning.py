@@ -37,7 +37,7 @@ def check_indexes(core: Membership) -> None:
         check(kept[name] == those, f"{name} has {kept[name]}, and not {those}")
     overdue = {w for w, worker in workers.items() if worker.stop_at is not None and worker.stop_at <= core.now}
     check(roster.overdue(core.now) == overdue, f"{roster.overdue(core.now)} are said to be overdue, and {overdue} are")
-    awaited = [roster.place_of(record.name) for record in _untroubled(core) if _awaited(record)]
+    awaited = [roster.age_order(record.name) for record in _untroubled(core) if _awaited(record)]
     first = roster.first_unconnected({name for name in hosts if core.placement.has_problem(name)})
     check(first == min(awaited, default=math.inf), f"the first host that is awaited has place {first}")
     _check_suspects(core)

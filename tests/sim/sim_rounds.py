@@ -246,7 +246,7 @@ class SimRounds:
                 return 0
             case effects.Digest(committed):
                 return script.digest(committed)
-            case effects.Shards(committed):
+            case effects.ShardsHeld(committed):
                 return script.shards_held(committed)
             case effects.NewestCheckpoint(look):
                 return script.newest_checkpoint(look)

@@ -12,7 +12,7 @@ from typing import Any
 
 from edriver.model.plan import Assignment
 from edriver.model.shards import NO_SHARDING, HeldShards, Sharding, shadow_keeper, shadowed_position
-from edriver.worker.state.shard_pieces import Piece, moves_of, rows_of
+from edriver.worker.state.row_slices import RowSlice, plan_moves, shard_rows
 from tests.sim.fabric import Severed
 from tests.sim.sim_rounds import Meet, Steps
 
@@ -29,12 +29,12 @@ Gradients = tuple[int, tuple[int, ...]]
 
 def rows_at(position: int, size: int) -> list[Row]:
     """The rows of a position's shard."""
-    return [(column, row) for column, count in enumerate(ROWS) for row in range(*rows_of(count, size, position))]
+    return [(column, row) for column, count in enumerate(ROWS) for row in range(*shard_rows(count, size, position))]
 
 
-def rows_in(piece: Piece) -> Iterator[Row]:
-    """The rows that are sent with a piece."""
-    return ((piece.column, row) for row in range(piece.first, piece.end))
+def rows_in(rows: RowSlice) -> Iterator[Row]:
+    """The rows that are sent with a slice."""
+    return ((rows.column, row) for row in range(rows.first, rows.end))
 
 
 def stepped(shard: Shard, gradients: Gradients) -> Shard:
@@ -127,9 +127,9 @@ class SimShards:
         targets = [sorted({member, shadowed_position(member, size)}) for member in range(size)]
         into: dict[int, Shard] = {position: {} for position in targets[rank]}
 
-        moves = moves_of(rank, ROWS, (before.size, size), held, targets)
+        moves = plan_moves(rank, ROWS, (before.size, size), held, targets)
 
-        def between(sender: int, receiver: int) -> list[Piece]:
+        def between(sender: int, receiver: int) -> list[RowSlice]:
             return moves.incoming.get(sender, []) if receiver == rank else moves.outgoing.get(receiver, [])
 
         _copy(mine, into, between(rank, rank))
@@ -228,7 +228,7 @@ class SimShards:
             self.now, self._written = self._saved
 
 
-def _copy(shards: dict[int, Shard], into: dict[int, Shard], sent: Iterable[Piece]) -> None:
-    for piece in sent:
-        for row in rows_in(piece):
-            into[piece.new][row] = shards[piece.old][row]
+def _copy(shards: dict[int, Shard], into: dict[int, Shard], sent: Iterable[RowSlice]) -> None:
+    for rows in sent:
+        for row in rows_in(rows):
+            into[rows.new][row] = shards[rows.old][row]

@@ -23,7 +23,7 @@ from enum import IntEnum
 
 import pytest
 
-from edriver.driver.core.shardings import CutVersion, has_cut, keepers_of, latest_sharding, newest_cut
+from edriver.driver.core.shardings import CutVersion, has_cut, latest_sharding, missing_holders, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.shards import NO_SHARDING, HeldShards, Sharding, shadowed_position
 
@@ -115,7 +115,7 @@ def wrong(before: int, size: int, offers: Offers) -> set[str]:
                 if not of_all(left, cut.version, cut.sharding):
                     found.add("what was found is not there")
                 able = [one for one in left if has_cut(one, cut.version, cut.sharding)]
-                if latest_sharding(cut.version, keepers_of(cut.version, [], able)) != cut.sharding:
+                if latest_sharding(cut.version, missing_holders(cut.version, [], able)) != cut.sharding:
                     found.add("those that stay do not hold all of it")
     return found
 
@@ -160,5 +160,5 @@ def test_a_worker_without_a_place_stays_if_a_position_is_lost_without_it() -> No
     offers = [Member(NEW, None, (held(sharding, rank),)) for rank in range(4)]
     cut = newest_cut(offers)
     assert cut == CutVersion(NEW, sharding)
-    assert keepers_of(NEW, offers[:2], offers[2:]) == []
-    assert keepers_of(NEW, [offers[0], offers[2]], [offers[1], offers[3]]) == [offers[1]]
+    assert missing_holders(NEW, offers[:2], offers[2:]) == []
+    assert missing_holders(NEW, [offers[0], offers[2]], [offers[1], offers[3]]) == [offers[1]]

@@ -15,7 +15,7 @@ from edriver.worker.state.torch_state import TorchState
 class Rounds:
     """Takes every boundary."""
 
-    abort_cause = None
+    abort_cause: str | None = None
 
     def boundary(self, committed: bool) -> None:
         pass

@@ -16,6 +16,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from edriver.worker.state.sharded_state import ShardedState
+
 WIDTH = 8
 
 HEADS = 4
@@ -115,6 +117,16 @@ def sequence_parallel_model(mesh: DeviceMesh, seed: int = 3) -> torch.nn.Sequent
 def tokens_of(step: int) -> torch.Tensor:
     """The same on every rank."""
     return torch.randn(2, LENGTH, 4, generator=torch.Generator().manual_seed(step))
+
+
+def train_step(state: ShardedState) -> None:
+    """One step of a training of these models, and its boundary."""
+    state.optimizer.zero_grad()
+    state.model(tokens_of(state.step)).square().sum().backward()
+    state.clip_grad_norm_(0.5)
+    state.optimizer.step()
+    state.step += 1
+    state.check_host_updates()
 
 
 class Stage(torch.nn.Module):

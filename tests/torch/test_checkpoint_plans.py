@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan
 
-from edriver.worker.checkpoints.memory.plans import PREFIX, PlanExchange, Share, Skipped, Step, next_step
+from edriver.worker.checkpoints.memory.plans import PREFIX, PlanAction, PlanExchange, Share, Skipped, next_action
 from edriver.worker.checkpoints.pickles import ForgedError
 
 SECRET = bytes(32)
@@ -56,18 +56,18 @@ def names(found: Sequence[Share | Skipped]) -> list[str]:
 @pytest.mark.parametrize(
     ("newest", "sent", "unchanged", "shared", "step"),
     [
-        (0, 0, False, 0, Step.RENEW),
-        (1, 0, False, 0, Step.SEND),
-        (1, 1, True, 0, Step.AWAIT),
-        (1, 1, True, 1, Step.USE),
-        (1, 1, False, 1, Step.RENEW),
-        (1, 1, False, 0, Step.RENEW),
-        (2, 1, True, 1, Step.SEND),
-        (2, 2, True, 1, Step.AWAIT),
+        (0, 0, False, 0, PlanAction.RENEW),
+        (1, 0, False, 0, PlanAction.SEND),
+        (1, 1, True, 0, PlanAction.AWAIT),
+        (1, 1, True, 1, PlanAction.USE),
+        (1, 1, False, 1, PlanAction.RENEW),
+        (1, 1, False, 0, PlanAction.RENEW),
+        (2, 1, True, 1, PlanAction.SEND),
+        (2, 2, True, 1, PlanAction.AWAIT),
     ],
 )
-def test_what_a_rank_does_next(newest: int, sent: int, unchanged: bool, shared: int, step: Step) -> None:
-    assert next_step(newest, sent, unchanged, shared) is step
+def test_what_a_rank_does_next(newest: int, sent: int, unchanged: bool, shared: int, step: PlanAction) -> None:
+    assert next_action(newest, sent, unchanged, shared) is step
 
 
 def test_the_first_save_waits_for_all_and_stores_what_they_have_in_common_once() -> None:

@@ -25,6 +25,7 @@ from edriver.worker import context
 from edriver.worker.sampler import stream_loader
 from edriver.worker.sampler.elastic_stream import ElasticStream
 from edriver.worker.sampler.stream_reader import Reply, Request
+from tests.torch.bound_state import Rounds
 
 SHARD = 100_000
 """Sample n of shard s is s * SHARD + n."""
@@ -135,29 +136,13 @@ class Exchange:
         return here.round.gather(self._key, here.place.rank, here.round.given[self._key][here.place.rank])
 
 
-class Boundaries:
-    abort_cause = None
-
-    def boundary(self, committed: bool) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
-
-    def clipped(self, norm: float) -> None:
-        pass
-
-    def seal_broken(self, error: Exception) -> None:
-        raise error
-
-
 class Worker:
     """One worker: its stream and state; versions are counts of boundaries."""
 
     def __init__(self, job: Job) -> None:
         self.stream = ElasticStream(job.shards, Stateful if job.stateful else plain, seed=job.seed)
         self.state = edriver.TorchState(stream=self.stream, trained=b"", epoch=0)
-        self.state.bind(Boundaries())
+        self.state.bind(Rounds())
         self.loader = self.stream.loader(
             job.batch_size, drop_last=job.drop_last, num_workers=job.lanes, persistent_workers=True, collate_fn=tuple
         )

@@ -13,24 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from edriver.worker.state.torch_state import TorchState
-
-
-class Rounds:
-    """Takes every boundary."""
-
-    abort_cause = None
-
-    def boundary(self, committed: bool) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
-
-    def clipped(self, norm: float) -> None:
-        pass
-
-    def seal_broken(self, error: Exception) -> None:
-        raise error
+from tests.torch.bound_state import Rounds
 
 
 def new_model() -> torch.nn.Sequential:

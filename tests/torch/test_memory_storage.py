@@ -19,7 +19,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from edriver.model.memory_checkpoint import Refusal
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.server_link import ShardName
-from edriver.worker.checkpoints.memory.storage import MemoryReader, MemoryWriter, step_of
+from edriver.worker.checkpoints.memory.storage import MemoryReader, MemoryWriter, parse_step
 from edriver.worker.errors import CheckpointError
 from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
 from tests.torch.ranks import run_ranks
@@ -201,10 +201,10 @@ def test_outside_of_edriver_the_way_to_disk_is_named() -> None:
 
 @pytest.mark.parametrize(("name", "step"), [(7, 7), ("7", 7), ("runs/step-70/", 70), (Path("a/b12"), 12)])
 def test_a_step_is_the_number_at_the_end(name: Any, step: int) -> None:
-    assert step_of(name) == step
+    assert parse_step(name) == step
 
 
 @pytest.mark.parametrize("name", [-1, "latest", ""])
 def test_an_id_without_a_step_is_refused(name: Any) -> None:
     with pytest.raises(ValueError, match="is the step"):
-        step_of(name)
+        parse_step(name)

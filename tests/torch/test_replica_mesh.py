@@ -27,6 +27,7 @@ from tests.torch.parallel_model import (
     sequence_parallel_model,
     stage,
     tokens_of,
+    train_step,
 )
 from tests.torch.ranks import run_ranks
 
@@ -58,12 +59,7 @@ def new_state(build: Callable[..., torch.nn.Module], seed: int = 3) -> ShardedSt
 
 def train(state: ShardedState, steps: int) -> None:
     for _ in range(steps):
-        state.optimizer.zero_grad()
-        state.model(tokens_of(state.step)).square().sum().backward()
-        state.clip_grad_norm_(0.5)
-        state.optimizer.step()
-        state.step += 1
-        state.check_host_updates()
+        train_step(state)
 
 
 def quiet(build: Callable[..., torch.nn.Module], worker: int) -> str:

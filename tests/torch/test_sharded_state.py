@@ -21,6 +21,7 @@ from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state import sharded_state
 from edriver.worker.state.sharded_state import ShardedState, sealed
 from edriver.worker.state.wishes import Wishes
+from tests.torch import bound_state
 from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import (
     KINDS,
@@ -43,14 +44,12 @@ STEPS = 4
 PLAIN = Kind(lambda params: torch.optim.AdamW(params, lr=0.05))
 
 
-class Rounds:
+class Rounds(bound_state.Rounds):
     """Takes every boundary, and answers broken seals.
 
     Args:
         applies: whether the next round continues from the step in whose seal the round has broken.
     """
-
-    abort_cause: str | None = None
 
     def __init__(self, applies: bool = False) -> None:
         self.commits = 0
@@ -58,12 +57,6 @@ class Rounds:
 
     def boundary(self, committed: bool) -> None:
         self.commits += committed
-
-    def check(self) -> None:
-        pass
-
-    def clipped(self, norm: float) -> None:
-        pass
 
     def seal_broken(self, error: Exception) -> None:
         if not self._applies:

@@ -10,28 +10,13 @@ import torch
 from edriver.worker.copies.side_stream import SideCopies
 from edriver.worker.copies.snapshot import belongs_to
 from edriver.worker.state.torch_state import TorchState
+from tests.torch.bound_state import Rounds
 from tests.torch.late_copies import LateCopies
 
 
 class LateState(TorchState):
     def _side(self) -> SideCopies:
         return LateCopies()
-
-
-class Rounds:
-    abort_cause = None
-
-    def boundary(self, committed: bool) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
-
-    def clipped(self, norm: float) -> None:
-        pass
-
-    def seal_broken(self, error: Exception) -> None:
-        raise error
 
 
 def new_state() -> TorchState:

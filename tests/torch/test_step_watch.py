@@ -7,12 +7,11 @@ import torch
 
 from edriver.worker.errors import PeerLostError
 from edriver.worker.state.torch_state import TorchState
+from tests.torch import bound_state
 
 
-class Rounds:
+class Rounds(bound_state.Rounds):
     """Counts boundaries."""
-
-    abort_cause = None
 
     def __init__(self) -> None:
         self.counted = 0
@@ -25,12 +24,6 @@ class Rounds:
         self.checked += 1
         if self.checked == 100:
             raise PeerLostError("lost")
-
-    def clipped(self, norm: float) -> None:
-        pass
-
-    def seal_broken(self, error: Exception) -> None:
-        raise error
 
 
 def job() -> tuple[torch.nn.Module, torch.optim.Optimizer, TorchState, Rounds]:

@@ -25,7 +25,7 @@ from edriver.worker.checkpoints.memory.place import CurrentMemory
 from edriver.worker.checkpoints.memory.saver import MemorySaver
 from edriver.worker.checkpoints.memory.schedule import DiskSchedule
 from edriver.worker.checkpoints.memory.shard import DueForDisk
-from edriver.worker.checkpoints.memory.to_disk import Job, Write, WriteError
+from edriver.worker.checkpoints.memory.to_disk import Write, WriteError, WriteJob
 from edriver.worker.checkpoints.script_disk import DiskSaver
 from tests import needs
 from tests.torch.fake_memory import FolderMemory, join_round, newest_whole
@@ -62,11 +62,11 @@ class Run:
             self.savers[rank].save(step, lambda: values(step))
         self.saved = True
 
-    def jobs(self, keep: int = 2) -> list[Job]:
+    def jobs(self, keep: int = 2) -> list[WriteJob]:
         found = newest_whole(self.memory_folder)
         assert found is not None
         plain = (self.location, keep)
-        return [Job("", found.checkpoint, found.layout, (rank,), *plain, "", "") for rank in range(2)]
+        return [WriteJob("", found.checkpoint, found.layout, (rank,), *plain, "", "") for rank in range(2)]
 
     def write(self, keep: int = 2) -> list[dict[str, Any]]:
         """What both hosts do, the first one leading; returns what it has said."""
@@ -74,7 +74,7 @@ class Run:
         said: list[dict[str, Any]] = []
 
         def others() -> None:
-            job = Job(**{name: getattr(other, name) for name in Job.__slots__} | {"name": said[0]["name"]})
+            job = WriteJob(**{name: getattr(other, name) for name in WriteJob.__slots__} | {"name": said[0]["name"]})
             Write(job, self.memories[1], lambda _: None, lambda: None).run()
 
         def say(what: dict[str, Any]) -> None:
@@ -178,7 +178,7 @@ def test_a_folder_that_this_host_does_not_share_is_said(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.save(7)
     job = run.jobs()[1]
-    job = Job(**{name: getattr(job, name) for name in Job.__slots__} | {"name": "checkpoint-000005"})
+    job = WriteJob(**{name: getattr(job, name) for name in WriteJob.__slots__} | {"name": "checkpoint-000005"})
     with pytest.raises(
         WriteError, match=r"checkpoint-000005.* is not there on this host: all hosts must share the folder"
     ):
@@ -232,7 +232,7 @@ def test_a_job_is_a_line_of_json() -> None:
         "socket": "/s", "round_id": [1, 2], "step": 3, "size": 4, "layout": "0a", "ranks": [2], "location": "/c",
         "keep": 3, "name": "", "unfinished": "checkpoint-000001",
     }  # fmt: skip
-    job = Job.of(json.dumps(sent))
+    job = WriteJob.of(json.dumps(sent))
     assert (job.checkpoint.round_id, job.layout, job.ranks) == (RoundId(1, 2), b"\n", (2,))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edriver.checkpoint_server.shards import PAGE, Grant, NotReservedError, ShardKey, Shards, key_of
+from edriver.checkpoint_server.shards import PAGE, Grant, NotReservedError, ShardKey, ShardMemory, key_of
 from edriver.model.ids import NO_ROUND, RoundId
 from edriver.model.memory_checkpoint import CheckpointId, Refusal, Shard
 
@@ -36,7 +36,7 @@ class Host:
     ended: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.shards = Shards(self.pages * PAGE, self.ended.__contains__)
+        self.shards = ShardMemory(self.pages * PAGE, self.ended.__contains__)
 
     def reserve(self, step: int, process: int, n: int = 1, pages: int = 1, rank: int | None = None) -> Grant | Refusal:
         """Each process has the rank of its number, unless it is given."""

@@ -370,8 +370,8 @@ def test_a_journal_of_another_release_is_read_and_goes_on_in_the_present_format(
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        (formats.FORMAT + 1, r"in format 7, and this is .*, which reads 6 to 6: .* \(pip install 'edriver>=0\.9\.0'\)"),
-        (5, r"in format 5, and this is .*, which reads 6 to 6: .* with that one \(pip install edriver==0\.9\.0\)"),
+        (formats.FORMAT + 1, r"in format 8, and this is .*, which reads 6 to 7: .* \(pip install 'edriver>=0\.9\.0'\)"),
+        (5, r"in format 5, and this is .*, which reads 6 to 7: .* with that one \(pip install edriver==0\.9\.0\)"),
     ],
     ids=["newer", "of-pickles"],
 )

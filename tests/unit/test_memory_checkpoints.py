@@ -259,7 +259,7 @@ def test_a_host_that_is_to_be_left_stays_until_another_has_what_it_holds() -> No
 def test_a_server_that_has_ended_takes_its_shards_along() -> None:
     hosts = Hosts()
     hosts.save(10)
-    hosts.core.note(CheckpointsHeld("b", 1, ""))
+    hosts.core.server_ended("b")
     assert hosts.start() is None
     assert not hosts.take()
 

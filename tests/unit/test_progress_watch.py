@@ -14,7 +14,7 @@ from edriver.worker import context
 from edriver.worker.reports import SamplesDone
 from edriver.worker.rounds.participant import Participant
 from edriver.worker.rounds.progress_watch import ProgressWatch
-from edriver.worker.rounds.step_times import StepTimes
+from edriver.worker.rounds.step_times import StepTimer
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ class Resumed(edriver.ObjectState):
 
 
 def test_what_a_worker_holds_before_its_first_sync_is_not_the_runs() -> None:
-    times = StepTimes()
+    times = StepTimer()
     watch = ProgressWatch(context.current, Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
     watch.state = Resumed()
     watch.state.report(loss=3.0)
@@ -48,7 +48,7 @@ def test_what_a_worker_holds_before_its_first_sync_is_not_the_runs() -> None:
 @pytest.mark.parametrize(("rank", "reported"), [(0, {f"value {n}": float(n) for n in range(100)}), (1, {})])
 def test_what_the_script_reports_in_rank_0_is_sent(rank: int, reported: dict[str, float]) -> None:
     context.current.place.enter(replace(SINGLE_WORKER, rank=rank))
-    times = StepTimes()
+    times = StepTimer()
     watch = ProgressWatch(context.current, Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
     watch.state = edriver.ObjectState()
     for number in range(100):
@@ -59,7 +59,7 @@ def test_what_the_script_reports_in_rank_0_is_sent(rank: int, reported: dict[str
 
 
 def test_values_belong_to_the_boundary_that_follows_them() -> None:
-    times = StepTimes()
+    times = StepTimer()
     watch = ProgressWatch(context.current, Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
     watch.state = edriver.ObjectState()
     times.synced(RoundId(1, 1))

@@ -122,6 +122,15 @@ def test_events_that_have_got_more_fields_since_are_read(written: Json, event: e
     assert Codec(kinds_in(events.Event)).decode(written) == event
 
 
+def test_format_6_has_no_address_where_a_checkpoint_server_has_ended() -> None:
+    """No run that was recorded had one."""
+    codec = Codec(kinds_in(events.Event))
+    held = {"host": "a", "agent_id": 1, "shards": [], "used": 0, "limit": 0, "trouble": "", "disk": None}
+    written: Json = [{"CheckpointsHeld": {**held, "address": address}} for address in ("", "a:1")]
+    read = [codec.decode(upgraded(JournalPart.EVENT, each, 6)) for each in written]
+    assert read == [events.CheckpointServerEnded("a", 1), events.CheckpointsHeld("a", 1, "a:1")]
+
+
 @pytest.mark.parametrize("number", FORMATS)
 def test_all_that_a_core_knew_is_taken_over(number: int) -> None:
     for data in json.loads((FOLDER / f"format-{number}-cores.json").read_text()):

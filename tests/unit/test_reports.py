@@ -10,10 +10,10 @@ from edriver.model.cause import AGENT_KNOWN, Cause, CauseKind, Exit, WorkerName
 from edriver.model.events import loss_of
 from edriver.model.ids import RoundId
 from edriver.model.script_error import ScriptError
-from edriver.v1 import agent_pb2, cause_pb2, rounds_pb2
+from edriver.v1 import agent_pb2, cause_pb2, checkpoints_pb2, rounds_pb2
 from edriver.v1.notification_pb2 import Report, StacksOnStderr, WorkerIdle, WorkerStalled, WorkerWaiting
 from edriver.wire.conversion import duration
-from edriver.wire.reports import STACKS_ON_STDERR, event_of_report, exit_of
+from edriver.wire.reports import STACKS_ON_STDERR, checkpoints_held, event_of_report, exit_of
 
 WORKER = WorkerName(1, "a", 0, 0)
 
@@ -106,3 +106,19 @@ def test_where_a_worker_was_when_it_left_a_round_is_a_line_of_its_script() -> No
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(checkpoints_pb2.HostCheckpoints(ended=True), id="now"),
+        pytest.param(checkpoints_pb2.HostCheckpoints(), id="from-a-release-before"),
+    ],
+)
+def test_the_end_of_a_checkpoint_server_is_an_event_of_its_own(message: checkpoints_pb2.HostCheckpoints) -> None:
+    assert checkpoints_held("a", 1, message) == events.CheckpointServerEnded("a", 1)
+
+
+def test_a_checkpoint_server_that_holds_nothing_has_not_ended() -> None:
+    message = checkpoints_pb2.HostCheckpoints(address="a:1", limit=9)
+    assert checkpoints_held("a", 1, message) == events.CheckpointsHeld("a", 1, "a:1", limit=9)

@@ -11,7 +11,7 @@ from edriver.model.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds
 from edriver.worker.rounds import step_times
-from edriver.worker.rounds.step_times import MIN_STEPS_CONSIDERED, STEPS_CONSIDERED, StepTimes
+from edriver.worker.rounds.step_times import MIN_STEPS_CONSIDERED, STEPS_CONSIDERED, StepTimer
 
 AHEAD = 1_700_000_000.0
 """Seconds that the wall clock is ahead of the monotonic one."""
@@ -24,7 +24,7 @@ class Story:
 
     def __init__(self) -> None:
         self.now = 10.0
-        self.times = StepTimes(lambda: self.now, lambda: self.now + AHEAD)
+        self.times = StepTimer(lambda: self.now, lambda: self.now + AHEAD)
 
     def synced(self, n: int = 1) -> None:
         self.times.synced(RoundId(1, n))

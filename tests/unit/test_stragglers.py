@@ -8,8 +8,8 @@ from statistics import median
 import pytest
 
 from edriver.driver.observe.pace.stragglers import (
-    Step,
     StepReport,
+    StepTimes,
     StragglerVerdict,
     Window,
     _median_of_others,
@@ -26,16 +26,18 @@ PROCESSOR = pace_pb2.STRAGGLER_REASON_PROCESSOR
 Parts = tuple[float, float, float]  # computing, loading and delay
 
 
-def steps_of(*members: Parts) -> dict[int, Step]:
+def steps_of(*members: Parts) -> dict[int, StepTimes]:
     """A step of members that wait for the slowest of them; delay is part of computing."""
     whole = max(computing + loading for computing, loading, _ in members)
     return {
-        number: Step(whole, whole - computing - loading, loading, delayed)
+        number: StepTimes(whole, whole - computing - loading, loading, delayed)
         for number, (computing, loading, delayed) in enumerate(members)
     }
 
 
-def found(earlier: dict[int, Step], later: dict[int, Step], known: tuple[int, ...] = ()) -> dict[int, StragglerVerdict]:
+def found(
+    earlier: dict[int, StepTimes], later: dict[int, StepTimes], known: tuple[int, ...] = ()
+) -> dict[int, StragglerVerdict]:
     return stragglers({one: (earlier[one], later[one]) for one in earlier}, dict.fromkeys(known))
 
 
@@ -93,7 +95,7 @@ def test_one_stays_slow_until_it_hardly_is() -> None:
 
 
 def test_where_waiting_cannot_be_seen_loading_is_compared() -> None:
-    steps = {number: Step(0.2, None, loading, 0.0) for number, loading in enumerate((0.01, 0.01, 0.11))}
+    steps = {number: StepTimes(0.2, None, loading, 0.0) for number, loading in enumerate((0.01, 0.01, 0.11))}
     verdicts = found(steps, steps)
     assert {one: (round(each.ratio, 2), each.reason) for one, each in verdicts.items()} == {2: (2.0, LOADING)}
 

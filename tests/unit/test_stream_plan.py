@@ -8,8 +8,8 @@ import pytest
 
 from edriver.worker.sampler.stream_block import MAX_STEPS, BatchPart, Block, batches_of
 from edriver.worker.sampler.stream_plan import ShardPlan, cut, samples_in
-from edriver.worker.sampler.stream_schedule import EpochSchedule, Report, StreamSettings
-from edriver.worker.sampler.stream_shards import EpochProgress, Piece, Range, shard_order
+from edriver.worker.sampler.stream_schedule import EpochSchedule, ReadReport, StreamSettings
+from edriver.worker.sampler.stream_shards import EpochProgress, Piece, ReadRange, shard_order
 
 
 def progress_of(shards: int, done: list[Piece], lengths: dict[int, int]) -> EpochProgress:
@@ -56,7 +56,7 @@ def test_orders_are_permutations_that_differ_by_seed_and_epoch() -> None:
 
 
 def test_chunks_of_a_shared_shard_go_round() -> None:
-    runs = [list(Range(0, 5, 14, 4, 3, member, 2).runs()) for member in range(2)]
+    runs = [list(ReadRange(0, 5, 14, 4, 3, member, 2).runs()) for member in range(2)]
     assert runs == [[Piece(0, 5, 7), Piece(0, 10, 13)], [Piece(0, 7, 10), Piece(0, 13, 14)]]
 
 
@@ -69,7 +69,7 @@ def test_a_worker_without_shards_gets_half_of_anothers_and_then_joins_in() -> No
     assert not plan.balance(progress), "no worker has two"
     assert plan.share(progress)
     assert [plan.ranges(rank, progress) for rank in range(2)] == [
-        [Range(0, 0, None, 0, 4, member, 2)] for member in range(2)
+        [ReadRange(0, 0, None, 0, 4, member, 2)] for member in range(2)
     ]
     progress.learn(0, 10)
     assert not plan.share(progress)
@@ -118,8 +118,8 @@ TERMS = StreamSettings(epoch=0, seed=0, shuffle=False, shards=1, batch_size=4, d
 
 
 def test_a_report_arrives_as_it_was() -> None:
-    report = Report(TERMS, [[Piece(0, 0, 4)], []], {0: 4}, {0: (2, "{}")})
-    assert Report.of(report.text()) == report
+    report = ReadReport(TERMS, [[Piece(0, 0, 4)], []], {0: 4}, {0: (2, "{}")})
+    assert ReadReport.of(report.text()) == report
 
 
 def test_workers_that_disagree_are_refused() -> None:

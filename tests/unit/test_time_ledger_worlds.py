@@ -15,7 +15,7 @@ from edriver.model.stall_limits import Phase
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import notification_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
-from edriver.worker.rounds.step_times import StepTimes
+from edriver.worker.rounds.step_times import StepTimer
 from tests.unit.time_ledger_story import BEGAN, BOOT, FAILURE, KIND_OF, NEXT_RUN, NO_PHASES, STALL, Story, check
 
 # ---- of anything that may happen -------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Members:
         self.final: Mapping[str, float] = {}
         self.settled: Mapping[str, float] = {}
         self.surprised = False
-        self.step_times = [StepTimes(lambda: self.now, lambda: self.now) for _ in range(2)]
+        self.step_times = [StepTimer(lambda: self.now, lambda: self.now) for _ in range(2)]
         self.boundary = BEGAN
         self.kind: status_pb2.InterruptionKind.ValueType = BOOT
         self.waited = self.unnoticed = 0.0

@@ -394,7 +394,7 @@ class AgentPeer:
         return self._link.receive(message)
 
     def mark_durable(self, seq: int) -> None:
-        """See AgentRegistry."""
+        """The journal has what came of messages up to this number: acknowledge them."""
         self._link.mark_durable(seq)
 
     def mark_all_durable(self) -> None:
@@ -402,7 +402,7 @@ class AgentPeer:
         self._link.acknowledge_at_once()
 
     def resume(self, received: int, acknowledged: int) -> None:
-        """See Link."""
+        """Continue the numbers of messages where the driver before left off."""
         self._link.resume(received, acknowledged)
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class _Look:
         for record in roster.hosts.values():
             if record.connected and record.wanted and record.name not in self._excluded:
                 taken = {worker.slot for worker in roster.on(record.name)}
-                positions = roster.positions_of(record, coverage)
+                positions = roster.slot_positions(record, coverage)
                 for slot in record.ready_slots(self._run.now):
                     if slot < len(positions) and slot not in taken:
                         coverage[positions[slot]] += 1
@@ -141,11 +141,11 @@ class _Look:
         run = self._run
         if not record.present:
             yield Cause(CauseKind.HOST_REMOVED, host=record.name)
-        yield from run.placement.problems_of(record, run.now, self._excluded)
+        yield from run.placement.unused_causes(record, run.now, self._excluded)
         if state not in (HostState.PARTLY_USED, HostState.IDLE):
             return
         roster = run.roster
-        spare = roster.usable_of(record, len(record.ready_slots(run.now))) - live
+        spare = roster.slots_in_replicas(record, len(record.ready_slots(run.now))) - live
         has_most, missing = self._room < roster.width(record), self._missing(record)
         if spare > 0 and missing and not has_most:
             unfit = UnfitSlots(spare, roster.width(record), missing, record.slots)

@@ -290,6 +290,9 @@ class Membership:
             case events.CheckpointsHeld(host, agent_id):
                 if roster.has_agent(host, agent_id):
                     self.memory.note(event)
+            case events.CheckpointServerEnded(host, agent_id):
+                if roster.has_agent(host, agent_id):
+                    self.memory.server_ended(host)
             case events.AgentSilent(host, agent_id, fault):
                 if placement.agent_silent(host, agent_id, fault):
                     suspects.note(event, rounds.current, now)
@@ -321,7 +324,7 @@ class Membership:
                 | events.PeerUnproven(worker_id, round_id)
                 | events.ScriptWarned(worker_id, round_id, warning=NoBoundary())
             ):
-                if current := rounds.round_of(worker_id, round_id):
+                if current := rounds.current_with_member(worker_id, round_id):
                     return self._take_in_of_member(event, current, now)
         return []
 

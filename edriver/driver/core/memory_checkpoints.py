@@ -119,10 +119,7 @@ class MemoryCheckpoints:
         """A host has said what it holds."""
         before = self._held.pop(held.host, None)
         shards, earlier = frozenset(held.shards), frozenset(before.shards if before else ())
-        if held.address:
-            self._held[held.host] = held
-        else:
-            self._ordered.pop(held.host, None)
+        self._held[held.host] = held
         self._remove(held.host, earlier - shards)
         self._add(held.host, shards - earlier)
         if before is None or before.address != held.address or self._moves_copies(earlier - shards, shards - earlier):
@@ -146,6 +143,11 @@ class MemoryCheckpoints:
         if (held := self._held.pop(host, None)) is not None:
             self._remove(host, held.shards)
             self._hosts_changed()
+
+    def server_ended(self, host: str) -> None:
+        """A host's checkpoint server has ended, and what it held with it. Another one may take its place."""
+        self.lose_host(host)
+        self._fetches = None, (), {}
 
     def _hosts_changed(self) -> None:
         self._changed = True
@@ -216,11 +218,11 @@ class MemoryCheckpoints:
         """What a host has said last; None: it has no checkpoint server."""
         return self._held.get(host)
 
-    def nbytes_of(self, key: Key) -> int:
+    def nbytes(self, key: Key) -> int:
         """Bytes of a checkpoint's shards, copies aside; 0: no host has it any more."""
         return sum({shard.rank: shard.nbytes for shard in self._shards_of(key)}.values())
 
-    def save_seconds_of(self, key: Key) -> float:
+    def save_seconds(self, key: Key) -> float:
         """How long the save of a checkpoint has held up the training loop, on the slowest rank; 0: not known."""
         return max((shard.save_seconds for shard in self._shards_of(key)), default=0.0)
 

@@ -253,7 +253,7 @@ class Placement:
             slots = [] if record.name in excluded else list(roster.free_slots(record, now))
             if not slots:
                 continue
-            positions = roster.positions_of(record, coverage)
+            positions = roster.slot_positions(record, coverage)
             for slot in slots:
                 coverage[positions[slot]] += 1
                 free.append((record, slot, positions[slot]))
@@ -302,7 +302,7 @@ class Placement:
         if self.in_order_until is None or now >= self.in_order_until:
             return roster.in_order(roster.with_room)
         before = roster.first_unconnected(self._trouble)
-        return roster.in_order(name for name in roster.with_room if roster.place_of(name) < before)
+        return roster.in_order(name for name in roster.with_room if roster.age_order(name) < before)
 
     def note_boot(self, worker: Worker, now: float) -> None:
         """A worker is ready for the first time."""
@@ -391,7 +391,7 @@ class Placement:
         for record in roster.in_order(with_problems & roster.hosts.keys()):
             if record.name in awaited:
                 yield Cause(CauseKind.HOST_UNANSWERED, host=record.name)
-            yield from self.problems_of(record, now, excluded)
+            yield from self.unused_causes(record, now, excluded)
 
     def has_problem(self, host: str) -> bool:
         """Whether a host's agent has a fault, or the host is drained as a whole."""
@@ -402,7 +402,7 @@ class Placement:
         trouble = self._trouble.get(host)
         return trouble is not None and trouble.kind is CauseKind.HOST_UNUSED
 
-    def problems_of(self, record: HostRecord, now: float, excluded: set[str]) -> Iterator[Cause]:
+    def unused_causes(self, record: HostRecord, now: float, excluded: set[str]) -> Iterator[Cause]:
         """Why a host is not used, or not in all of its slots.
 
         Args:

@@ -309,7 +309,7 @@ class Roster:
         """These hosts in order of age."""
         return [self.hosts[name] for name in sorted(hosts, key=self._places.__getitem__)]
 
-    def place_of(self, host: str) -> int:
+    def age_order(self, host: str) -> int:
         """A host's place in the order of age: the oldest has the smallest."""
         return self._places[host]
 
@@ -549,7 +549,7 @@ class Roster:
             return sum(slot < fitting for slot in record.open_slots)
         return in_replicas(self.replica_size, record.slots, record.open_count)
 
-    def positions_of(self, record: HostRecord, coverage: Sequence[int]) -> list[int]:
+    def slot_positions(self, record: HostRecord, coverage: Sequence[int]) -> list[int]:
         """The positions of a host's slots, from slot 0: see positions.py.
 
         Args:
@@ -572,7 +572,7 @@ class Roster:
         """The position of slot 0 of a host that has fewer slots than a replica has workers."""
         record.offset = offset
 
-    def usable_of(self, record: HostRecord, count: int) -> int:
+    def slots_in_replicas(self, record: HostRecord, count: int) -> int:
         """How many of so many slots of a host can be in whole replicas."""
         if self.positions > 1:
             return min(count, fitting_slots(self.positions, record.slots))
@@ -627,7 +627,7 @@ class Roster:
         for worker in workers:
             coverage[worker.position] += 1
         for record, free in slots:
-            positions = self.positions_of(record, coverage)
+            positions = self.slot_positions(record, coverage)
             for slot in free:
                 if slot < len(positions):
                     coverage[positions[slot]] += 1

@@ -421,7 +421,7 @@ class Round:
         """Whether it has met a connection that did not prove to lead to a member."""
         return self.resume_at is not None
 
-    def explains_end_of(self, worker_id: int) -> bool:
+    def explains_exit(self, worker_id: int) -> bool:
         """Whether a member's process ends of what the round has met: a lost peer (a member that stays in a collective
         ends), an unproven connection.
         """

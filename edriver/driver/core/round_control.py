@@ -132,7 +132,7 @@ class RoundControl:
 
     # ---- questions -------------------------------------------------------------------------------------------
 
-    def round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
+    def current_with_member(self, worker_id: int, round_id: RoundId) -> Round | None:
         """The current round, if this is its id and the worker is still in it; else the message is an old one."""
         current = self.current
         return current if current and current.has(worker_id, round_id) else None
@@ -219,7 +219,7 @@ class RoundControl:
         current, settings = self.current, self.settings
         if current is None or current.aborted or current.finished:
             return []
-        cause = self.placement.sizes.end_of(current, cause, now)
+        cause = self.placement.sizes.end_cause(current, cause, now)
         interrupt = current.interrupt
         current.abort(cause, now + settings.rejoin_timeout)
         self.idle_since = now
@@ -454,7 +454,7 @@ class RoundControl:
         if interrupt.answered(members):
             return actions + self._give_verdict(current, interrupt, wanted, now)
         late = current.unanswered(interrupt, self._answer_timeout)  # for its deadline has come
-        return actions + self.abort(late if survive else self._change_of(members, wanted), now)
+        return actions + self.abort(late if survive else self._members_change(members, wanted), now)
 
     def _needed_of_leaving(self, members: set[int], newcomers: list[int]) -> int:
         """The number of places of members with drained slots that no newcomer can take yet."""
@@ -531,7 +531,7 @@ class RoundControl:
         if wanted == members:  # undone before anyone stopped: it costs nothing
             current.go_on()
             return [GoOn(current.order(members), round_id, interrupt.number)]
-        cause = self._change_of(members, wanted)
+        cause = self._members_change(members, wanted)
         survive = settings.mode.members_survive
         if not survive and not interrupt.ways:
             return self.abort(cause, now)
@@ -550,7 +550,7 @@ class RoundControl:
         settings = self.settings
         return settings.report_timeout if settings.mode.members_survive else settings.leave_grace
 
-    def _change_of(self, members: set[int], wanted: set[int]) -> Cause:
+    def _members_change(self, members: set[int], wanted: set[int]) -> Cause:
         preempted = any(not self.roster.keeps(self.roster.workers[w]) for w in members - wanted)
         return Cause(CauseKind.MEMBERS_CHANGE, detail=self.placement.change(members, wanted), preempted=preempted)
 
@@ -684,7 +684,9 @@ class RoundControl:
         ended = self.current if chosen.size or not call.checkpoints else None
         if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
             return actions + self.give_up(trouble)
-        obstacle = self._obstacles.find(chosen, self.current, call, now, lambda: self._newest_of(allowed, before))
+        obstacle = self._obstacles.find(
+            chosen, self.current, call, now, lambda: self._latest_waiting_since(allowed, before)
+        )
         selected = None
         if obstacle is None:
             selected = self._select(allowed, before)
@@ -769,7 +771,7 @@ class RoundControl:
             return 0
         return len(self.current.plan.seats)
 
-    def _newest_of(self, allowed: int, before: int) -> float:
+    def _latest_waiting_since(self, allowed: int, before: int) -> float:
         """Since when the latest of those that would be members has been waiting."""
         roster, ordinal = self.roster, self.call.ordinal
         if before or sum(count for kind, count in roster.offers(ordinal).items() if kind.placed) > allowed:
@@ -825,7 +827,7 @@ class RoundControl:
             plan = with_sharding(plan, chosen.all)
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded = self.budgets.unproven.total > 0
-        fallback = 0 if plan.hands_over else sizes.fallback_of(len(plan.seats))
+        fallback = 0 if plan.hands_over else sizes.fallback_size(len(plan.seats))
         start = None
         if not survive:
             start = self.memory.start_from(self.roster.is_reached)

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from edriver.driver.core.continuation import continue_from
 from edriver.driver.core.positions import in_whole_replicas
-from edriver.driver.core.shardings import keepers_of, newest_cut
+from edriver.driver.core.shardings import missing_holders, newest_cut
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate, RoundPlan, Seat
 from edriver.model.records import OfferKind
@@ -132,7 +132,7 @@ def _keepers(version: Version, columns: list[list[_Offer]], chosen: list[list[_O
         return []
     if any(offer.shards for column in columns for offer in column):
         (everyone,), (members,) = columns, chosen
-        return keepers_of(version, members, [offer for offer in everyone if offer not in members])
+        return missing_holders(version, members, [offer for offer in everyone if offer not in members])
     return [
         next(offer for offer in column if offer.reaches(version))
         for column, of in zip(columns, chosen, strict=True)

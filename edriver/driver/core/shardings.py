@@ -78,8 +78,8 @@ def has_cut(offer: ShardsOffer, version: Version, sharding: Sharding) -> bool:
     return any(held.sharding == sharding for held in _of(offer, version))
 
 
-def keepers_of(version: Version, members: Collection[OfferT], others: Collection[OfferT]) -> list[OfferT]:
-    """Those of the others without whom a round's members do not hold all positions.
+def missing_holders(version: Version, members: Collection[OfferT], others: Collection[OfferT]) -> list[OfferT]:
+    """The fewest of the others who complete what the members hold: with them, all positions are held.
 
     Args:
         version: what the round continues from: all of them can have it.

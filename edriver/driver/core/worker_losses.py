@@ -125,4 +125,4 @@ class WorkerLosses:
     def _ends_of_its_round(self, worker: Worker) -> bool:
         """Whether the worker's end follows from what its round has met, and not from its slot."""
         current = self.rounds.current
-        return current is not None and current.explains_end_of(worker.worker_id)
+        return current is not None and current.explains_exit(worker.worker_id)

@@ -27,7 +27,7 @@ class InboundMessage(NamedTuple):
 
     @property
     def link(self) -> tuple[int, int, int]:
-        """See Journal.append."""
+        """The numbers of the link to the agent, which the journal keeps with the event."""
         return self.agent_id, self.seq, self.acknowledged
 
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from edriver.driver.journal.codec import Json
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """In which a journal is written. Formats up to 5 were pickles of one release, and are not read."""
 
 OLDEST_FORMAT: Final = 6
@@ -35,7 +35,16 @@ class JournalPart(enum.Enum):
 Upgrade: TypeAlias = Callable[[JournalPart, Json], Json]
 """Converts a part from its format to the next one."""
 
-UPGRADES: dict[int, Upgrade] = {}
+
+def _server_ended(part: JournalPart, data: Json) -> Json:
+    """Format 6 had a CheckpointsHeld without an address for a checkpoint server that had ended."""
+    match part, data:
+        case JournalPart.EVENT, {"CheckpointsHeld": {"host": host, "agent_id": agent_id, "address": ""}}:
+            return {"CheckpointServerEnded": {"host": host, "agent_id": agent_id}}
+    return data
+
+
+UPGRADES: dict[int, Upgrade] = {6: _server_ended}
 """From each format between OLDEST_FORMAT and FORMAT to the one after it."""
 
 

@@ -240,7 +240,9 @@ class Journal(ABC):
 
     @abstractmethod
     def snapshot(self) -> tuple[float, float, Json] | None:
-        """See `write_snapshot`; None before the first snapshot, when the entries are complete."""
+        """What `write_snapshot` was given last, the state as JSON; None: there was no snapshot, and the entries are
+        complete.
+        """
 
     @abstractmethod
     def entries(self) -> Iterator[JournalEntry]:

@@ -24,7 +24,7 @@ class NewestCheckpoints:
         if memory.newest != self._in_memory[0]:
             self._in_memory = memory.newest, _status(memory, memory.newest, status_pb2.CHECKPOINT_PLACE_MEMORY, now)
             if memory.newest is not None:
-                self._in_memory[1].save_time.CopyFrom(duration(memory.save_seconds_of(memory.newest)))
+                self._in_memory[1].save_time.CopyFrom(duration(memory.save_seconds(memory.newest)))
                 under_way = {memory.copying, memory.disk.writing}
                 self._whole_since = {key: since for key, since in self._whole_since.items() if key in under_way}
                 self._whole_since[memory.newest] = now
@@ -64,6 +64,6 @@ def _status(
         place=place,
         step=key[0].step,
         round_id=round_id_message(key[0].round_id),
-        bytes=memory.nbytes_of(key),
+        bytes=memory.nbytes(key),
         time=timestamp(now),
     )

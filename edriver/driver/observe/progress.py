@@ -74,7 +74,7 @@ class StepRate:
 
 
 class _Point(NamedTuple):
-    """See StepRate.add."""
+    """The counts of one report, as StepRate.add takes them."""
 
     heard: float
     passed: float

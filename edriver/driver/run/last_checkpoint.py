@@ -74,7 +74,11 @@ async def _write(
     goal: Key,
     others: list[Inbound],
 ) -> str:
-    """See write_last_checkpoint; returns why it cannot be written, or an empty text."""
+    """Order what is to be written, and take in what hosts report, until it is on disk.
+
+    Returns:
+        empty, or why it cannot be written.
+    """
     said = None
     while True:
         for order in memory.orders(roster.hosts, roster.revision, NO_ROUND):
@@ -93,6 +97,9 @@ async def _write(
             case events.CheckpointsHeld(host, agent_id) as held:
                 if roster.has_agent(host, agent_id):
                     memory.note(held)
+            case events.CheckpointServerEnded(host, agent_id):
+                if roster.has_agent(host, agent_id):
+                    memory.server_ended(host)
             case events.AgentLost(host, agent_id):
                 if roster.has_agent(host, agent_id):
                     memory.lose_host(host)

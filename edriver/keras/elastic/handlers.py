@@ -85,7 +85,7 @@ class ModelHandler(StateHandler):
             tensor.grad = None
 
 
-class OptimizerHandler(StateHandler):
+class KerasOptimizerHandler(StateHandler):
     """A keras.optimizers.Optimizer, that has been built.
 
     Single numbers (iteration, learning rate, loss scale) are copied at each boundary: callbacks change some of them.
@@ -162,7 +162,7 @@ class CallbackHandler(StateHandler):
 
 
 register_handler(keras.Model, ModelHandler)
-register_handler(keras.optimizers.Optimizer, OptimizerHandler)
+register_handler(keras.optimizers.Optimizer, KerasOptimizerHandler)
 register_handler(keras.callbacks.Callback, CallbackHandler)
 
 _DATA = (bool, int, float, str, type(None), np.number, np.bool_, np.ndarray)

@@ -165,7 +165,7 @@ def write(
     writer.fs = files  # type: ignore[assignment]  # as FsspecWriter does
     with in_one_process():
         metadata = save(contents, storage_writer=writer, planner=DefaultSavePlanner(), no_dist=True)
-    return files.records, {key: entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
+    return files.records, {key: manifest_entry(stored) for key, stored in metadata.state_dict_metadata.items()}
 
 
 def read(
@@ -221,7 +221,7 @@ def blank(entries: Mapping[str, CheckpointEntry]) -> dict[str, torch.Tensor]:
     }
 
 
-def entry_of(stored: Any) -> CheckpointEntry:
+def manifest_entry(stored: Any) -> CheckpointEntry:
     """What a manifest says of an entry of DCP's metadata."""
     if not isinstance(stored, TensorStorageMetadata):
         return CheckpointEntry("", (), 0)

@@ -70,7 +70,7 @@ class OwnedFolder:
         try:
             self.folder.prune(self._keep)
         except Exception as error:  # noqa: BLE001  of a library, for any storage
-            self._say("unpruned", f"old checkpoints in {self.location} cannot be removed: {text_of(error)}")
+            self._say("unpruned", f"old checkpoints in {self.location} cannot be removed: {error_text(error)}")
         else:
             self._said.pop("unpruned", "")
 
@@ -85,7 +85,7 @@ class OwnedFolder:
         """A checkpoint cannot be written."""
         self._say(
             "unwritable",
-            f"a checkpoint cannot be written to {self.location}: {text_of(error)}; training continues, without new "
+            f"a checkpoint cannot be written to {self.location}: {error_text(error)}; training continues, without new "
             "checkpoints until one can be written",
         )
 
@@ -124,12 +124,12 @@ class OwnedFolder:
         try:
             whole = [found for found in self.folder.found() if found.whole]
         except Exception as error:
-            raise CheckpointError(f"the checkpoints in {self.location} cannot be read: {text_of(error)}") from error
+            raise CheckpointError(f"the checkpoints in {self.location} cannot be read: {error_text(error)}") from error
         for found in whole:
             try:
                 return attempt(found)
             except Exception as error:  # noqa: BLE001  of a library, for any storage
-                trouble = f"{found.name} cannot be loaded: {text_of(error)}"
+                trouble = f"{found.name} cannot be loaded: {error_text(error)}"
                 logger.warning("checkpoint %s in %s; using the one before it", trouble, self.location)
                 troubles.append(trouble)
         if troubles:
@@ -152,7 +152,7 @@ class OwnedFolder:
             raise CheckpointError(damage)
 
 
-def text_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What an error says, or else its type."""
     return str(error) or type(error).__name__
 

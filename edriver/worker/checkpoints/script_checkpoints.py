@@ -23,9 +23,9 @@ from edriver.worker.checkpoints.memory.script_state import (
     forget_first_step,
     load_into,
     named,
-    objects_of,
     require_picklable,
     state_dict_of,
+    unwrapped,
     without_steps,
 )
 from edriver.worker.checkpoints.owned_folder import absolute
@@ -168,7 +168,7 @@ class Checkpoints:
         if not (requested | self._due(step)):
             return
         self._say_unloaded()
-        values = objects_of(_dict_of(state))
+        values = unwrapped(_dict_of(state))
         new = without_steps(values)
         try:
             if self._memory is not None:

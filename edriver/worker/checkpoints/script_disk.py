@@ -28,7 +28,7 @@ from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.memory.schedule import require_positive
 from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, StatePlanner
-from edriver.worker.checkpoints.owned_folder import OwnedFolder, text_of
+from edriver.worker.checkpoints.owned_folder import OwnedFolder, error_text
 from edriver.worker.errors import CheckpointError
 
 _ROUND: Final = RoundId(0, 1)
@@ -177,7 +177,7 @@ class DiskSaver:
             return None
 
     def _seal(self, name: str, step: int, records: dict[str, FileRecord], metadata: Any) -> None:
-        entries = {key: files.entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
+        entries = {key: files.manifest_entry(stored) for key, stored in metadata.state_dict_metadata.items()}
         size = dist.get_world_size() if dist.is_initialized() else 1
         run = os.environ.get("EDRIVER_RUN_ID", "")
         manifest = Manifest(step, "", run, time.time(), size, VERSION, files.TORCH_VERSION, records, entries)
@@ -237,7 +237,7 @@ class DiskSaver:
         except CheckpointError as error:
             return error
         except Exception as error:  # noqa: BLE001
-            return CheckpointError(f"the checkpoints in {self._owned.location} cannot be read: {text_of(error)}")
+            return CheckpointError(f"the checkpoints in {self._owned.location} cannot be read: {error_text(error)}")
 
     def _checked(self, found: Found) -> tuple[str, int]:
         self._owned.check_content(found)

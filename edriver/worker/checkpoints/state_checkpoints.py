@@ -31,7 +31,7 @@ from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.contents import OUTLINE, filled, outline
-from edriver.worker.checkpoints.owned_folder import OwnedFolder, text_of
+from edriver.worker.checkpoints.owned_folder import OwnedFolder, error_text
 from edriver.worker.checkpoints.parts import PART, PartedFiles
 from edriver.worker.checkpoints.shard_planners import PartPlanner, ShardPlace
 from edriver.worker.errors import CheckpointError
@@ -244,7 +244,7 @@ class StateCheckpoints:
         try:
             newest = self._folder.newest()
         except Exception as error:  # noqa: BLE001
-            logger.warning("the checkpoints in %s cannot be read: %s", self._folder.location, text_of(error))
+            logger.warning("the checkpoints in %s cannot be read: %s", self._folder.location, error_text(error))
             return 0
         return 0 if newest is None else newest.steps
 
@@ -287,7 +287,7 @@ class StateCheckpoints:
         except ValueError:
             raise
         except Exception as error:
-            raise CheckpointError(f"{name} in {self._folder.location} cannot be loaded: {text_of(error)}") from error
+            raise CheckpointError(f"{name} in {self._folder.location} cannot be loaded: {error_text(error)}") from error
 
     def _there_is_one(self, loaded: T | None) -> T:
         if loaded is None:
@@ -297,7 +297,10 @@ class StateCheckpoints:
     def _write(self, place: TrainingPosition, contents: Contents) -> None:
         began, name = time.perf_counter(), self._folder.begin()
         try:
-            stored = {**contents.readable, OUTLINE: (outline(contents.tree, _keys_of(contents)), contents.random)}
+            stored = {
+                **contents.readable,
+                OUTLINE: (outline(contents.tree, _keys_by_tensor_id(contents)), contents.random),
+            }
             records, entries = files.write(self._folder, name, stored)
             self._seal(place, name, records, entries)
         except Exception:
@@ -335,7 +338,7 @@ class StateCheckpoints:
             try:
                 parted.put_part(place.part, self._part(parted, place, contents))
             except Exception as error:
-                parted.put_part(place.part, text_of(error))  # nobody waits for it then
+                parted.put_part(place.part, error_text(error))  # nobody waits for it then
                 raise
             return
         name = self._folder.begin()
@@ -402,7 +405,7 @@ class StateCheckpoints:
         for part in parts:
             records.update(part.records)
         parted.remove((BEGUN, *notes))
-        return records, {key: files.entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
+        return records, {key: files.manifest_entry(stored) for key, stored in metadata.state_dict_metadata.items()}
 
     def _awaited(self, look: Callable[[], T | None], place: TrainingPosition, seconds: float, trouble: str) -> T:
         """Look until there is something; not for long where this process is about to end, unless the run is, too.
@@ -441,12 +444,12 @@ def planned(contents: Contents, part: int) -> PartPlanner:
     planner = PartPlanner(contents.shards, part)
     stored = contents.readable
     if part == 0:
-        stored = {**stored, OUTLINE: (outline(contents.tree, _keys_of(contents)), contents.random)}
+        stored = {**stored, OUTLINE: (outline(contents.tree, _keys_by_tensor_id(contents)), contents.random)}
     planner.set_up_planner(stored, is_coordinator=part == 0)
     return planner
 
 
-def _keys_of(contents: Contents) -> dict[int, str]:
+def _keys_by_tensor_id(contents: Contents) -> dict[int, str]:
     """The keys under which tensors are stored, by their ids."""
     key_of: dict[int, str] = {}
     for key, value in files.flattened(contents.readable).items():

@@ -99,7 +99,7 @@ class OneRound:
             assignment = self._participant.assignment
             if self._participant.stage is Stage.ASSIGNED and assignment is not None:
                 context.current.need_checkpoint_server = self._server.need_checkpoint_server
-                context.current.restart_member = _Member(self, assignment)
+                context.current.restart_member = _OneRoundMember(self, assignment)
                 return assignment
         self._server.stop()
         return None
@@ -260,7 +260,7 @@ class OneRound:
             self._server.report(participant.blocked(seconds))
 
 
-class _Member:
+class _OneRoundMember:
     """What other rooms ask of a worker in restart mode: see RestartMember.
 
     Attributes:

@@ -119,7 +119,7 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
+class ShardsHeld:
     """Answered with what this worker holds of the state that is about to be offered: see State.shards_held.
 
     Attributes:
@@ -204,7 +204,7 @@ OfScript = (
     | WhyTorn
     | UncountedSteps
     | Digest
-    | Shards
+    | ShardsHeld
     | NewestCheckpoint
     | LastCheckpoint
     | Save

@@ -593,7 +593,7 @@ class RoundLoop:
         participant = self._participant
         digest: str = yield effects.Digest(committed=not clean)
         one_replica = participant.assignment is not None and participant.assignment.sharding is not None
-        shards: tuple[HeldShards, ...] = (yield effects.Shards(committed=not clean)) if one_replica else ()
+        shards: tuple[HeldShards, ...] = (yield effects.ShardsHeld(committed=not clean)) if one_replica else ()
         checkpoint: int | None = yield effects.NewestCheckpoint(look=not self._synced)
         offer = participant.live if clean else participant.committed
         yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint, uncounted, sealed, shards))

@@ -12,7 +12,7 @@ from edriver.wire.conversion import duration, round_id_message
 from edriver.worker.context import WorkerContext
 from edriver.worker.reports import SamplesDone, checkpoints, commits
 from edriver.worker.rounds.participant import Participant, Stage
-from edriver.worker.rounds.step_times import NOTHING_REPORTED, StepTimes
+from edriver.worker.rounds.step_times import NOTHING_REPORTED, StepTimer
 from edriver.worker.state.state import State
 from edriver.worker.watch.blocked import BlockedWatch
 from edriver.worker.watch.lingering import EndWatch
@@ -44,7 +44,7 @@ class ProgressWatch:
         self,
         context: WorkerContext,
         participant: Participant,
-        step_times: StepTimes,
+        step_times: StepTimer,
         limits: Mapping[str, float],
         report: Callable[[pb.Report], None],
         waiting_is_seen: Callable[[], bool] = lambda: True,
@@ -122,7 +122,7 @@ class _TrainingThread:
         watch: ProgressWatch,
         context: WorkerContext,
         participant: Participant,
-        step_times: StepTimes,
+        step_times: StepTimer,
         waiting_is_seen: Callable[[], bool],
     ) -> None:
         self._watch = watch

@@ -82,7 +82,7 @@ class ScriptCall(Generic[R]):
             case effects.Digest(committed):
                 self._context.phase.show(None)
                 return state.digest(committed)
-            case effects.Shards(committed):
+            case effects.ShardsHeld(committed):
                 return state.shards_held(committed)
             case effects.NewestCheckpoint(look):
                 return state.newest_checkpoint(look)

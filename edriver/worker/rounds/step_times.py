@@ -38,7 +38,7 @@ _Note = float | Mapping[str, float] | tuple[float, RoundId | Phase | Mapping[str
 """A boundary; what the script reports at its end; a boundary and what is new at it, or what else begins then."""
 
 
-class StepTimes:
+class StepTimer:
     """The boundaries of the round that this worker was last synced in.
 
     Args:

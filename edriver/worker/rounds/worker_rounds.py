@@ -28,7 +28,7 @@ from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall
 from edriver.worker.rounds.severing import Severing
-from edriver.worker.rounds.step_times import StepTimes
+from edriver.worker.rounds.step_times import StepTimer
 from edriver.worker.rounds.training_thread import TrainingThread
 from edriver.worker.state.state import State
 from edriver.worker.watch.script_location import nested_run
@@ -76,7 +76,7 @@ class WorkerRounds:
         self._changed = threading.Condition(threading.Lock())
         clock = RunClock.of(environ)
         self._times = RoundTimes(clock)
-        self._step_times = StepTimes(wall_clock=clock)
+        self._step_times = StepTimer(wall_clock=clock)
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"],
             environ["EDRIVER_RUN_ID"],
@@ -143,7 +143,7 @@ class WorkerRounds:
 
     @property
     def abort_cause(self) -> str | None:
-        """See `state.BoundaryListener`."""
+        """Why the round was aborted, in words; None: it goes on."""
         return self._participant.abort_cause
 
     def boundary(self, committed: bool) -> None:

@@ -18,7 +18,7 @@ from edriver.worker.backend import torch_groups
 from edriver.worker.sampler.stream_block import MAX_STEPS, Batch
 from edriver.worker.sampler.stream_reader import Reader, Reply, Request, ShardReading
 from edriver.worker.sampler.stream_schedule import EpochSchedule
-from edriver.worker.sampler.stream_shards import Piece, Range
+from edriver.worker.sampler.stream_shards import Piece, ReadRange
 
 logger = logging.getLogger("edriver.worker")
 
@@ -120,7 +120,7 @@ class StreamLoader:
     def _requests(
         self,
         batches: Sequence[Batch],
-        ranges: list[list[Range]],
+        ranges: list[list[ReadRange]],
         ahead: int,
         readers: dict[int, Reader],
     ) -> tuple[list[Request], list[int | None]]:
@@ -197,7 +197,7 @@ class _Lanes:
         self._begun: set[int] = set()
         self._steps = count
 
-    def split(self, ranges: Sequence[Range]) -> list[list[Range]]:
+    def split(self, ranges: Sequence[ReadRange]) -> list[list[ReadRange]]:
         """Each lane's ranges."""
         shards = dict.fromkeys(part.shard for part in ranges)
         self._of_shard = {shard: lane for shard, lane in self._of_shard.items() if shard in shards}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edriver.worker.sampler.stream_shards import EpochProgress, Piece, Range
+from edriver.worker.sampler.stream_shards import EpochProgress, Piece, ReadRange
 
 
 @dataclass(slots=True)
@@ -46,10 +46,10 @@ class ShardPlan:
         self._shared: dict[int, _Shared] = {}
         self._pieces: list[list[Piece]] | None = None  # of each worker, once samples have been moved
 
-    def ranges(self, rank: int, progress: EpochProgress) -> list[Range]:
+    def ranges(self, rank: int, progress: EpochProgress) -> list[ReadRange]:
         """What a worker is to read next, in order."""
         if self._pieces is not None:
-            return [Range(*left) for piece in self._pieces[rank] for left in progress.left_of(piece)]
+            return [ReadRange(*left) for piece in self._pieces[rank] for left in progress.left_of(piece)]
         return [part for shard in self._queues[rank] for part in self._parts(rank, shard, progress)]
 
     def balance(self, progress: EpochProgress) -> bool:
@@ -105,18 +105,18 @@ class ShardPlan:
             others = [piece for piece in first if piece not in mine]
             mine += cut(others, quota - samples_in(mine))
 
-    def padded(self, rank: int) -> list[Range]:
+    def padded(self, rank: int) -> list[ReadRange]:
         """What a worker is to read of samples that are left and of repeated ones."""
         assert self._pieces is not None, "samples have been moved"
-        return [Range(*piece) for piece in self._pieces[rank]]
+        return [ReadRange(*piece) for piece in self._pieces[rank]]
 
-    def _parts(self, rank: int, shard: int, progress: EpochProgress) -> list[Range]:
+    def _parts(self, rank: int, shard: int, progress: EpochProgress) -> list[ReadRange]:
         shared = self._shared.get(shard)
         if shared is None:
-            return [Range(shard, start, stop) for start, stop in progress.left(shard)]
+            return [ReadRange(shard, start, stop) for start, stop in progress.left(shard)]
         member, members = shared.workers.index(rank), len(shared.workers)
         return [
-            Range(shard, start, stop, shared.anchor, self._batch_size, member, members)
+            ReadRange(shard, start, stop, shared.anchor, self._batch_size, member, members)
             for start, stop in progress.left(shard)
         ]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from torch.utils.data import Dataset
 
 from edriver.worker.backend.torch_code import without_worker_info
-from edriver.worker.sampler.stream_shards import Piece, Range
+from edriver.worker.sampler.stream_shards import Piece, ReadRange
 
 Reader = tuple[int, str]
 """Where to take up reading a shard: see EpochProgress.readers."""
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
     pieces: list[Piece]
     collated: bool
-    ranges: list[Range]
+    ranges: list[ReadRange]
     ahead: int
     keep: list[Piece] | None
     readers: Mapping[int, Reader]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from edriver.worker.sampler.stream_block import Batch, Block, batches_of
 from edriver.worker.sampler.stream_plan import ShardPlan
-from edriver.worker.sampler.stream_shards import EpochProgress, Piece, Range
+from edriver.worker.sampler.stream_shards import EpochProgress, Piece, ReadRange
 
 
 class StreamSettings(NamedTuple):
@@ -25,7 +25,7 @@ class StreamSettings(NamedTuple):
     drop_last: bool
 
 
-class Report(NamedTuple):
+class ReadReport(NamedTuple):
     """A worker's report after it has read ahead.
 
     Attributes:
@@ -48,7 +48,7 @@ class Report(NamedTuple):
         )
 
     @classmethod
-    def of(cls, text: str) -> Report:
+    def of(cls, text: str) -> ReadReport:
         """What was sent."""
         settings, lanes, ended, readers = json.loads(text)
         return cls(
@@ -101,7 +101,7 @@ class EpochSchedule:
         """What is done, with what has been handed out."""
         return self.block.after(self.steps)
 
-    def to_read(self) -> list[Range]:
+    def to_read(self) -> list[ReadRange]:
         """What this worker is to hold when the block has been handed out."""
         if self._last_batch:
             return self._plan.padded(self._rank)
@@ -123,7 +123,7 @@ class EpochSchedule:
     def report(self, lanes: list[list[Piece]], ended: dict[int, int], readers: dict[int, tuple[int, str]]) -> str:
         """What this worker sends, once the block has been read ahead for."""
         new = {s: reader for s, reader in readers.items() if self._progress.readers.get(s) != tuple(reader)}
-        return Report(self._settings, lanes, ended, new).text()
+        return ReadReport(self._settings, lanes, ended, new).text()
 
     def agree(self, reports: Sequence[str]) -> None:
         """Begin the next block; one without steps is to be read ahead for again.
@@ -135,7 +135,7 @@ class EpochSchedule:
             ValueError: the workers disagree about the stream, or about the length of a shard.
         """
         assert self.steps == self.block.steps, "the block has not been handed out"
-        parsed = [Report.of(text) for text in reports]
+        parsed = [ReadReport.of(text) for text in reports]
         self._compare(parsed)
         progress = self._progress
         for report in parsed:
@@ -168,7 +168,7 @@ class EpochSchedule:
         else:
             self.finished, self.dropped = True, left
 
-    def _compare(self, parsed: Sequence[Report]) -> None:
+    def _compare(self, parsed: Sequence[ReadReport]) -> None:
         first = parsed[0].settings
         for rank, report in enumerate(parsed):
             for name, own, its in zip(StreamSettings._fields, report.settings, first, strict=True):

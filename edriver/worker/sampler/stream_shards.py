@@ -19,7 +19,7 @@ class Piece(NamedTuple):
     stop: int
 
 
-class Range(NamedTuple):
+class ReadRange(NamedTuple):
     """The part of a shard that a worker reads.
 
     Several workers may share a shard: they take chunks of it in turn.

@@ -15,7 +15,7 @@ Names = list[list[str] | None]
 """For each group its parameters' names, `attribute.path`; None: one of them is in no model of the state."""
 
 
-def names_of(groups: list[dict[str, Any]], models: Mapping[str, torch.nn.Module]) -> Names:
+def parameter_names(groups: list[dict[str, Any]], models: Mapping[str, torch.nn.Module]) -> Names:
     """The names of some groups' parameters."""
     names = {parameter: name for name, parameter in _parameters(models).items()}
     return [

@@ -26,14 +26,14 @@ from edriver.worker.errors import PeerLostError
 from edriver.worker.state.resharding import (
     PARAMETER,
     Column,
-    Cut,
-    Shard,
-    columns_of,
+    ReshardPlan,
+    StateShard,
     empty_shard,
     gathered,
     give_values,
+    live_shard,
     reshard,
-    shard_of,
+    sharded_columns,
 )
 from edriver.worker.state.shadow import Shadow
 from edriver.worker.sync.pairs import Sends
@@ -61,10 +61,10 @@ class _Cut:
 
     sharding: Sharding
     rank: int
-    own: Shard | None
+    own: StateShard | None
     padded: list[torch.Tensor]
-    shadow: Shard | None
-    before: tuple[Sharding, dict[int, Shard]]
+    shadow: StateShard | None
+    before: tuple[Sharding, dict[int, StateShard]]
 
 
 class ElasticShards:
@@ -78,7 +78,7 @@ class ElasticShards:
         self._sharding = NO_SHARDING
         self._rank = 0
         self._shadow: Shadow | None = None
-        self._before: tuple[Sharding, dict[int, Shard]] = (NO_SHARDING, {})
+        self._before: tuple[Sharding, dict[int, StateShard]] = (NO_SHARDING, {})
         self._under_way: list[Sends] = []
         self._cut: _Cut | None = None
         self._buffers = SnapshotBuffers(side)
@@ -126,9 +126,9 @@ class ElasticShards:
             lacking: Sequence[int] = ()
         else:
             lacking = everyone if assignment.first_sync or not holders else sorted({*everyone} - {*holders})
-        sent = (outline(), [(c.shape, c.dtypes) for c in columns_of(model, optimizer)]) if rank == source else ()
+        sent = (outline(), [(c.shape, c.dtypes) for c in sharded_columns(model, optimizer)]) if rank == source else ()
         arrived = send_along((source, *(r for r in lacking if r != source)), sent, assignment)
-        columns = columns_of(model, optimizer)
+        columns = sharded_columns(model, optimizer)
         if arrived is not None:
             common, sent_columns = arrived
             columns = _matching(columns, [Column(*parts) for parts in sent_columns])
@@ -141,12 +141,12 @@ class ElasticShards:
             own, padded = _empty_own(model, columns, size, rank)
             into[rank] = own
         else:  # each has made its own, and only shadows are lacking
-            before, mine = Sharding(assignment.round_id, size), {rank: shard_of(model, optimizer)}
+            before, mine = Sharding(assignment.round_id, size), {rank: live_shard(model, optimizer)}
             held = [frozenset({member}) for member in range(size)]
         targets = [{shadowed_position(member, size)} | ({member} if holders else set()) for member in range(size)]
         if size > 1 or holders:
-            self._under_way.append(reshard(Cut(columns, before.size, size, held, targets), rank, mine, into))
-        kept = (before, mine) if holders else (NO_SHARDING, dict[int, Shard]())
+            self._under_way.append(reshard(ReshardPlan(columns, before.size, size, held, targets), rank, mine, into))
+        kept = (before, mine) if holders else (NO_SHARDING, dict[int, StateShard]())
         self._cut = _Cut(Sharding(assignment.round_id, size), rank, own, padded, shadow, kept)
 
     def enter(self, model: torch.nn.Module, optimizer: Optimizer, mesh: DeviceMesh, binds: bool) -> None:
@@ -249,7 +249,7 @@ class ElasticShards:
     def _positions(self) -> tuple[int, ...]:
         return tuple(sorted({self._rank, *(() if self._shadow is None else (self._shadow.position,))}))
 
-    def _held(self, sharding: Sharding, model: torch.nn.Module, optimizer: Optimizer) -> dict[int, Shard]:
+    def _held(self, sharding: Sharding, model: torch.nn.Module, optimizer: Optimizer) -> dict[int, StateShard]:
         """This worker's shards of a sharding, by position."""
         if not sharding.size:
             return {}
@@ -257,7 +257,7 @@ class ElasticShards:
             return self._before[1]
         if sharding != self._sharding:
             return {}
-        found = {self._rank: shard_of(model, optimizer)}
+        found = {self._rank: live_shard(model, optimizer)}
         if self._shadow is not None and not self._written:
             found[self._shadow.position] = self._shadow.shard
         return found
@@ -287,7 +287,9 @@ def _device(model: torch.nn.Module) -> torch.device:
     return fsdp2.local(fsdp2.sharded(model)[0]).device
 
 
-def _empty_own(model: torch.nn.Module, columns: list[Column], size: int, rank: int) -> tuple[Shard, list[torch.Tensor]]:
+def _empty_own(
+    model: torch.nn.Module, columns: list[Column], size: int, rank: int
+) -> tuple[StateShard, list[torch.Tensor]]:
     """Memory for this worker's shard; and what FSDP2 keeps of the parameters, of which the shard's are parts."""
     shard = empty_shard(columns, size, rank, _device(model))
     padded = fsdp2.empty_shards(model, size)

@@ -299,7 +299,7 @@ class OptimizerHandler(StateHandler):
         """The state_dict, and the parameters of groups that were added since this handler was made."""
         tree = self.value.state_dict()
         added = self.value.param_groups[self._first_groups :]
-        return {**tree, "added": added_groups.names_of(added, self.models())} if added else tree
+        return {**tree, "added": added_groups.parameter_names(added, self.models())} if added else tree
 
     def load(self, tree: Any) -> None:
         """Restore the per-parameter state and the groups' options.

@@ -17,14 +17,14 @@ from torch.optim import Optimizer
 
 from edriver.worker.backend import fsdp2
 from edriver.worker.backend.process_modes import without_tensor_modes
-from edriver.worker.state.shard_pieces import Moves, Piece, moves_of, rows_of
+from edriver.worker.state.row_slices import Moves, RowSlice, plan_moves, shard_rows
 from edriver.worker.sync.pairs import Sends, exchange
 from edriver.worker.sync.relay import staging
 
 PARAMETER: Final = ""
 """In a shard: the parameter's own rows."""
 
-Shard = list[dict[str, torch.Tensor]]
+StateShard = list[dict[str, torch.Tensor]]
 """For each sharded parameter, its rows, and the rows of what the optimizer keeps of it, by its key there."""
 
 
@@ -41,7 +41,7 @@ class Column:
     dtypes: dict[str, torch.dtype]
 
 
-def shard_of(model: torch.nn.Module, optimizer: Optimizer) -> Shard:
+def live_shard(model: torch.nn.Module, optimizer: Optimizer) -> StateShard:
     """This worker's shard: the memory itself.
 
     Raises:
@@ -72,7 +72,7 @@ def sharded_values(optimizer: Optimizer, parameter: torch.nn.Parameter) -> dict[
     return dict(found)
 
 
-def columns_of(model: torch.nn.Module, optimizer: Optimizer) -> list[Column]:
+def sharded_columns(model: torch.nn.Module, optimizer: Optimizer) -> list[Column]:
     """The sharded parameters of a model, with what its optimizer keeps of them."""
     return [
         Column(tuple(p.shape), {PARAMETER: p.dtype, **{k: v.dtype for k, v in sharded_values(optimizer, p).items()}})
@@ -80,7 +80,7 @@ def columns_of(model: torch.nn.Module, optimizer: Optimizer) -> list[Column]:
     ]
 
 
-def empty_shard(columns: Iterable[Column], size: int, position: int, device: torch.device) -> Shard:
+def empty_shard(columns: Iterable[Column], size: int, position: int, device: torch.device) -> StateShard:
     """Memory for a position's shard."""
     return [
         {
@@ -92,7 +92,7 @@ def empty_shard(columns: Iterable[Column], size: int, position: int, device: tor
 
 
 def _length(column: Column, size: int, position: int) -> int:
-    first, end = rows_of(column.shape[0], size, position)
+    first, end = shard_rows(column.shape[0], size, position)
     return end - first
 
 
@@ -117,7 +117,7 @@ def gathered(positions: Collection[int], size: int, members: int) -> list[frozen
 
 
 @dataclass(frozen=True)
-class Cut:
+class ReshardPlan:
     """How shards are cut anew in a round.
 
     Attributes:
@@ -134,29 +134,29 @@ class Cut:
     held: Sequence[Collection[int]]
     targets: Sequence[Collection[int]]
 
-    def moves_of(self, rank: int) -> Moves:
+    def moves(self, rank: int) -> Moves:
         """What a rank takes from others and itself, and what others take from it."""
         rows = [column.shape[0] for column in self.columns]
-        return moves_of(rank, rows, (self.before, self.now), self.held, self.targets)
+        return plan_moves(rank, rows, (self.before, self.now), self.held, self.targets)
 
-    def nbytes(self, piece: Piece) -> int:
-        """The length of what is sent of a piece."""
-        column = self.columns[piece.column]
-        elements = (piece.end - piece.first) * math.prod(column.shape[1:])
+    def nbytes(self, rows: RowSlice) -> int:
+        """The length of what is sent of these rows."""
+        column = self.columns[rows.column]
+        elements = (rows.end - rows.first) * math.prod(column.shape[1:])
         return elements * sum(dtype.itemsize for dtype in column.dtypes.values())
 
-    def parts(self, piece: Piece, shard: Shard, size: int, position: int) -> list[torch.Tensor]:
-        """A piece's rows in a shard, in the order in which they are sent."""
-        of, column = shard[piece.column], self.columns[piece.column]
-        first, _ = rows_of(column.shape[0], size, position)
-        return [of[key][piece.first - first : piece.end - first].detach() for key in sorted(column.dtypes)]
+    def parts(self, rows: RowSlice, shard: StateShard, size: int, position: int) -> list[torch.Tensor]:
+        """Those rows in a shard, in the order in which they are sent."""
+        of, column = shard[rows.column], self.columns[rows.column]
+        first, _ = shard_rows(column.shape[0], size, position)
+        return [of[key][rows.first - first : rows.end - first].detach() for key in sorted(column.dtypes)]
 
 
-def reshard(cut: Cut, rank: int, shards: Mapping[int, Shard], into: Mapping[int, Shard]) -> Sends:
+def reshard(plan: ReshardPlan, rank: int, shards: Mapping[int, StateShard], into: Mapping[int, StateShard]) -> Sends:
     """Fill this rank's new shards, from those that it holds and those of others. All members of the round call this.
 
     Args:
-        cut: the same on all.
+        plan: the same on all.
         rank: this worker's.
         shards: by position, the shards before that it holds. They are only read.
         into: by position, memory for those that it is to hold.
@@ -168,26 +168,26 @@ def reshard(cut: Cut, rank: int, shards: Mapping[int, Shard], into: Mapping[int,
         RuntimeError: a peer was lost. The new shards may be half filled.
     """
     with without_tensor_modes(), torch.no_grad():
-        moves = cut.moves_of(rank)
-        for piece in moves.incoming.pop(rank, ()):
-            old = cut.parts(piece, shards[piece.old], cut.before, piece.old)
-            for source, target in zip(old, cut.parts(piece, into[piece.new], cut.now, piece.new), strict=True):
+        moves = plan.moves(rank)
+        for rows in moves.incoming.pop(rank, ()):
+            old = plan.parts(rows, shards[rows.old], plan.before, rows.old)
+            for source, target in zip(old, plan.parts(rows, into[rows.new], plan.now, rows.new), strict=True):
                 target.copy_(source)
-        outgoing = {other: _packed(cut, found, shards) for other, found in sorted(moves.outgoing.items())}
+        outgoing = {other: _packed(plan, found, shards) for other, found in sorted(moves.outgoing.items())}
         awaited = sorted(moves.incoming.items())
-        incoming = {other: staging(max(1, sum(map(cut.nbytes, found)))) for other, found in awaited}
+        incoming = {other: staging(max(1, sum(map(plan.nbytes, found)))) for other, found in awaited}
         sends = exchange(outgoing, incoming)
         for other, found in awaited:
-            _unpack(incoming[other], [part for p in found for part in cut.parts(p, into[p.new], cut.now, p.new)])
+            _unpack(incoming[other], [part for p in found for part in plan.parts(p, into[p.new], plan.now, p.new)])
     return sends
 
 
-def _packed(cut: Cut, found: Sequence[Piece], shards: Mapping[int, Shard]) -> torch.Tensor:
-    """The message to another rank, which takes these pieces."""
-    message = staging(max(1, sum(map(cut.nbytes, found))))
+def _packed(plan: ReshardPlan, found: Sequence[RowSlice], shards: Mapping[int, StateShard]) -> torch.Tensor:
+    """The message to another rank, which takes these rows."""
+    message = staging(max(1, sum(map(plan.nbytes, found))))
     at = 0
-    for piece in found:
-        for part in cut.parts(piece, shards[piece.old], cut.before, piece.old):
+    for rows in found:
+        for part in plan.parts(rows, shards[rows.old], plan.before, rows.old):
             message[at : at + part.nbytes].copy_(as_bytes(part.contiguous()))
             at += part.nbytes
     return message

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from edriver.worker.backend import fsdp2
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.snapshot import TakeOver
-from edriver.worker.state.resharding import PARAMETER, Shard, sharded_values
+from edriver.worker.state.resharding import PARAMETER, StateShard, sharded_values
 from edriver.worker.sync.packing import ALIGNMENT_BYTES
 from edriver.worker.sync.pairs import Sends, exchange
 from edriver.worker.sync.relay import staging
@@ -42,7 +42,7 @@ class Shadow:
         position: as given.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: Optimizer, position: int, shard: Shard) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: Optimizer, position: int, shard: StateShard) -> None:
         self.position = position
         self._whole = fsdp2.sharded(model)
         self._of_whole = optimizer
@@ -61,7 +61,7 @@ class Shadow:
         self._incoming, self._received = _message_for(received)
 
     @property
-    def shard(self) -> Shard:
+    def shard(self) -> StateShard:
         """The shard: the memory itself."""
         return [
             {PARAMETER: p.detach(), **{k: self._optimizer.state[p][k] for k in sharded_values(self._of_whole, whole)}}

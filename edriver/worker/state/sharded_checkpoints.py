@@ -101,7 +101,7 @@ class ShardedCheckpoints(StateOnDisk):
                 checkpoint=wanted.checkpoint or for_disk or in_memory, for_disk=wanted.for_disk or for_disk
             )
         busy = self.checkpoints.busy or self._parts.is_busy
-        no_memory = part_of(place) is not None and (not self._has_memory or self._parts.has_no_room)
+        no_memory = assigned_part(place) is not None and (not self._has_memory or self._parts.has_no_room)
         mine = self._wanted if place.rank == 0 else Wishes()
         return mine._replace(busy=busy, no_memory=no_memory)
 
@@ -129,7 +129,7 @@ class ShardedCheckpoints(StateOnDisk):
             return False
         if self._agreed.no_memory:
             return True
-        if (part := part_of(place)) is not None:
+        if (part := assigned_part(place)) is not None:
             self._save(place, part)
         return False
 
@@ -155,8 +155,8 @@ class ShardedCheckpoints(StateOnDisk):
     def write(self, *, ends_run: bool = False) -> None:
         """Begin to write this worker's part of the last commit to disk, if it has one."""
         place = context.assignment()
-        if (part := part_of(place)) is not None:
-            self.write_part(part.number, writers_of(place), ends_run=ends_run)
+        if (part := assigned_part(place)) is not None:
+            self.write_part(part.number, writer_ranks(place), ends_run=ends_run)
 
     def write_last(self, chosen: bool) -> None:
         """Begin to write this worker's part of the last commit, unless the newest whole checkpoint is of that step.
@@ -193,7 +193,7 @@ class ShardedCheckpoints(StateOnDisk):
             self.load_named(name)
 
     def _load_from_memory(self, place: Assignment) -> None:
-        part = part_of(place) or Part(place.position, place.replica_size)
+        part = assigned_part(place) or Part(place.position, place.replica_size)
         try:
             step, tree, random = self._parts.load(place, part, self.state.shards_in)
         except ValueError as error:
@@ -201,13 +201,13 @@ class ShardedCheckpoints(StateOnDisk):
         self.take_over(step, tree, random)
 
 
-def part_of(place: Assignment) -> Part | None:
+def assigned_part(place: Assignment) -> Part | None:
     """The part of a checkpoint that a worker has; None: another one of its position has it."""
-    writers = writers_of(place)
+    writers = writer_ranks(place)
     return Part(writers.index(place.rank), len(writers)) if place.rank in writers else None
 
 
-def writers_of(place: Assignment) -> tuple[int, ...]:
+def writer_ranks(place: Assignment) -> tuple[int, ...]:
     """The ranks that write a checkpoint's parts, in their order: spread over the replicas, and so over hosts."""
     if place.sharding is not None:
         return tuple(range(place.size))

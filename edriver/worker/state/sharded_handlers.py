@@ -23,7 +23,7 @@ from edriver.worker.state.handlers import (
 )
 
 
-class Shard(NamedTuple):
+class ShardTensor(NamedTuple):
     """A shard in a tree.
 
     Attributes:
@@ -69,11 +69,11 @@ class ShardedModuleHandler(ModuleHandler):
         """The shards and the parameters: some writes count in the one, some in the other."""
         return (tensor for p in fsdp2.parameters(self.value) for tensor in (p, fsdp2.local(p)))
 
-    def shards(self, tree: Any) -> Iterator[Shard]:
+    def shards(self, tree: Any) -> Iterator[ShardTensor]:
         """The shards in a captured tree, or, in one of a checkpoint, what is to be one."""
         for key, value in self.value.state_dict().items():
             if isinstance(value, DTensor) and key in tree["state"]:
-                yield Shard(key, tree["state"][key], value)
+                yield ShardTensor(key, tree["state"][key], value)
 
     def _parts(self, state: Any) -> dict[str, Any]:
         return {key: fsdp2.local(v) if isinstance(v, torch.Tensor) else v for key, v in state.items()}
@@ -120,12 +120,12 @@ class ShardedOptimizerHandler(OptimizerHandler):
         """The shards and the parameters."""
         return (tensor for p in super().lasting() for tensor in (p, fsdp2.local(p)))
 
-    def shards(self, tree: Any) -> Iterator[Shard]:
+    def shards(self, tree: Any) -> Iterator[ShardTensor]:
         """The shards in a captured tree, or, in one of a checkpoint, what is to be one."""
         parameters, sharded = self._by_index(tree), self._sharded_in(tree)
         for index, names in sharded.items():
             for name in names:
-                yield Shard(f"{name} of parameter {index}", tree["state"][index][name], parameters[index])
+                yield ShardTensor(f"{name} of parameter {index}", tree["state"][index][name], parameters[index])
 
     def with_shards_named(self, tree: Any) -> Any:
         """A tree that says which of its values are shards: one of a checkpoint of a TorchState does not."""

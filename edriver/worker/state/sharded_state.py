@@ -442,7 +442,7 @@ class ShardedState(TorchState):
             self.optimizer.state[parameter] = {**shards.get(parameter, {}), **values.value(of)}
 
     def shards_held(self, committed: bool) -> tuple[HeldShards, ...]:
-        """See State.shards_held."""
+        """The shards that this worker holds of its state, by sharding; none if each replica holds all of it."""
         if self._shards is None:
             return ()
         return self._shards.held_of_commit() if committed else self._shards.held()

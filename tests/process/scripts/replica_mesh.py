@@ -14,7 +14,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 import edriver
-from tests.torch.parallel_model import parallel_model, tokens_of
+from tests.torch.parallel_model import parallel_model, train_step
 from tests.torch.shard_digest import shard_digest
 
 start_quickly()
@@ -54,12 +54,7 @@ def train(state: edriver.ShardedState) -> None:
         while state.step == GATE and edriver.size() != SIZE:
             time.sleep(0.01)  # leaves the processor to processes that start
             state.check_host_updates()
-        state.optimizer.zero_grad()
-        state.model(tokens_of(state.step)).square().sum().backward()
-        state.clip_grad_norm_(0.5)
-        state.optimizer.step()
-        state.step += 1
-        state.check_host_updates()
+        train_step(state)
 
 
 train(state)

@@ -116,7 +116,7 @@ class NewSizes:
         count = min(count, self.max_workers)
         return self._way_back(count) if count in self._refused else count
 
-    def fallback_of(self, size: int) -> int:
+    def fallback_size(self, size: int) -> int:
         """The number of workers to continue with if the script fails with this new number; 0: no such number."""
         return 0 if size in self._trained else self._way_back(size)
 
@@ -128,7 +128,7 @@ class NewSizes:
             return False
         return current.plan.fallback_size > 0 and not self._has_progress(current, now)
 
-    def end_of(self, current: Round, cause: Cause, now: float) -> Cause:
+    def end_cause(self, current: Round, cause: Cause, now: float) -> Cause:
         """The cause of the round's end, which counts as the resize's if that is to blame."""
         if not self.is_to_blame(current, cause, now):
             return cause

@@ -195,11 +195,11 @@ class Quarantine:
         for name in excluded | self.cooling_hosts(now):
             if (record := roster.hosts[name]).wanted and record.connected:
                 room -= roster.capacity(record)
-                room += 0 if name in excluded else roster.usable_of(record, len(record.ready_slots(now)))
+                room += 0 if name in excluded else roster.slots_in_replicas(record, len(record.ready_slots(now)))
         for record in resting:
             if room >= self._settings.min_np:
                 return
-            more = roster.usable_of(record, len(record.ready_slots(now))) - self._staying(record.name)
+            more = roster.slots_in_replicas(record, len(record.ready_slots(now))) - self._staying(record.name)
             if record.name in excluded and record.connected and more > 0:
                 room += more
                 self._needed.add(record.name)

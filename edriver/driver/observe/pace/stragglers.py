@@ -62,7 +62,7 @@ class StepReport(NamedTuple):
     delayed: float
 
 
-class Step(NamedTuple):
+class StepTimes(NamedTuple):
     """What a member's step consists of, on average over some time; in seconds, as in StepReport."""
 
     seconds: float
@@ -99,7 +99,7 @@ class Window:
         while len(samples) > 2 and samples[1].time <= sample.time - 2 * self._half:
             samples.popleft()
 
-    def halves(self, now: float) -> tuple[Step, Step] | None:
+    def halves(self, now: float) -> tuple[StepTimes, StepTimes] | None:
         """The steps in the half before the last one, and in that; None: too little is known."""
         samples, half = self._samples, self._half
         if len(samples) < 3 or samples[-1].time < now - half or samples[0].time > samples[-1].time - 1.8 * half:
@@ -108,7 +108,7 @@ class Window:
         earlier, later = _step(samples[0], middle), _step(middle, samples[-1])
         return None if earlier is None or later is None else (earlier, later)
 
-    def latest(self) -> Step | None:
+    def latest(self) -> StepTimes | None:
         """The steps of the last half, or of less; None: none was made."""
         if len(self._samples) < 2:
             return None
@@ -132,7 +132,9 @@ class StragglerVerdict:
     reason: pace_pb2.StragglerReason.ValueType
 
 
-def stragglers(halves: Mapping[int, tuple[Step, Step]], known: Mapping[int, object]) -> dict[int, StragglerVerdict]:
+def stragglers(
+    halves: Mapping[int, tuple[StepTimes, StepTimes]], known: Mapping[int, object]
+) -> dict[int, StragglerVerdict]:
     """Which members are slower than the others, the slowest first.
 
     Args:
@@ -151,7 +153,7 @@ def stragglers(halves: Mapping[int, tuple[Step, Step]], known: Mapping[int, obje
     return dict(sorted(found.items(), key=lambda item: -item[1].ratio))
 
 
-def _compared(steps: Mapping[int, Step], seen: bool) -> dict[int, StragglerVerdict]:
+def _compared(steps: Mapping[int, StepTimes], seen: bool) -> dict[int, StragglerVerdict]:
     """How each member compares with the others in some time.
 
     Args:
@@ -164,16 +166,16 @@ def _compared(steps: Mapping[int, Step], seen: bool) -> dict[int, StragglerVerdi
     return {one: _verdict(step, seen, own(one), loading(one), delayed(one)) for one, step in steps.items()}
 
 
-def _is_slow(verdict: StragglerVerdict, step: Step) -> bool:
+def _is_slow(verdict: StragglerVerdict, step: StepTimes) -> bool:
     return verdict.ratio >= SLOW_RATIO and verdict.excess >= max(SLOW_SHARE * step.seconds, SLOW_SECONDS)
 
 
-def _part(step: Step, seen: bool) -> float:
+def _part(step: StepTimes, seen: bool) -> float:
     """What is compared: a member's own part of a step; where waiting cannot be seen, loading alone."""
     return (step.own or 0.0) if seen else step.loading
 
 
-def _verdict(step: Step, seen: bool, own: float, loading: float, delayed: float) -> StragglerVerdict:
+def _verdict(step: StepTimes, seen: bool, own: float, loading: float, delayed: float) -> StragglerVerdict:
     """How a member compares with the medians of the others."""
     excess = _part(step, seen) - own
     base = own if seen else step.seconds - excess
@@ -204,12 +206,12 @@ def _median_of_others(values: Mapping[int, float]) -> Callable[[int], float]:
     return of_others
 
 
-def _step(first: StepReport, last: StepReport) -> Step | None:
+def _step(first: StepReport, last: StepReport) -> StepTimes | None:
     steps = last.boundaries - first.boundaries
     if steps <= 0 or last.watched <= first.watched:
         return None
     waiting = None if first.waiting is None or last.waiting is None else (last.waiting - first.waiting) / steps
-    return Step(
+    return StepTimes(
         (last.watched - first.watched) / steps,
         waiting,
         (last.loading - first.loading) / steps,

@@ -114,7 +114,7 @@ class EventLogWriter:
             self._file.append([progress_line(at, progress)])
 
     def usage(self, sample: resources_pb2.UsageSample) -> None:
-        """See RecordWriter; writes to a separate file."""
+        """Do nothing: UsageWriter writes it."""
 
     def flush(self) -> bool:
         return self._file.flush()
@@ -143,10 +143,10 @@ class TraceWriter:
         self._file.append(self._texts(new_events))
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
-        """See RecordWriter; does nothing."""
+        """Do nothing: a trace has no progress."""
 
     def usage(self, sample: resources_pb2.UsageSample) -> None:
-        """See RecordWriter; writes to a separate file."""
+        """Do nothing: UsageWriter writes it."""
 
     def flush(self) -> bool:
         return self._file.flush()
@@ -176,10 +176,10 @@ class UsageWriter:
         return self._file.fault
 
     def events(self, new_events: Iterable[status_pb2.Event]) -> None:
-        """See RecordWriter; none is written here."""
+        """Do nothing: EventLogWriter and TraceWriter write them."""
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
-        """See RecordWriter; it is written elsewhere."""
+        """Do nothing: EventLogWriter writes it."""
 
     def usage(self, sample: resources_pb2.UsageSample) -> None:
         self._file.append([usage_line(sample)])

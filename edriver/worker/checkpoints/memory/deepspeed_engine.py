@@ -35,7 +35,7 @@ def is_optimizer(value: Any) -> bool:
     return wraps and type(value).__module__.startswith("deepspeed.")
 
 
-def parts_of(name: str, engine: Any) -> dict[str, Any]:
+def engine_parts(name: str, engine: Any) -> dict[str, Any]:
     """The modules and other objects that have an engine's state.
 
     Args:

@@ -48,7 +48,7 @@ class PartsMetadata:
         plans: list[list[WriteItem]] = [[] for _ in range(self.parts)]
         for key, shape, dtype in self.sharded:
             whole, properties, chunks = torch.Size(shape), TensorProperties(dtype=dtype), list[ChunkStorageMetadata]()
-            for number, chunk in enumerate(chunks_of(shape, self.parts)):
+            for number, chunk in enumerate(row_chunks(shape, self.parts)):
                 if number == 0 or chunk.sizes.numel():
                     index = MetadataIndex(key, chunk.offsets, len(chunks))
                     data = TensorWriteData(chunk, properties, whole)
@@ -68,7 +68,7 @@ class PartsMetadata:
         return Metadata(found, planner_data=dict(self.mappings), storage_data=stored)
 
 
-def chunks_of(shape: Sequence[int], parts: int) -> Iterator[ChunkStorageMetadata]:
+def row_chunks(shape: Sequence[int], parts: int) -> Iterator[ChunkStorageMetadata]:
     """How FSDP2 cuts a tensor into parts, along its rows."""
     rows = -(-shape[0] // parts)
     for number in range(parts):

@@ -94,5 +94,5 @@ class CurrentMemory:
 
 
 def current_place() -> MemoryPlace | None:
-    """See CurrentMemory.place."""
+    """This process's place among those that save checkpoints in memory: CurrentMemory.place of the worker context."""
     return context.current.part(CurrentMemory).place()

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from edriver.worker.checkpoints import pickles
-from edriver.worker.checkpoints.memory.replicas import Difference, difference_of, written_once
+from edriver.worker.checkpoints.memory.replicas import Difference, first_difference, written_once
 from edriver.worker.checkpoints.memory.shard import ShardLayout
 from edriver.worker.checkpoints.memory.shard_io import of_all
 
@@ -66,7 +66,7 @@ class Skipped(NamedTuple):
     reason: str
 
 
-class Step(Enum):
+class PlanAction(Enum):
     """What a rank does next."""
 
     USE = "save with the share that it has"
@@ -75,7 +75,7 @@ class Step(Enum):
     AWAIT = "look for its share"
 
 
-def next_step(newest: int, sent: int, unchanged: bool, shared: int) -> Step:
+def next_action(newest: int, sent: int, unchanged: bool, shared: int) -> PlanAction:
     """Decide what a rank does next.
 
     Args:
@@ -85,12 +85,12 @@ def next_step(newest: int, sent: int, unchanged: bool, shared: int) -> Step:
         shared: of the generation of which it has a share.
     """
     if newest == 0:
-        return Step.RENEW
+        return PlanAction.RENEW
     if sent < newest:
-        return Step.SEND
+        return PlanAction.SEND
     if not unchanged:
-        return Step.RENEW
-    return Step.USE if shared == newest else Step.AWAIT
+        return PlanAction.RENEW
+    return PlanAction.USE if shared == newest else PlanAction.AWAIT
 
 
 class PlanExchange:
@@ -139,13 +139,13 @@ class PlanExchange:
         """
         newest = self._store.add(NUMBER, 0)
         unchanged = plan is self._plan or plan == self._plan
-        while (step := next_step(newest, self._sent, unchanged, self._shared)) in (Step.SEND, Step.RENEW):
-            if step is Step.RENEW:
+        while (step := next_action(newest, self._sent, unchanged, self._shared)) in (PlanAction.SEND, PlanAction.RENEW):
+            if step is PlanAction.RENEW:
                 self._changed = _difference(self._plan, plan)
                 newest = int(self._store.compare_set(NUMBER, str(newest), str(newest + 1)))
             self._send(newest, plan, fingerprints())
             unchanged = True
-        if step is Step.AWAIT:
+        if step is PlanAction.AWAIT:
             self._look(newest)
         if self._shared == newest:
             return self._share
@@ -175,7 +175,7 @@ class PlanExchange:
         self._shared = generation
 
     def _made(self, generation: int, found: Sequence[tuple[SavePlan, dict[str, bytes]]]) -> Share | Skipped:
-        difference = difference_of([prints for _, prints in found])
+        difference = first_difference([prints for _, prints in found])
         plans = written_once([plan for plan, _ in found], () if difference is None else difference.keys)
         layout = self._draw(LAYOUT_BYTES)
         try:

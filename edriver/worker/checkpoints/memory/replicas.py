@@ -69,7 +69,7 @@ def fingerprints(state: Mapping[str, Any], plan: SavePlan, left_out: Collection[
     return found
 
 
-def difference_of(of_ranks: Sequence[Mapping[str, bytes]]) -> Difference | None:
+def first_difference(of_ranks: Sequence[Mapping[str, bytes]]) -> Difference | None:
     """What another rank has differently than rank 0; None: what was looked at is the same.
 
     Args:
@@ -110,7 +110,7 @@ def _is_small(item: WriteItem) -> bool:
     return item.tensor_data is None or (item.tensor_storage_size() or 0) <= SMALL_BYTES
 
 
-def buffers_of(values: Iterator[Any]) -> frozenset[int]:
+def buffer_addresses(values: Iterator[Any]) -> frozenset[int]:
     """The addresses of all modules' buffers among these values."""
     modules = (value for value in values if isinstance(value, torch.nn.Module))
     return frozenset(buffer.data_ptr() for module in modules for buffer in module.buffers())

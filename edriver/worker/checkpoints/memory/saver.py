@@ -17,7 +17,7 @@ from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
-from edriver.worker.checkpoints.memory.replicas import Difference, buffers_of, fingerprints
+from edriver.worker.checkpoints.memory.replicas import Difference, buffer_addresses, fingerprints
 from edriver.worker.checkpoints.memory.schedule import MAX_INTERVAL, Announced, DiskSchedule, Schedule
 from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, MadePlan, StatePlanner, named
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
@@ -127,7 +127,7 @@ class MemorySaver:
             keys, rank = share.difference
             logger.warning(_DIFFERENCE, named(keys, MAX_NAMED), "is" if len(keys) == 1 else "are", rank)
         self._device.wait()  # one at a time
-        disk = self._disk_of(step)
+        disk = self._disk_target(step)
         write = ShardWrite(self._place, step, share.shard, planner, self._device, disk)
         try:
             written = write.begin(share.metadata)
@@ -147,9 +147,9 @@ class MemorySaver:
 
     def _fingerprints(self, planner: StatePlanner, plan: SavePlan) -> dict[str, bytes]:
         """Made when a plan is sent, and not at each save: a model may have thousands of buffers."""
-        return fingerprints(planner.state_dict, plan, buffers_of(iter(self._watched.values())))
+        return fingerprints(planner.state_dict, plan, buffer_addresses(iter(self._watched.values())))
 
-    def _disk_of(self, step: int) -> tuple[DiskTarget, DueForDisk] | None:
+    def _disk_target(self, step: int) -> tuple[DiskTarget, DueForDisk] | None:
         if self._disk is None:
             return None
         target, schedule = self._disk

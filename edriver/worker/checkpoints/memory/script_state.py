@@ -49,7 +49,7 @@ def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: it has something that cannot be saved by itself; names it.
     """
-    objects = objects_of(state)
+    objects = unwrapped(state)
     found = {}
     for name, value in objects.items():
         if isinstance(value, nn.Module):
@@ -168,7 +168,7 @@ def _merged(value: Any) -> Any:
     return value
 
 
-def objects_of(state: Mapping[str, Any]) -> dict[str, Any]:
+def unwrapped(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state, with a DeepSpeed engine's parts, and with the optimizers inside of those of Accelerate and Lightning.
 
     The `step` of the latter may make none, and they take no hooks.
@@ -179,7 +179,7 @@ def objects_of(state: Mapping[str, Any]) -> dict[str, Any]:
     objects: dict[str, Any] = {}
     for name, value in state.items():
         if deepspeed_engine.is_engine(value):
-            objects |= deepspeed_engine.parts_of(name, value)
+            objects |= deepspeed_engine.engine_parts(name, value)
         else:
             objects[name] = bare = _unwrapped(value)
             if deepspeed_engine.is_optimizer(bare):
@@ -219,7 +219,7 @@ def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> lis
         state: the state.
         loaded: what `state_dict_of` has returned, and was then loaded.
     """
-    objects, replaced = objects_of(state), []
+    objects, replaced = unwrapped(state), []
     for name, value in objects.items():
         if isinstance(value, nn.Module):
             set_model_state_dict(value, loaded[name])
@@ -227,7 +227,7 @@ def load_into(state: MutableMapping[str, Any], loaded: Mapping[str, Any]) -> lis
         if isinstance(value, nn.Module | torch.Tensor):
             continue
         if isinstance(value, Optimizer) and not _is_stateful_by_itself(value):
-            set_optimizer_state_dict(_module_of(name, value, objects), value, loaded[name], options=_OPTIONS)
+            set_optimizer_state_dict(_owning_module(name, value, objects), value, loaded[name], options=_OPTIONS)
         elif isinstance(value, Stateful):
             value.load_state_dict(_merged(loaded[name]))
         else:
@@ -240,7 +240,7 @@ def _part(name: str, value: Any, state: Mapping[str, Any]) -> Any:
     if isinstance(value, nn.Module):
         return get_model_state_dict(value)
     if isinstance(value, Optimizer) and not _is_stateful_by_itself(value):
-        return _optimizer_state(name, _module_of(name, value, state), value)
+        return _optimizer_state(name, _owning_module(name, value, state), value)
     if isinstance(value, Stateful):  # a scheduler, a sampler, a data loader
         return _in_parts(value.state_dict())
     if any(isinstance(inner, nn.Module | Optimizer) for inner in _inside(value)):
@@ -292,7 +292,7 @@ def optimizers_of(state: Mapping[str, Any]) -> list[Optimizer]:
     return found
 
 
-def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module:
+def _owning_module(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module:
     """The module that has an optimizer's parameters; of several together, where no one has all.
 
     Raises:
@@ -345,7 +345,7 @@ class StatePlanner(DefaultSavePlanner):
         self._packed: dict[tuple[type, str], Any] = {}
 
     def create_local_plan(self) -> SavePlan:
-        """See DefaultSavePlanner. Equal structures have the same plan, the very object."""
+        """Plan this rank's items. A state of the same structure as before gets the very same plan object."""
         structure = structure_of(self.state_dict)
         if self.made is None or structure is None or self.made[:2] != (structure, self.mappings):
             super().create_local_plan()
@@ -354,11 +354,11 @@ class StatePlanner(DefaultSavePlanner):
         return self.plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """See DefaultSavePlanner."""
+        """Have each value that several ranks hold written by one of them."""
         return super().create_global_plan(written_once(all_plans))
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's name
-        """See DefaultSavePlanner."""
+        """The value to be written: what a Whole holds, and of a lazy view its values."""
         if isinstance(object, Whole):
             object = object.value  # noqa: A001
         elif isinstance(object, torch.Tensor):  # the bytes of a conjugate or negative view are not its values

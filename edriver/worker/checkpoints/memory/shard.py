@@ -128,14 +128,14 @@ class Table:
         return Table(values, metadata, disk)
 
 
-class Tail(NamedTuple):
+class Footer(NamedTuple):
     """What follows the tensors: pieces with the offsets at which they are written, and the shard's length."""
 
     pieces: tuple[tuple[int, bytes], ...]
     length: int
 
 
-def tail(end: int, values: Mapping[str, bytes], metadata: bytes | None, disk: DueForDisk | None = None) -> Tail:
+def footer(end: int, values: Mapping[str, bytes], metadata: bytes | None, disk: DueForDisk | None = None) -> Footer:
     """Lay out what follows the tensors. The header is the last piece. Equal values are there once.
 
     Args:
@@ -158,7 +158,7 @@ def tail(end: int, values: Mapping[str, bytes], metadata: bytes | None, disk: Du
         at += len(metadata)
     table = Table(places, place, disk).encoded()
     pieces += [(at, table), (0, _HEADER.pack(_MAGIC, FORMAT, at, len(table)))]
-    return Tail(tuple(pieces), at + len(table))
+    return Footer(tuple(pieces), at + len(table))
 
 
 def table_place(header: bytes) -> Place:

@@ -26,17 +26,17 @@ from edriver.worker.checkpoints.memory.server_link import Reserved, ServerLostEr
 from edriver.worker.checkpoints.memory.shard import (
     HEADER_BYTES,
     DueForDisk,
+    Footer,
     Place,
     ShardError,
     ShardLayout,
     StoredAt,
     Table,
-    Tail,
     assembled,
     chunk_sizes,
+    footer,
     rows,
     table_place,
-    tail,
 )
 from edriver.worker.copies.side_stream import Copy
 
@@ -133,7 +133,7 @@ class ShardWrite:
         Raises:
             ShardError: the plan is not one of these values.
         """
-        length = self._tail(metadata).length + room
+        length = self._footer(metadata).length + room
         try:
             reserved = self._place.memory.reserve(
                 self._place.checkpoint(self._step), self._place.rank, length, os.getpid()
@@ -167,7 +167,7 @@ class ShardWrite:
             save_seconds: how long the save has held up the training loop; 0: not known.
         """
         assert self._file is not None, "there is memory for it"
-        pieces, length = self._tail(metadata)
+        pieces, length = self._footer(metadata)
         if length > len(self._file):
             self._skipped("metadata", "the planner's metadata is larger than its plans")
             return False
@@ -180,8 +180,8 @@ class ShardWrite:
             return False
         return True
 
-    def _tail(self, metadata: bytes | None) -> Tail:
-        return tail(self._layout.end, self._values, metadata, self._due)
+    def _footer(self, metadata: bytes | None) -> Footer:
+        return footer(self._layout.end, self._values, metadata, self._due)
 
     def _refused(self, reserved: Reserved, length: int) -> None:
         self.refusal = reserved.refusal

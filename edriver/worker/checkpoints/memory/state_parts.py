@@ -26,7 +26,7 @@ from edriver.worker import context
 from edriver.worker.checkpoints import files, pickles
 from edriver.worker.checkpoints.contents import OUTLINE, filled
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
-from edriver.worker.checkpoints.memory.parts_metadata import PartsMetadata, chunks_of
+from edriver.worker.checkpoints.memory.parts_metadata import PartsMetadata, row_chunks
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import ShardError, ShardLayout
@@ -118,7 +118,7 @@ class StateParts:
         disk = DiskTarget(self._location, self._keep, sys.executable, due_for_disk) if part.number == 0 else None
         try:
             items = planner.create_local_plan().items
-            layout = layout_of(planner, part)
+            layout = layout_digest(planner, part)
             metadata = self._metadata_of(planner, items, part) if part.number == 0 else None
             write = ShardWrite(
                 place, step, ShardLayout.of(items), planner, self._device, None if disk is None else (disk, None)
@@ -143,7 +143,7 @@ class StateParts:
     def _metadata_of(self, planner: PartPlanner, items: Sequence[WriteItem], part: Part) -> bytes:
         sharded = []
         for key, place, dtype in planner.sharded():
-            if place.chunk != next(chunks_of(place.whole, part.count)):
+            if place.chunk != next(row_chunks(place.whole, part.count)):
                 raise ShardError(f"{key} is not cut along its rows, as FSDP2 cuts it for {part.count} workers")
             sharded.append((key, place.whole, dtype))
         return pickles.packed(PartsMetadata(part.count, sharded, items[len(sharded) :], dict(planner.mappings)))
@@ -173,7 +173,7 @@ class StateParts:
         try:
             read = CheckpointRead(place, source)
             metadata = read.metadata()
-            entries = {key: files.entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
+            entries = {key: files.manifest_entry(stored) for key, stored in metadata.state_dict_metadata.items()}
             tree, random = _read(read, metadata, {OUTLINE: None}, {})[OUTLINE]
             blank = files.blank(entries)
             key_of = {id(tensor): key for key, tensor in blank.items()}
@@ -201,7 +201,7 @@ def _read(
     return contents
 
 
-def layout_of(planner: PartPlanner, part: Part) -> bytes:
+def layout_digest(planner: PartPlanner, part: Part) -> bytes:
     """A digest of what all parts have, equal on all workers that write one."""
     shapes = [(key, tuple(value.whole), str(dtype)) for key, value, dtype in planner.sharded()]
     return hashlib.blake2b(repr((part.count, shapes)).encode(), digest_size=LAYOUT_BYTES).digest()

@@ -74,10 +74,10 @@ class MemoryWriter(StorageWriter):
         """
         self._write = None
         if checkpoint_id is not None:
-            self._step = step_of(checkpoint_id)
+            self._step = parse_step(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """See StorageWriter.
+        """Check that it is known which step is saved.
 
         Raises:
             ValueError: no step was given.
@@ -87,11 +87,11 @@ class MemoryWriter(StorageWriter):
             raise ValueError("give dcp.save the step as checkpoint_id=")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """See StorageWriter."""
+        """Mark the plan with its rank, for prepare_global_plan."""
         return dataclasses.replace(plan, storage_data=self._place.assignment.rank)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """See StorageWriter.
+        """Lay out the shards of all ranks; each plan gets what its rank must know of that.
 
         Raises:
             CheckpointError: the plans are not those of all ranks of the round.
@@ -115,7 +115,7 @@ class MemoryWriter(StorageWriter):
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """See StorageWriter. Its result is whether there was memory."""
+        """Write this rank's shard into shared memory. The result's storage_data is whether there was room for it."""
         assert self._step is not None, "set_up_storage_writer has seen to it"
         rank, layout, room = plan.storage_data
         self._layout = layout
@@ -127,7 +127,11 @@ class MemoryWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """See StorageWriter."""
+        """Commit rank 0's shard with the metadata of all, if all ranks have written theirs.
+
+        Raises:
+            CheckpointError: this is not rank 0.
+        """
         if self._place.assignment.rank != 0:
             raise CheckpointError("MemoryWriter needs rank 0 as the coordinator of dcp.save")
         if self._write is None or not all(result.storage_data for each in results for result in each):
@@ -169,18 +173,18 @@ class MemoryReader(StorageReader):
         self._metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | int | None = None) -> None:
-        """See StorageReader.
+        """Read the metadata of the checkpoint, from rank 0's shard.
 
         Raises:
             CheckpointError: that is not the step that is there.
             ValueError: its ID is neither a number nor ends with one.
         """
-        if checkpoint_id is not None and (step := step_of(checkpoint_id)) != self.step:
+        if checkpoint_id is not None and (step := parse_step(checkpoint_id)) != self.step:
             there = "no checkpoint is in memory" if self.step is None else f"the one in memory has step {self.step}"
             raise CheckpointError(f"step {step} cannot be loaded: {there}")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """See StorageReader.
+        """Read the checkpoint's metadata, from rank 0's shard.
 
         Raises:
             CheckpointError: there is no checkpoint in memory, or it cannot be read.
@@ -195,20 +199,20 @@ class MemoryReader(StorageReader):
         return self._metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """See StorageReader."""
+        """Take the metadata that read_metadata has returned."""
         del is_coordinator, args, kwargs
         self._metadata = metadata
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """See StorageReader."""
+        """Return the plan as it is: metadata says where each value lies."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """See StorageReader."""
+        """Return the plans as they are."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """See StorageReader.
+        """Read what the plan names from the shards in memory, of this host or of others.
 
         Raises:
             CheckpointError: it cannot be read.
@@ -233,7 +237,7 @@ class MemoryReader(StorageReader):
         return CheckpointError(f"the checkpoint of step {self.step} in memory cannot be read: {error}")
 
 
-def step_of(checkpoint_id: str | os.PathLike[str] | int) -> int:
+def parse_step(checkpoint_id: str | os.PathLike[str] | int) -> int:
     """The step that a checkpoint ID of torch.distributed.checkpoint names.
 
     Raises:

@@ -48,7 +48,7 @@ class WriteError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WriteJob:
     """What is to be written.
 
     Attributes:
@@ -72,10 +72,10 @@ class Job:
     unfinished: str
 
     @staticmethod
-    def of(line: str) -> Job:
+    def of(line: str) -> WriteJob:
         """The job that a checkpoint server has sent."""
         found = json.loads(line)
-        return Job(
+        return WriteJob(
             found["socket"],
             CheckpointId(RoundId(*found["round_id"]), found["step"], found["size"]),
             bytes.fromhex(found["layout"]),
@@ -94,7 +94,7 @@ class _Shard:
         WriteError: this host does not have it.
     """
 
-    def __init__(self, memory: CheckpointMemory, job: Job, rank: int) -> None:
+    def __init__(self, memory: CheckpointMemory, job: WriteJob, rank: int) -> None:
         path = memory.open(ShardName(job.checkpoint, rank, job.layout))
         if path is None:
             raise WriteError(f"this host does not have the part of rank {rank} any more")
@@ -152,7 +152,7 @@ class CheckpointFiles:
 
     def write(self, rank: int, shard: _Shard, metadata: Metadata) -> None:
         """Write a rank's part."""
-        written = self._files.write(rank, list(items_of(rank, metadata)), _ShardPlanner(shard, metadata))
+        written = self._files.write(rank, list(write_items(rank, metadata)), _ShardPlanner(shard, metadata))
         self._files.put_part(rank, written)
 
     def complete(self, place: str, size: int, metadata: Metadata) -> dict[str, FileRecord]:
@@ -171,7 +171,7 @@ class CheckpointFiles:
         return records
 
 
-def items_of(rank: int, metadata: Metadata) -> Iterator[WriteItem]:
+def write_items(rank: int, metadata: Metadata) -> Iterator[WriteItem]:
     """What a rank's shard has, as a save plan names it."""
     chunks: dict[str, dict[Any, Any]] = {}
     for index, place in metadata.storage_data.items():
@@ -199,7 +199,7 @@ class Write:
 
     def __init__(
         self,
-        job: Job,
+        job: WriteJob,
         memory: CheckpointMemory,
         say: Callable[[dict[str, Any]], None],
         sealed: Callable[[], object],
@@ -251,7 +251,7 @@ class Write:
         return self._begun
 
     def _seal(self, name: str, records: dict[str, FileRecord], metadata: Metadata) -> None:
-        entries = {key: files.entry_of(stored) for key, stored in metadata.state_dict_metadata.items()}
+        entries = {key: files.manifest_entry(stored) for key, stored in metadata.state_dict_metadata.items()}
         step, size = self._job.checkpoint.step, self._job.checkpoint.size
         run_id = os.environ.get("EDRIVER_RUN_ID", "")
         manifest = Manifest(step, "", run_id, time.time(), size, VERSION, files.TORCH_VERSION, records, entries)
@@ -288,7 +288,7 @@ def main() -> int:
         writing.give_up()  # the server has ended, or does not want it any more
         os._exit(1)
 
-    job = Job.of(sys.stdin.readline())
+    job = WriteJob.of(sys.stdin.readline())
     writing = Write(job, ServerLink(job.socket, None), say, sealed.wait)
     threading.Thread(target=listen, daemon=True).start()
     try:

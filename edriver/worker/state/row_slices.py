@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
+class RowSlice(NamedTuple):
     """Rows that one shard takes from another.
 
     Attributes:
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     end: int
 
 
-def rows_of(rows: int, size: int, position: int) -> tuple[int, int]:
+def shard_rows(rows: int, size: int, position: int) -> tuple[int, int]:
     """The first row of a shard, and the row behind its last one."""
     chunk = -(-rows // size)
     return min(rows, position * chunk), min(rows, (position + 1) * chunk)
@@ -40,15 +40,15 @@ class Moves:
     """What one rank has to do with all others, in the order in which it is sent.
 
     Attributes:
-        incoming: by sender, the pieces that this rank takes; from itself, those that it holds.
-        outgoing: by receiver, the pieces that others take from it.
+        incoming: by sender, the rows that this rank takes; from itself, those that it holds.
+        outgoing: by receiver, the rows that others take from it.
     """
 
-    incoming: dict[int, list[Piece]]
-    outgoing: dict[int, list[Piece]]
+    incoming: dict[int, list[RowSlice]]
+    outgoing: dict[int, list[RowSlice]]
 
 
-def moves_of(
+def plan_moves(
     rank: int,
     rows: Sequence[int],
     sizes: tuple[int, int],
@@ -57,7 +57,7 @@ def moves_of(
 ) -> Moves:
     """What a rank takes and gives when shards are cut anew.
 
-    It takes as long as there are parameters, ranks, and pieces of this rank's: a pair of ranks that have nothing to do
+    It takes as long as there are parameters, ranks, and slices of this rank's: a pair of ranks that have nothing to do
     with one another costs nothing.
 
     Args:
@@ -69,25 +69,25 @@ def moves_of(
     """
     before, now = sizes
     holders, takers = _by_position(held), _by_position(targets)
-    incoming = dict[int, list[Piece]]()
+    incoming = dict[int, list[RowSlice]]()
     for new in sorted(targets[rank]):
         for column, count in enumerate(rows):
-            for old, first, end in _cuts(rows_of(count, now, new), count, before):
-                sender = rank if old in held[rank] else source_of(holders[old], rank)
-                incoming.setdefault(sender, []).append(Piece(column, new, old, first, end))
-    outgoing = dict[int, list[Piece]]()
+            for old, first, end in _cuts(shard_rows(count, now, new), count, before):
+                sender = rank if old in held[rank] else choose_source(holders[old], rank)
+                incoming.setdefault(sender, []).append(RowSlice(column, new, old, first, end))
+    outgoing = dict[int, list[RowSlice]]()
     for old in held[rank]:
         receivers = [{t for t in takers.get(new, ()) if _sends(rank, t, old, held, holders)} for new in range(now)]
         for column, count in enumerate(rows):
-            for new, first, end in _cuts(rows_of(count, before, old), count, now):
+            for new, first, end in _cuts(shard_rows(count, before, old), count, now):
                 for receiver in receivers[new]:
-                    outgoing.setdefault(receiver, []).append(Piece(column, new, old, first, end))
+                    outgoing.setdefault(receiver, []).append(RowSlice(column, new, old, first, end))
     for found in outgoing.values():
-        found.sort(key=lambda piece: (piece.new, piece.column, piece.first))
+        found.sort(key=lambda rows: (rows.new, rows.column, rows.first))
     return Moves(incoming, outgoing)
 
 
-def source_of(holders: Sequence[int], receiver: int) -> int:
+def choose_source(holders: Sequence[int], receiver: int) -> int:
     """The rank from which one that does not hold a position's rows takes them: the holders share the work."""
     return holders[receiver % len(holders)]
 
@@ -95,7 +95,7 @@ def source_of(holders: Sequence[int], receiver: int) -> int:
 def _sends(
     rank: int, receiver: int, old: int, held: Sequence[Collection[int]], holders: Mapping[int, Sequence[int]]
 ) -> bool:
-    return receiver != rank and old not in held[receiver] and source_of(holders[old], receiver) == rank
+    return receiver != rank and old not in held[receiver] and choose_source(holders[old], receiver) == rank
 
 
 def _by_position(of_ranks: Sequence[Collection[int]]) -> dict[int, list[int]]:

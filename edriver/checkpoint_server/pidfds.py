@@ -10,7 +10,7 @@ import select
 from collections.abc import Collection
 
 
-class Processes:
+class PidfdTable:
     """Tells processes apart, and says which have ended. Not safe for threads."""
 
     def __init__(self) -> None:
@@ -19,8 +19,8 @@ class Processes:
         self._by_pid: dict[int, int] = {}
         self._numbers = itertools.count(1)
 
-    def number_of(self, pid: int) -> int:
-        """The number by which a process is known here; never another's.
+    def register(self, pid: int) -> int:
+        """Open a pidfd of a process, or find the one that is open; returns its number here, which is never another's.
 
         Raises:
             OSError: there is no such process, or no descriptor is left.
