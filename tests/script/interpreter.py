@@ -13,6 +13,7 @@ One command a line:
                                      round 1.1 and step 10 rank 0's of two shards, and rank 1's as a copy; `0of2disk`
                                      belongs on disk, `0of2due` is due there. How far the Nth write to disk is, or WHY
                                      it has failed
+    forgotten HOST                   CheckpointServerEnded
     waiting W ... [version=R:B] [sealed=R:B] [norm=N] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N]
             [left=FILE:LINE] [shards=1.1/4:0,2[+...]]
                                      WorkerWaiting, one event for each worker; it holds those shards of the four of
@@ -347,6 +348,10 @@ class Interpreter:
             number, name, *done = words.pairs["disk"].split(":")
             report = DiskReport(int(number), name, bool(done), "sealed" in done, words.text)
         return self._tell(events.CheckpointsHeld(host, self._agents[host], f"{host}:1", tuple(shards), disk=report))
+
+    def _do_forgotten(self, words: Words) -> Iterator[str]:
+        (host,) = words.names
+        return self._tell(events.CheckpointServerEnded(host, self._agents[host]))
 
     def _do_raised(self, words: Words) -> Iterator[str]:
         (name,) = words.names
