@@ -36,6 +36,7 @@ OF_BASE_CLASSES: Final = {
     "_outdated",
     "_parameters",
     "_random",
+    "_rehearses",
     "_rounds",
     "_saved_modes",
     "_saved_random",
