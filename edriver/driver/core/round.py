@@ -316,6 +316,7 @@ class Round:
         """All members stop at one boundary, which is returned; arguments as the attributes of Interrupt."""
         interrupt = self.interrupt
         assert interrupt is not None, "its members have been asked"
+        assert interrupt.answered(self.members), "a member that has not answered may be past the boundary"
         self._move(RoundStep.STOP_AT)
         interrupt.boundary, interrupt.cause, interrupt.counted = interrupt.agree(), cause, counted
         interrupt.deadline = deadline

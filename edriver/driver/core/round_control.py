@@ -819,10 +819,13 @@ class RoundControl:
             guests=guests,
             in_memory=0 if in_memory is None else in_memory.checkpoint.step,
         )
-        assert before is None or not before.running, "one round runs at a time"
+        assert self.forming(now), "one round runs at a time, and its members come back first"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
         if settings.one_replica:
             plan = with_sharding(plan, chosen.all)
+        elif self.roster.positions == 1:
+            newest = max(kind.version for kind in self.roster.offers(self.call.ordinal))
+            assert plan.version >= newest, f"the round goes back behind {newest}, which a worker holds"
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded = self.budgets.unproven.total > 0
         fallback = 0 if plan.hands_over else sizes.fallback_of(len(plan.seats))
@@ -836,6 +839,7 @@ class RoundControl:
         elif before is not None:
             plan = replace(plan, steps_lost=max(0, before.last_step - start.checkpoint.step))
         size = len(chosen.members)
+        assert settings.min_np <= size <= sizes.max_workers, f"{size} members are not within the limits"
         assert self.roster.fitting(size) == size, f"{size} workers make up no whole replicas"
         norm = self._gradient_norm(plan)
         plan = replace(plan, guarded=guarded, fallback_size=fallback, memory_checkpoint=start, gradient_norm=norm)

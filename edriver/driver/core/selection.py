@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import TypeVar
 
 from edriver.driver.core.continuation import continue_from
@@ -396,6 +396,10 @@ def plan_round(
     lowest = {ordered[rank].position: rank for rank in reversed(able)}
     assert len(lowest) == replica_size, "a position has no member that holds the version"
     sources = tuple(lowest[position] for position in range(replica_size))
+    assert replica_size > 1 or sources[0] == 0, "rank 0 does not hold the version"
+    assert len({(c.host, c.slot) for c in ordered}) == len(ordered), "two members share a slot"
+    hosts = [host for host, _ in groupby(c.host for c in ordered[: len(candidates) : replica_size])]
+    assert len(set(hosts)) == len(hosts), f"ranks of a host are not contiguous: {hosts}"
     local_sizes: dict[str, int] = {}
     for candidate in ordered:
         local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1
