@@ -3,7 +3,8 @@
 Who is in a round is decided in round_control.py. Part of the core.
 
 Only hosts whose slots the run can use get an agent, and SPARE_HOSTS more, so that what is lost is replaced at once.
-Hosts that cannot be reached do not count, and go behind those that were not tried.
+Hosts that cannot be reached do not count, and go behind those that were not tried. Where there are more slots than
+--max-np, those that come first in the order of discovery are used.
 """
 
 from __future__ import annotations

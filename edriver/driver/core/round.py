@@ -143,7 +143,16 @@ class Interrupt:
 
     Every member answers a notice at once with the boundaries it has passed, and from then on waits for the verdict
     at its next one. The highest answer plus one is then a boundary that no member has passed and that all members
-    reach.
+    reach. The notification thread answers, not the training loop: one rank could wait at its boundary for the answer of
+    another that waits in a collective for the first. A member that is done answers with its final count.
+
+    No member leaves before all have stopped: one that exits early would reset connections that others still use in the
+    step before that boundary.
+
+    Where ranks make unequal numbers of steps (torch's Join, `hvd.join`), some cannot reach it: they wait in collectives
+    for those that have stopped there. Once all that are left do, the round is aborted for the cause of the interrupt,
+    and counts as the change of members that it is. Nothing is lost by that: those that stopped offer the highest
+    version.
 
     Attributes:
         number: distinguishes it from other interrupts of the round.

@@ -8,6 +8,10 @@ returns the actions that follow. A round goes through these situations:
     rejoining   it has ended by StopAt or Abort; its members come back one by one  -> rejoin
     finishing   all were done; processes exit, or enter the script's next `run`    -> finish
 
+The first round waits for -np workers, and after --start-timeout for --min-np; later ones for --min-np. Survivors alone
+are enough: they never wait for a worker that boots. No worker is started while members rejoin: the survivors have the
+processor. A member that comes back too late is a waiting worker like any other, with the version that it offers.
+
 Which orders lead from one to the next is a table: ROUND_TRANSITIONS in round.py. They stand in one long file because
 all of them decide on the same round, and each is read with the one before it.
 

@@ -38,6 +38,8 @@ def newest_version(offers: Iterable[Candidate | OfferKind], replica_size: int) -
     if any(offer.shards for offer in held):
         cut = newest_cut(held)
         return cut.version, cut.lost
+    # Among the living: the first version of the core remembered the highest version ever offered, and waited for its
+    # holder for ever.
     if replica_size == 1:  # every version that is held can be had
         return max((offer.version for offer in held), default=NO_VERSION), ()
     if not held:
