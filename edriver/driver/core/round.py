@@ -83,6 +83,12 @@ ROUND_TRANSITIONS: Final = {
 class RunCall:
     """The script's current call of `edriver.run`: its rounds pass one state on.
 
+    Up to the first boundary of a round a version keeps its name. Members are synced one after the other; were what one
+    position holds to have a new name, and the same of another position still the old one, both would be lost. Only the
+    first sync of a call gives its version a new name, because states may differ before it. If that sync breaks and
+    leaves a position without the name, while a member was not synced, no step can have followed. So it is undone, and
+    what those that were synced hold counts as what the call began with.
+
     Attributes:
         ordinal: which call of the script it is, from 1.
         best: the highest version that has been offered in it.

@@ -728,7 +728,12 @@ class RoundControl:
         return actions + [self.dismiss(worker, now) for worker in without]
 
     def _in_memory(self, version: Version) -> MemoryCheckpoint | None:
-        """The newest checkpoint in memory that goes before this version, where members hold state by themselves."""
+        """The newest checkpoint in memory that goes before this version, where members hold state by themselves.
+
+        None of them holds state of this `run` call then. One worker of each position loads it, and the others of that
+        position receive; where all are one replica, all load. A newer one that workers have found on disk goes before
+        it.
+        """
         if not self.settings.mode.members_survive or not self.call.may_differ(version):
             return None
         return self.memory.within_reach(self.roster.is_reached, self.call.previous)
