@@ -1,4 +1,8 @@
-"""The agent's stream to one worker: notices down, reports up, and a lease."""
+"""The agent's stream to one worker: notices down, reports up, and a lease.
+
+The agent asks a worker for a sign of life only after a quarter of its lease in silence, and gRPC's own pings are off:
+each message interrupts a step.
+"""
 
 from __future__ import annotations
 
