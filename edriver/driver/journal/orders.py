@@ -14,7 +14,8 @@ snapshot there is nothing to compare, so the next release continues from there w
 So what can differ lies between the last snapshot and the death of the old driver: a second after an order, unless
 events keep arriving; half a minute at a thousand hosts, where a snapshot takes about a second. Workers train on
 meanwhile. Who is refused resumes with the old release, which writes a snapshot at once, kills it when the run has been
-quiet for that long, and resumes with the new one. tests/sim/test_upgrades.py lets cores that decide otherwise take over.
+quiet for that long, and resumes with the new one. tests/sim/test_upgrades.py lets cores
+that decide otherwise take over.
 
 (Other ways were weighed. To let the new core decide on the events after the snapshot, and send what differs: it gives
 the IDs of workers and rounds to others than those that have them, so a version would name two states, and an agent that
