@@ -1,8 +1,4 @@
-"""The agent's stream to one worker: notices down, reports up, and a lease.
-
-The agent asks a worker for a sign of life only after a quarter of its lease in silence, and gRPC's own pings are off:
-each message interrupts a step.
-"""
+"""The agent's stream to one worker: notices down, reports up, and a lease."""
 
 from __future__ import annotations
 
@@ -25,8 +21,8 @@ MAX_QUEUED_NOTICES = 10_000
 """Most notices that may wait for a worker."""
 
 PINGS_PER_LEASE = 4
-"""The number of signs of life requested per lease. Each request interrupts a step of the worker; see also
-MAX_PING_INTERVAL."""
+"""The number of signs of life requested per lease. Each request interrupts a step of the worker, and so would gRPC's own
+pings, which are off; see also MAX_PING_INTERVAL."""
 
 MAX_PING_INTERVAL = 3.0
 """Most seconds between messages to a worker, which ends itself when its agent is silent."""
