@@ -11,12 +11,14 @@ from edriver.driver.core import round_control, selection
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.obstacles import Obstacles
 from edriver.driver.core.placement import Placement
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt
 from edriver.driver.core.selection import Selection, plan_round, select
 from edriver.model import events
 from edriver.model.actions import Action, StartWorker
 from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.plan import Candidate
+from edriver.model.records import Worker
 from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
 from tests.unit.host_sets import hosts
@@ -106,6 +108,29 @@ def test_no_round_is_smaller_than_allowed(monkeypatch: pytest.MonkeyPatch) -> No
     run.waits(1, Version(ROUND, 1))
     with refused("2 members are not within the limits"):
         run.waits(3, Version(ROUND, 1))
+
+
+def test_no_round_is_of_a_part_of_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run()
+    run.loses(2)
+    run.waits(1, Version(ROUND, 1))
+    monkeypatch.setattr(Roster, "fitting", lambda self, count: count - 1)
+    with refused("1 workers make up no whole replicas"):
+        run.waits(3, Version(ROUND, 1))
+
+
+def test_the_ids_of_rounds_grow() -> None:
+    run = Run()
+    run.loses(2)
+    run.waits(1, Version(ROUND, 1))
+    run.core.rounds.resume(0)
+    with refused("the ids of rounds grow"):
+        run.waits(3, Version(ROUND, 1))
+
+
+def test_a_slot_has_one_worker() -> None:
+    with refused("slot 0 of a is taken"):
+        Run().core.roster.add(Worker(9, "a", 0))
 
 
 def test_no_round_goes_back_behind_what_a_worker_holds(monkeypatch: pytest.MonkeyPatch) -> None:
