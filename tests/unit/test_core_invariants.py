@@ -84,7 +84,8 @@ def test_no_worker_is_started_while_members_rejoin(monkeypatch: pytest.MonkeyPat
 def test_no_verdict_is_given_before_all_members_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run()
     run.step(events.DrainRequested("b", None, ""))
-    interrupt = run.core.round and run.core.round.interrupt
+    assert run.core.round is not None
+    interrupt = run.core.round.interrupt
     assert interrupt is not None
     run.step(events.BoundaryReached(1, ROUND, interrupt.number, 7))
     answered, first = Interrupt.answered, iter([True, True])
