@@ -1,4 +1,9 @@
-"""Where this host is reached, and through which interface."""
+"""Where this host is reached, and through which interface.
+
+The agent dials the driver at the address from which ssh connected, or, because ssh may have used a jump host, at one of
+the driver's own addresses. The driver answers with the address that it saw; workers are reached there if it is one of
+the host's own.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ is started, for the workers continue to save.
 
 The driver decides from which checkpoint the next round starts when it learns that workers have exited. So the agent
 reports what the server holds before each exit (`catch_up`): what a worker has saved counts, however soon it dies.
+Without a driver, each of these reports takes the place of the one before: they are a state, and not events.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A driver that is only stopped still has its connections, and the kernel takes new ones for it. Where the stream has
 broken and nothing listens at the driver's address for DRIVER_GONE_TIMEOUT (3 s), it is gone; if its run has no journal,
-the agent ends its workers and itself.
+the agent ends its workers and itself. A host that was given up while its cable was cut continues to train for
+`--driver-timeout` at most, completes no collective of a round of the others, and is refused when it dials again.
 """
 
 from __future__ import annotations

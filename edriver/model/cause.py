@@ -2,6 +2,10 @@
 
 The core makes and compares causes; it neither writes nor reads text. `driver.observe.cause_text` renders them.
 The file is long because it is the one list of them, with the data of each.
+
+A new cause touches four files: its kind here and in cause.proto, its words in cause_text.py, and the rule that finds
+it. If an agent finds it, as the reason for a worker's end, the kind is one of AGENT_KNOWN. A detail of a new type also
+needs edriver/wire/causes.py to say which of its values go over the wire.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Both are compared as tuples. A version names the round in which its last boundary was passed before it counts
 boundaries, as Raft compares the last log entry's term before its index: counts from different histories never tie.
+
+The highest version among living workers is right even if a single one has reached it: a worker that has finished all
+buckets of a step holds every rank's contribution.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ memory is freed before all that, by the kernel, whatever the process died of.
 The same memory has the worker's phase, which its agent can read while native code holds the GIL, and in restart mode
 the script's step, which its agent reads once the process has ended, of whatever.
 
+An end of file at a worker's sockets proves nothing: forked children, such as those of data loaders, keep them open.
+
 The end is seen early, its cause is not: that is known from the reap. Forked children do not hold the lock.
 """
 

@@ -1,4 +1,8 @@
-"""Causes as messages (cause.proto), for programs."""
+"""Causes as messages (cause.proto), for programs.
+
+The driver's text goes beside the data where people are shown nothing else. No program reads a text to find out what
+has happened.
+"""
 
 from __future__ import annotations
 

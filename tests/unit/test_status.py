@@ -210,7 +210,7 @@ def test_the_newest_checkpoints_in_memory() -> None:
     story.take(events.HostsObserved(HostSet((Host("a", 1), Host("b", 1)))), 0.0)
     for number, host in enumerate(("a", "b"), start=1):
         story.take(events.AgentConnected(host, number), 1.0)
-        story.take(events.WorkerWaiting(number, 1, NO_VERSION, StoreAddress(host, 4000 + number), ""), 2.0)
+        story.take(events.WorkerWaiting(number, 1, NO_VERSION, StoreAddress(host, 4000 + number), ""), 1.0)
     shards = [Shard(CheckpointId(RoundId(1, 1), 1200, 2), rank, b"", 2**20) for rank in (0, 1)]
 
     def hold(host: str, agent_id: int, *held: Shard) -> None:

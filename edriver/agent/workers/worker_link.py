@@ -21,8 +21,8 @@ MAX_QUEUED_NOTICES = 10_000
 """Most notices that may wait for a worker."""
 
 PINGS_PER_LEASE = 4
-"""The number of signs of life requested per lease. Each request interrupts a step of the worker; see also
-MAX_PING_INTERVAL."""
+"""The number of signs of life requested per lease. Each request interrupts a step of the worker, and so would
+gRPC's own pings, which are off; see also MAX_PING_INTERVAL."""
 
 MAX_PING_INTERVAL = 3.0
 """Most seconds between messages to a worker, which ends itself when its agent is silent."""

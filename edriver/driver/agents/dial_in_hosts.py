@@ -1,5 +1,8 @@
 """Hosts that dial in: a host source of those whose agents wait for admission or have been
 admitted.
+
+The name of a host that is absent belongs to the first caller; a caller under the name of one that is present is
+refused.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ package's trainer. If the answer is wrong, the worker says so where `run` is cal
 
 It looks for Python in the command line (`python [flags] script.py`, `python -m module`), behind other programs (`env`,
 `nice`, `uv run`) and in the first line of the script as well, then reads the source and the modules beside it, of a
-console script those of its package, and looks for uses of edriver.
+console script those of its package, and looks for uses of edriver. A program that is not Python stays elastic.
 """
 
 from __future__ import annotations

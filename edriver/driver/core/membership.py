@@ -35,7 +35,7 @@ from edriver.driver.core.round import Report, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.worker_losses import WorkerLosses
 from edriver.model import events
-from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd, StopAgent
+from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd, StartWorker, StopAgent
 from edriver.model.cause import Cause, CauseKind, NoBoundary, ReportedText
 from edriver.model.events import loss_of
 from edriver.model.ids import NO_ROUND
@@ -119,6 +119,7 @@ class Membership:
         actions: list[Action] = []
         if self.ended:
             return actions
+        assert now >= self.now, f"the clock goes back from {self.now} to {now}"
         self.now = now
         for decided in self._decisions(event, now):
             if not decided:  # nearly all, in a large run
@@ -135,6 +136,9 @@ class Membership:
         if current is not None and current.running and not self.ended:
             assert current.members, f"round {current.plan.round_id} runs without members"
             assert self.rounds.idle_since is None, "a run is not idle while a round runs"
+        elif current is not None and current.aborted and not self.rounds.forming(now) and not self.ended:
+            started = any(isinstance(action, StartWorker) for action in actions)
+            assert not started, f"a worker is started while members of round {current.plan.round_id} rejoin"
         return actions
 
     def check(self) -> None:

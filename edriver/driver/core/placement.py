@@ -3,7 +3,15 @@
 Who is in a round is decided in round_control.py. Part of the core.
 
 Only hosts whose slots the run can use get an agent, and SPARE_HOSTS more, so that what is lost is replaced at once.
-Hosts that cannot be reached do not count, and go behind those that were not tried.
+Hosts that cannot be reached do not count, and go behind those that were not tried. Where there are more slots than
+--max-np, those that come first in the order of discovery are used.
+
+A drained slot is not used again until an operator undrains it, or discovery has dropped its host and names it again. If
+others have to boot to take the places of its workers, these are *leaving*: they train on, are members of the next round
+as well if this one fails and it would be smaller than the last one without them, but their slots take no newcomers, and
+do not count when the run's free slots are filled. Once there are ready workers for all their places, all change places
+in one round change. Nothing is waited for that cannot come: without a free slot, and without a worker or an agent that
+is starting, they leave at once. And nothing is waited for without a bound, which is each worker's `leave_at`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ host if that has S slots, else on whole hosts that have equally many slots. Slot
 way (the fifth of a host, if S is 2; all of a host with 3, if S is 4) are not used. With `--replica-size host` each
 host is a replica if all of its slots can be used.
 
+A worker is started only where a whole replica can come of it: not beside a slot that rests after a failure, nor on a
+host that lacks another one.
+
 What is said here of S slots holds of a host's own number of slots where the size is WHOLE_HOSTS.
 """
 

@@ -83,6 +83,12 @@ ROUND_TRANSITIONS: Final = {
 class RunCall:
     """The script's current call of `edriver.run`: its rounds pass one state on.
 
+    Up to the first boundary of a round a version keeps its name. Members are synced one after the other; were what one
+    position holds to have a new name, and the same of another position still the old one, both would be lost. Only the
+    first sync of a call gives its version a new name, because states may differ before it. If that sync breaks and
+    leaves a position without the name, while a member was not synced, no step can have followed. So it is undone, and
+    what those that were synced hold counts as what the call began with.
+
     Attributes:
         ordinal: which call of the script it is, from 1.
         best: the highest version that has been offered in it.
@@ -143,7 +149,16 @@ class Interrupt:
 
     Every member answers a notice at once with the boundaries it has passed, and from then on waits for the verdict
     at its next one. The highest answer plus one is then a boundary that no member has passed and that all members
-    reach.
+    reach. The notification thread answers, not the training loop: one rank could wait at its boundary for the answer of
+    another that waits in a collective for the first. A member that is done answers with its final count.
+
+    No member leaves before all have stopped: one that exits early would reset connections that others still use in the
+    step before that boundary.
+
+    Where ranks make unequal numbers of steps (torch's Join, `hvd.join`), some cannot reach it: they wait in collectives
+    for those that have stopped there. Once all that are left do, the round is aborted for the cause of the interrupt,
+    and counts as the change of members that it is. Nothing is lost by that: those that stopped offer the highest
+    version.
 
     Attributes:
         number: distinguishes it from other interrupts of the round.
@@ -316,6 +331,7 @@ class Round:
         """All members stop at one boundary, which is returned; arguments as the attributes of Interrupt."""
         interrupt = self.interrupt
         assert interrupt is not None, "its members have been asked"
+        assert interrupt.answered(self.members), "a member that has not answered may be past the boundary"
         self._move(RoundStep.STOP_AT)
         interrupt.boundary, interrupt.cause, interrupt.counted = interrupt.agree(), cause, counted
         interrupt.deadline = deadline

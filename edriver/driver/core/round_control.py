@@ -8,6 +8,10 @@ returns the actions that follow. A round goes through these situations:
     rejoining   it has ended by StopAt or Abort; its members come back one by one  -> rejoin
     finishing   all were done; processes exit, or enter the script's next `run`    -> finish
 
+The first round waits for -np workers, and after --start-timeout for --min-np; later ones for --min-np. Survivors alone
+are enough: they never wait for a worker that boots. No worker is started while members rejoin: the survivors have the
+processor. A member that comes back too late is a waiting worker like any other, with the version that it offers.
+
 Which orders lead from one to the next is a table: ROUND_TRANSITIONS in round.py. They stand in one long file because
 all of them decide on the same round, and each is read with the one before it.
 
@@ -726,7 +730,12 @@ class RoundControl:
         return actions + [self.dismiss(worker, now) for worker in without]
 
     def _in_memory(self, version: Version) -> MemoryCheckpoint | None:
-        """The newest checkpoint in memory that goes before this version, where members hold state by themselves."""
+        """The newest checkpoint in memory that goes before this version, where members hold state by themselves.
+
+        None of them holds state of this `run` call then. One worker of each position loads it, and the others of that
+        position receive; where all are one replica, all load. A newer one that workers have found on disk goes before
+        it.
+        """
         if not self.settings.mode.members_survive or not self.call.may_differ(version):
             return None
         return self.memory.within_reach(self.roster.is_reached, self.call.previous)
@@ -821,10 +830,13 @@ class RoundControl:
             guests=guests,
             in_memory=0 if in_memory is None else in_memory.checkpoint.step,
         )
-        assert before is None or not before.running, "one round runs at a time"
+        assert self.forming(now), "one round runs at a time, and its members come back first"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
         if settings.one_replica:
             plan = with_sharding(plan, chosen.all)
+        elif self.roster.positions == 1:
+            newest = max(kind.version for kind in self.roster.offers(self.call.ordinal))
+            assert plan.version >= newest, f"the round goes back behind {newest}, which a worker holds"
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
         guarded = self.budgets.unproven.total > 0
         fallback = 0 if plan.hands_over else sizes.fallback_size(len(plan.seats))
@@ -838,6 +850,7 @@ class RoundControl:
         elif before is not None:
             plan = replace(plan, steps_lost=max(0, before.last_step - start.checkpoint.step))
         size = len(chosen.members)
+        assert settings.min_np <= size <= sizes.max_workers, f"{size} members are not within the limits"
         assert self.roster.fitting(size) == size, f"{size} workers make up no whole replicas"
         norm = self._gradient_norm(plan)
         plan = replace(plan, guarded=guarded, fallback_size=fallback, memory_checkpoint=start, gradient_norm=norm)

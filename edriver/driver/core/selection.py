@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import TypeVar
 
 from edriver.driver.core.continuation import continue_from
@@ -38,6 +38,8 @@ def newest_version(offers: Iterable[Candidate | OfferKind], replica_size: int) -
     if any(offer.shards for offer in held):
         cut = newest_cut(held)
         return cut.version, cut.lost
+    # Among the living: the first version of the core remembered the highest version ever offered, and waited for its
+    # holder for ever.
     if replica_size == 1:  # every version that is held can be had
         return max((offer.version for offer in held), default=NO_VERSION), ()
     if not held:
@@ -396,6 +398,10 @@ def plan_round(
     lowest = {ordered[rank].position: rank for rank in reversed(able)}
     assert len(lowest) == replica_size, "a position has no member that holds the version"
     sources = tuple(lowest[position] for position in range(replica_size))
+    assert replica_size > 1 or sources[0] == 0, "rank 0 does not hold the version"
+    assert len({(c.host, c.slot) for c in ordered}) == len(ordered), "two members share a slot"
+    hosts = [host for host, _ in groupby(c.host for c in ordered[: len(candidates) : replica_size])]
+    assert len(set(hosts)) == len(hosts), f"ranks of a host are not contiguous: {hosts}"
     local_sizes: dict[str, int] = {}
     for candidate in ordered:
         local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1

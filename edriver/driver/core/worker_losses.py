@@ -1,4 +1,10 @@
-"""What follows when a worker is lost: its failure is recorded, its round aborted, its slot rests. Part of the core."""
+"""What follows when a worker is lost: its failure is recorded, its round aborted, its slot rests. Part of the core.
+
+A failure counts against the slot in which it happened, unless the cause lies elsewhere: the worker ended after its
+round had lost a peer, or cannot be freed from a collective of that round; it had an order to leave; its host is drained
+or gone from discovery; or its agent was lost. An exception of the script's own always counts, unless a resize is to
+blame. What the end of a process counts as is decided once it is reaped, for only then is the reason known.
+"""
 
 from __future__ import annotations
 

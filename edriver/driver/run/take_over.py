@@ -1,5 +1,14 @@
 """How a driver takes over a run that another has left: it takes in all that the other was given, and continues.
 
+That rebuilds the core and every link to an agent: which orders were sent, with which numbers. So no open question needs
+an answer: an interrupt whose verdict was due is one whose verdict is due. The core's clock goes on where it stopped, so
+no deadline has passed meanwhile. Two rules make this hold: an agent's message is acknowledged only when the journal has
+its event (`mark_durable` in wire/link.py), and an order is sent only after the event that it follows from was
+committed. An agent that acknowledges what the journal does not explain, as after a power cut, is refused, and is lost.
+
+The new driver's number is in its Welcome and in the IDs of the rounds that it forms; an agent follows no lower number
+than one that it has followed.
+
 An agent that was ordered and had not connected is given up, because nothing says whether it was started; the core
 orders another. Adopted agents are not children of the new driver, so their end shows by their last message, or by their
 silence. A broker asks an engine for what the run lacks, and counts on no earlier call, so the next driver's finds the

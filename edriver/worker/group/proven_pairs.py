@@ -9,6 +9,10 @@ some headers that no member would send.
 The proof is one collective over all connections at once, right after the group is built, of a fixed length. What is
 wrapped for that is the constructor of torch's ProcessGroupGloo, through which `new_group` and DeviceMesh come, too; a
 round whose own group did not come through it is refused.
+
+An attacker who can change packets between two hosts can wait until a connection is proven, and then read and change
+what is computed and the tensors of a sync. Gloo can speak TLS, but not as torch is distributed: with
+GLOO_DEVICE_TRANSPORT=TCP_TLS torch 2.13.0's CPU wheel raises "makeDeviceForHostname(): unsupported gloo device".
 """
 
 from __future__ import annotations

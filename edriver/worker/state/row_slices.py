@@ -2,6 +2,9 @@
 
 A parameter of n rows is cut as FSDP2 cuts it: each of `size` workers gets ceil(n / size) rows, and the last ones what
 is left, or nothing.
+
+What a worker takes from each other one, and gives it, follows from its own shards alone: the plan takes as long as
+there are parameters and workers, and not their product.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each worker sends its gradients, reduced and clipped, to the one that keeps its shadow, before the seal of the step. So
 a shadow is of the same version as the shard, at each step, for 4 bytes of traffic an element. (A copy of the shard for
-each commit would take 12 with Adam, and be as old as the commit.) The results are equal to the last bit.
+each commit would take 12 with Adam, and be as old as the commit.) The results are equal to the last bit. The price is
+the memory of a second shard, and a second optimizer's step.
 
 What the script itself writes to parameters is brought with the next gradients. Until then the shadow does not count.
 """

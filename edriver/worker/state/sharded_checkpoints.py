@@ -7,6 +7,9 @@ where a worker's host cannot hold it.
 For disk, all members commit at that boundary, also those that write nothing: a state that is torn goes back to its last
 commit, and all positions need one of the same boundary. What goes into memory is copied from the live state, so there
 no commit is needed.
+
+From disk, the first source chooses the checkpoint, compares its digests, and sends its name to the others. What is
+written has no number of shards in it, so states that are sharded and states that are not load what the other wrote.
 """
 
 from __future__ import annotations

@@ -16,6 +16,16 @@ worker whose seal has broken does not know it; it gets it from one that has left
 version. torch's own clipping reduces the norm within each replica, so a worker that has it knows of its own replica
 alone, and the seal is still due.
 
+A worker that boots while others train makes its model before it is ready, on a mesh without peers
+(backend/offline_group.py); its values do not count, for it receives others. The first workers of a run make theirs in
+their first round, from the random numbers that the same script draws alone. Elements that several workers of a replica
+have, such as those of a LayerNorm along "tensor", are made equal before the first sync, count once in the norm, and are
+written once.
+
+What no seal can help is refused at the run's first boundary: several steps of the optimizer between two boundaries, and
+a collective between a step and its boundary. Seen later on, as in an evaluation now and then, it is logged, and the
+state commits now and then.
+
 Writes to parameters outside of an optimizer's step tear the state, as those to a TorchState do. Torch counts none that
 a `torch._foreach_` function makes to a DTensor (2.13), so such a write outside of a step is not seen.
 """

@@ -1,7 +1,8 @@
 """Sync: the sources of a round send their state to the receivers that the driver named, and to no one else.
 
-There is one source for each position in a replica; where replicas are single workers, there is one.
-
+There is one source for each position in a replica; where replicas are single workers, there is one. A worker's own
+opinion never decides whether it receives: with Horovod's skip_sync that deadlocks, or corrupts its sampler (its issues
+3494 and 3399).
 
 What travels, from the source through every receiver in turn (`edriver.worker.sync.relay`):
 

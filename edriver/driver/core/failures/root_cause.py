@@ -6,6 +6,9 @@ live on for a while, and another that failed of that may be noticed before it; t
 Failures that have no such file stay where they were noticed: an agent notices a death within milliseconds, while a file
 that a peer writes because of it would be dated to the same second. So the file's time of change is used where it agrees
 with the second that torch writes.
+
+What an error file says never counts as an error that the script repeats (consistency.py): in a script that only runs
+others, a lost connection looks the same.
 """
 
 from __future__ import annotations
