@@ -156,25 +156,31 @@ class Roster:
         for record in self.hosts.values():
             record.slots = answer.slots(record.name)
         kept = {name: record for name, record in self.hosts.items() if not record.present}
+        new = list[HostRecord]()
         for host in answer:
-            record = self.hosts.get(host.name) or HostRecord(host.name)
+            record = self.hosts.get(host.name)
+            if record is None:
+                new.append(record := HostRecord(host.name))
             record.slots = host.slots
             kept[host.name] = record
         self.hosts = kept
         self._places = {name: place for place, name in enumerate(kept)}
-        for record in kept.values():
-            if before.get(record.name) != record.slots:
-                self.host_changed(record)
+        self._index_new(new)
+        for name, slots in before.items():
+            if kept[name].slots != slots:
+                self.host_changed(kept[name])
         self._awaited = sorted((self._places[name], name) for name in self.unconnected)
         self.revision += 1  # their order may have changed
 
     def agent_started(self, record: HostRecord, agent_id: int) -> None:
-        """A host's agent is started."""
-        assert record.agent_id is None, f"{record.name} has an agent"
-        assert not record.connected, f"{record.name} is reached without an agent"
+        """The agent of a host to use is started."""
+        name = record.name
+        assert not record.connected, f"{name} is reached without an agent"
         record.agent_id = agent_id
         self.revision += 1
-        self._index_agent(record)  # alone: its slots, and who is in them, are what they were
+        self.without_agent.remove(name)
+        self.unconnected.add(name)
+        heappush(self._awaited, (self._places[name], name))
 
     def has_agent(self, host: str, agent_id: int) -> bool:
         """Whether this is the host's agent, and not one of earlier."""
@@ -258,8 +264,12 @@ class Roster:
 
     def _index_host(self, record: HostRecord) -> None:
         name, wanted, opened, connected = record.name, record.wanted, record.open_count, record.connected
-        usable = self.capacity(record)
-        self._index_agent(record)
+        usable, started = self.capacity(record), record.agent_id is not None
+        awaited = started and not connected and record.present
+        if awaited and name not in self.unconnected:
+            heappush(self._awaited, (self._places[name], name))
+        _keep(self.without_agent, name, wanted and not started)
+        _keep(self.unconnected, name, awaited)
         _keep(self.unwanted, name, not wanted)
         _keep(self.partly_drained, name, bool(record.drained) and not record.drained_whole)
         _keep(self.unfit, name, wanted and usable < opened)
@@ -271,13 +281,16 @@ class Roster:
         )
         self._place_workers(record)
 
-    def _index_agent(self, record: HostRecord) -> None:
-        name, started = record.name, record.agent_id is not None
-        awaited = started and not record.connected and record.present
-        if awaited and name not in self.unconnected:
-            heappush(self._awaited, (self._places[name], name))
-        _keep(self.without_agent, name, record.wanted and not started)
-        _keep(self.unconnected, name, awaited)
+    def _index_new(self, records: Iterable[HostRecord]) -> None:
+        """Index hosts that have no agent, no workers and no drained slots yet."""
+        for record in records:
+            name, slots, usable = record.name, record.slots, self.capacity(record)
+            self.without_agent.add(name)
+            if usable < slots:
+                self.unfit.add(name)
+            self._counted[name] = slots, usable, 0
+            self.open_slots += slots
+            self.usable_slots += usable
 
     def _count(self, name: str, opened: int, usable: int, connected: int) -> None:
         """Have a host count for so many slots in the three sums."""
