@@ -137,21 +137,23 @@ class Placement:
         chosen = self._hosts_to_start(now)
         if not chosen and not roster.unwanted:
             return actions
-        for record in roster.in_order((*chosen, *roster.unwanted)):
-            if record.wanted:
-                self._agents += 1
-                if self.in_order_until is None:
-                    self.in_order_until = now + PLACEMENT_WINDOW
-                roster.agent_started(record, self._agents)
-                actions.append(StartAgent(record.name, self._agents))
-            elif not any(roster.on(record.name)) and not is_needed(record.name):
-                if record.agent_id is not None:
-                    actions.append(StopAgent(record.name, record.agent_id))
-                    roster.agent_gone(record)
-                if not record.present:
-                    roster.forget_host(record)
-                    self._trouble.pop(record.name, None)
-                    self._forget_drains(record.name, None)
+        for record in roster.in_order(roster.unwanted):
+            if any(roster.on(record.name)) or is_needed(record.name):
+                continue
+            if record.agent_id is not None:
+                actions.append(StopAgent(record.name, record.agent_id))
+                roster.agent_gone(record)
+            if not record.present:
+                roster.forget_host(record)
+                self._trouble.pop(record.name, None)
+                self._forget_drains(record.name, None)
+        if chosen:
+            agents = {record.name: self._agents + n for n, record in enumerate(roster.in_order(chosen), start=1)}
+            self._agents += len(agents)
+            roster.agents_started(agents)
+            actions += [StartAgent(host, agent_id) for host, agent_id in agents.items()]
+            if self.in_order_until is None:
+                self.in_order_until = now + PLACEMENT_WINDOW
         return actions
 
     def _hosts_to_start(self, now: float) -> list[str]:
@@ -505,7 +507,7 @@ def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], n
     due = [record for record in roster.in_order(roster.without_agent) if record.start.free_at <= now]
     if not due:
         return []
-    taken = [r for r in roster.hosts.values() if r.wanted and r.agent_id is not None and r.name not in unusable]
+    taken = [r for r in roster.hosts.values() if r.agent_id is not None and r.wanted and r.name not in unusable]
     room, spare, chosen = max_workers, SPARE_HOSTS, list[str]()
     for record in chain(taken, sorted(due, key=lambda record: record.start.failures)):
         if room <= 0 and spare <= 0:

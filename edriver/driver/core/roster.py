@@ -156,31 +156,30 @@ class Roster:
         for record in self.hosts.values():
             record.slots = answer.slots(record.name)
         kept = {name: record for name, record in self.hosts.items() if not record.present}
-        new = list[HostRecord]()
         for host in answer:
-            record = self.hosts.get(host.name)
-            if record is None:
-                new.append(record := HostRecord(host.name))
+            record = self.hosts.get(host.name) or HostRecord(host.name)
             record.slots = host.slots
             kept[host.name] = record
         self.hosts = kept
         self._places = {name: place for place, name in enumerate(kept)}
-        self._index_new(new)
-        for name, slots in before.items():
-            if kept[name].slots != slots:
-                self.host_changed(kept[name])
+        for name, record in kept.items():
+            if name not in before:
+                self._index_new(record)
+            elif before[name] != record.slots:
+                self.host_changed(record)
         self._awaited = sorted((self._places[name], name) for name in self.unconnected)
         self.revision += 1  # their order may have changed
 
-    def agent_started(self, record: HostRecord, agent_id: int) -> None:
-        """The agent of a host to use is started."""
-        name = record.name
-        assert not record.connected, f"{name} is reached without an agent"
-        record.agent_id = agent_id
+    def agents_started(self, agents: Mapping[str, int]) -> None:
+        """Hosts to use that have no agent get these, by the hosts' names."""
+        others = agents.keys() - self.without_agent
+        assert not others, f"{', '.join(sorted(others))}: has an agent, or is not to be used"
+        for name, agent_id in agents.items():
+            self.hosts[name].agent_id = agent_id
+            heappush(self._awaited, (self._places[name], name))
+        self.without_agent.difference_update(agents)
+        self.unconnected.update(agents)
         self.revision += 1
-        self.without_agent.remove(name)
-        self.unconnected.add(name)
-        heappush(self._awaited, (self._places[name], name))
 
     def has_agent(self, host: str, agent_id: int) -> bool:
         """Whether this is the host's agent, and not one of earlier."""
@@ -281,16 +280,15 @@ class Roster:
         )
         self._place_workers(record)
 
-    def _index_new(self, records: Iterable[HostRecord]) -> None:
-        """Index hosts that have no agent, no workers and no drained slots yet."""
-        for record in records:
-            name, slots, usable = record.name, record.slots, self.capacity(record)
-            self.without_agent.add(name)
-            if usable < slots:
-                self.unfit.add(name)
-            self._counted[name] = slots, usable, 0
-            self.open_slots += slots
-            self.usable_slots += usable
+    def _index_new(self, record: HostRecord) -> None:
+        """Index a host that has no agent, no workers and no drained slots yet."""
+        name, slots, usable = record.name, record.slots, self.capacity(record)
+        self.without_agent.add(name)
+        if usable < slots:
+            self.unfit.add(name)
+        self._counted[name] = slots, usable, 0
+        self.open_slots += slots
+        self.usable_slots += usable
 
     def _count(self, name: str, opened: int, usable: int, connected: int) -> None:
         """Have a host count for so many slots in the three sums."""
