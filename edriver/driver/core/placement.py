@@ -137,23 +137,23 @@ class Placement:
         chosen = self._hosts_to_start(now)
         if not chosen and not roster.unwanted:
             return actions
-        for record in roster.in_order(roster.unwanted):
-            if any(roster.on(record.name)) or is_needed(record.name):
-                continue
-            if record.agent_id is not None:
-                actions.append(StopAgent(record.name, record.agent_id))
-                roster.agent_gone(record)
-            if not record.present:
-                roster.forget_host(record)
-                self._trouble.pop(record.name, None)
-                self._forget_drains(record.name, None)
-        if chosen:
-            agents = {record.name: self._agents + n for n, record in enumerate(roster.in_order(chosen), start=1)}
+        agents = {record.name: self._agents + n for n, record in enumerate(roster.in_order(chosen), start=1)}
+        if agents:
             self._agents += len(agents)
             roster.agents_started(agents)
-            actions += [StartAgent(host, agent_id) for host, agent_id in agents.items()]
             if self.in_order_until is None:
                 self.in_order_until = now + PLACEMENT_WINDOW
+        for record in roster.in_order((*agents, *roster.unwanted)):
+            if record.name in agents:
+                actions.append(StartAgent(record.name, agents[record.name]))
+            elif not any(roster.on(record.name)) and not is_needed(record.name):
+                if record.agent_id is not None:
+                    actions.append(StopAgent(record.name, record.agent_id))
+                    roster.agent_gone(record)
+                if not record.present:
+                    roster.forget_host(record)
+                    self._trouble.pop(record.name, None)
+                    self._forget_drains(record.name, None)
         return actions
 
     def _hosts_to_start(self, now: float) -> list[str]:
