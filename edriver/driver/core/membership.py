@@ -131,7 +131,7 @@ class Membership:
             if isinstance(decided[-1], FinishRun):
                 self.ended = True
                 break
-        assert self.ended == any(isinstance(action, FinishRun) for action in actions), "the last action ends the run"
+        assert self.ended or FinishRun not in map(type, actions), "the last action ends the run"
         current = self.rounds.current
         if current is not None and current.running and not self.ended:
             assert current.members, f"round {current.plan.round_id} runs without members"

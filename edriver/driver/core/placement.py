@@ -145,13 +145,15 @@ class Placement:
         chosen = self._hosts_to_start(now)
         if not chosen and not roster.unwanted:
             return actions
-        for record in roster.in_order(chosen | roster.unwanted):
-            if record.name in chosen:
-                self._agents += 1
-                if self.in_order_until is None:
-                    self.in_order_until = now + PLACEMENT_WINDOW
-                roster.agent_started(record, self._agents)
-                actions.append(StartAgent(record.name, self._agents))
+        agents = {record.name: self._agents + n for n, record in enumerate(roster.in_order(chosen), start=1)}
+        if agents:
+            self._agents += len(agents)
+            roster.agents_started(agents)
+            if self.in_order_until is None:
+                self.in_order_until = now + PLACEMENT_WINDOW
+        for record in roster.in_order((*agents, *roster.unwanted)):
+            if record.name in agents:
+                actions.append(StartAgent(record.name, agents[record.name]))
             elif not any(roster.on(record.name)) and not is_needed(record.name):
                 if record.agent_id is not None:
                     actions.append(StopAgent(record.name, record.agent_id))
@@ -162,14 +164,14 @@ class Placement:
                     self._forget_drains(record.name, None)
         return actions
 
-    def _hosts_to_start(self, now: float) -> set[str]:
+    def _hosts_to_start(self, now: float) -> list[str]:
         roster = self._roster
         if not roster.without_agent:
-            return set()
+            return []
         unusable = frozenset(self.quarantine.excluded_hosts(now) | self._trouble.keys())
         seen = roster.revision, self.sizes.max_workers, unusable
         if seen == self._seen and now < self._nothing_due_until:
-            return set()
+            return []
         chosen = hosts_to_start(roster, self.sizes.max_workers, unusable, now)
         if not chosen:  # nor will there be any until one of these is changed, or another host is due
             self._seen = seen
@@ -501,7 +503,7 @@ def leave_at(now: float, within: float) -> float | None:
     return now + max(within / 2, within - LEAVE_TIME) if within > 0 else None
 
 
-def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], now: float) -> set[str]:
+def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], now: float) -> list[str]:
     """The hosts that get an agent now. Those that have failed least go first, then the oldest.
 
     Args:
@@ -510,16 +512,18 @@ def hosts_to_start(roster: Roster, max_workers: int, unusable: Container[str], n
         unusable: hosts that are not counted on, whether they have an agent or not.
         now: the time.
     """
-    wanted = [record for record in roster.hosts.values() if record.wanted and roster.capacity(record)]
-    due = [record for record in wanted if record.agent_id is None and record.start.free_at <= now]
+    due = [record for record in roster.in_order(roster.without_agent) if record.start.free_at <= now]
     if not due:
-        return set()
-    taken = [record for record in wanted if record.agent_id is not None and record.name not in unusable]
-    room, spare, chosen = max_workers, SPARE_HOSTS, set[str]()
+        return []
+    taken = [r for r in roster.hosts.values() if r.agent_id is not None and r.wanted and r.name not in unusable]
+    room, spare, chosen = max_workers, SPARE_HOSTS, list[str]()
     for record in chain(taken, sorted(due, key=lambda record: record.start.failures)):
         if room <= 0 and spare <= 0:
             break
-        room, spare = (room - roster.capacity(record), spare) if room > 0 else (room, spare - 1)
+        capacity = roster.capacity(record)
+        if not capacity:
+            continue
+        room, spare = (room - capacity, spare) if room > 0 else (room, spare - 1)
         if record.agent_id is None:
-            chosen.add(record.name)
+            chosen.append(record.name)
     return chosen

@@ -162,19 +162,24 @@ class Roster:
             kept[host.name] = record
         self.hosts = kept
         self._places = {name: place for place, name in enumerate(kept)}
-        for record in kept.values():
-            if before.get(record.name) != record.slots:
+        for name, record in kept.items():
+            if name not in before:
+                self._index_new(record)
+            elif before[name] != record.slots:
                 self.host_changed(record)
         self._awaited = sorted((self._places[name], name) for name in self.unconnected)
         self.revision += 1  # their order may have changed
 
-    def agent_started(self, record: HostRecord, agent_id: int) -> None:
-        """A host's agent is started."""
-        assert record.agent_id is None, f"{record.name} has an agent"
-        assert not record.connected, f"{record.name} is reached without an agent"
-        record.agent_id = agent_id
+    def agents_started(self, agents: Mapping[str, int]) -> None:
+        """Hosts to use that have no agent get these, by the hosts' names."""
+        others = agents.keys() - self.without_agent
+        assert not others, f"{', '.join(sorted(others))}: has an agent, or is not to be used"
+        for name, agent_id in agents.items():
+            self.hosts[name].agent_id = agent_id
+            heappush(self._awaited, (self._places[name], name))
+        self.without_agent.difference_update(agents)
+        self.unconnected.update(agents)
         self.revision += 1
-        self._index_agent(record)  # alone: its slots, and who is in them, are what they were
 
     def has_agent(self, host: str, agent_id: int) -> bool:
         """Whether this is the host's agent, and not one of earlier."""
@@ -258,8 +263,12 @@ class Roster:
 
     def _index_host(self, record: HostRecord) -> None:
         name, wanted, opened, connected = record.name, record.wanted, record.open_count, record.connected
-        usable = self.capacity(record)
-        self._index_agent(record)
+        usable, started = self.capacity(record), record.agent_id is not None
+        awaited = started and not connected and record.present
+        if awaited and name not in self.unconnected:
+            heappush(self._awaited, (self._places[name], name))
+        _keep(self.without_agent, name, wanted and not started)
+        _keep(self.unconnected, name, awaited)
         _keep(self.unwanted, name, not wanted)
         _keep(self.partly_drained, name, bool(record.drained) and not record.drained_whole)
         _keep(self.unfit, name, wanted and usable < opened)
@@ -271,13 +280,15 @@ class Roster:
         )
         self._place_workers(record)
 
-    def _index_agent(self, record: HostRecord) -> None:
-        name, started = record.name, record.agent_id is not None
-        awaited = started and not record.connected and record.present
-        if awaited and name not in self.unconnected:
-            heappush(self._awaited, (self._places[name], name))
-        _keep(self.without_agent, name, record.wanted and not started)
-        _keep(self.unconnected, name, awaited)
+    def _index_new(self, record: HostRecord) -> None:
+        """Index a host that has no agent, no workers and no drained slots yet."""
+        name, slots, usable = record.name, record.slots, self.capacity(record)
+        self.without_agent.add(name)
+        if usable < slots:
+            self.unfit.add(name)
+        self._counted[name] = slots, usable, 0
+        self.open_slots += slots
+        self.usable_slots += usable
 
     def _count(self, name: str, opened: int, usable: int, connected: int) -> None:
         """Have a host count for so many slots in the three sums."""

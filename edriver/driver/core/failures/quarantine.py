@@ -102,7 +102,7 @@ class Quarantine:
         )
         self._cool(record, worker.slot)
         self._tried.add(record.name)
-        record.failed.append((now, worker.slot))
+        record.failed = (*record.failed, (now, worker.slot))
         self._struck.add(record.name)
         if record.rest.free_at <= now and (blame := self._blame(record, now)):
             pause = record.rest.fail(now, window, self._host_cooldown)
@@ -127,7 +127,7 @@ class Quarantine:
             worker.slot, place.free_at, pause, Cause(CauseKind.SLOT_QUARANTINED, host=record.name, detail=rest)
         )
         self._cool(record, worker.slot)
-        record.killed.append((now, worker.slot))
+        record.killed = (*record.killed, (now, worker.slot))
         self._struck.add(record.name)
         if record.rest.free_at <= now and (blame := self._blame(record, now, kills=True)):
             pause = self._host_cooldown(1)
