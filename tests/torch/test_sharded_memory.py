@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from edriver.model.shards import NO_SHARDING
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.mapped import Mappings
 from edriver.worker.checkpoints.memory.place import CurrentMemory
-from edriver.worker.state.sharded_state import ShardedState, sealed
+from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.wishes import Wishes
 from tests.torch.fake_memory import FolderMemory, newest_whole
 from tests.torch.ranks import run_ranks
@@ -191,18 +190,12 @@ def test_one_of_another_model_is_refused_by_name(written: tuple[Path, list[str]]
         assert "the model's 0.weight has shape (8, 4) here and (7, 4) there" in said
 
 
-def seal(rank: int) -> tuple[Wishes, float, Wishes, float, float]:
-    wish = Wishes(commit=rank == 1, for_disk=rank == 0, busy=rank == 2)
-    found, total = sealed(wish, 0.1 * rank)
-    _, most = sealed(Wishes(), [2.0, 5.0, 3.0][rank], dist.ReduceOp.MAX)
-    _, unknown = sealed(Wishes(), math.nan if rank == 1 else 7.0, dist.ReduceOp.MAX)
-    return found, total, sealed(Wishes(busy=rank == 2))[0], most, unknown
-
-
-def test_a_seal_says_what_any_member_wishes_for_and_reduces_a_number() -> None:
-    for found, total, busy, most, unknown in run_ranks(seal, 3):
-        assert found == Wishes(commit=True, for_disk=True, busy=True)
-        assert total == 0.0 + 0.1 + 0.2
-        assert busy == Wishes(busy=True)
-        assert most == 5.0
-        assert math.isnan(unknown)
+@pytest.mark.parametrize("members", [2, 3, 1000])
+def test_a_sum_says_what_any_member_wishes_for(members: int) -> None:
+    every = [Wishes(commit=at % 2 == 0, busy=True, no_memory=at == 1) for at in range(members)]
+    every[0] = every[0]._replace(checkpoint=True, for_disk=True)
+    assert Wishes.of_sum(sum(wish.in_sum(members) for wish in every), members) == Wishes(True, True, True, True, True)
+    assert Wishes.of_sum(sum(Wishes(busy=True).in_sum(members) for _ in every), members) == Wishes(busy=True)
+    assert Wishes.of_bits(Wishes(for_disk=True).in_bits() | Wishes(busy=True).in_bits()) == Wishes(
+        for_disk=True, busy=True
+    )
