@@ -136,6 +136,7 @@ class Nemesis:
         self._glitches = 1
         self._accidents = 0
         self._calm = False
+        self._calm_since = 0.0
         self._any_unlinked = False
         self.world.driver.ordered = self._react
         self.world.driver.happened = self._surprise
@@ -205,7 +206,7 @@ class Nemesis:
     def _calm_down(self) -> None:
         """The faults end: all hosts are there and stay. Soon all that may train does."""
         self.world.clockwork.after(CONVERGENCE_BOUND, self._check_convergence)
-        self._calm = True
+        self._calm, self._calm_since = True, self.world.driver.now
         self.world.agents.launch_fails.clear()
         self.world.workers.bad_hosts.clear()
         self.world.workers.unlinked.clear()
@@ -214,7 +215,8 @@ class Nemesis:
 
     def _check_convergence(self) -> None:
         core, now = self.world.driver.core, self.world.driver.now
-        healed = max(record.rest.free_at for record in core.roster.hosts.values()) + CONVERGENCE_BOUND
+        free_at = (record.rest.free_at for record in core.roster.hosts.values())
+        healed = max(self._calm_since, *free_at) + CONVERGENCE_BOUND  # without a driver, the core's time stands still
         if healed > now:  # a host in quarantine may not be used yet
             check(healed - now <= HOST_COOLDOWN[1] + CONVERGENCE_BOUND, "a host is quarantined without end")
             self.world.clockwork.after(healed - now + ROUNDING, self._check_convergence)

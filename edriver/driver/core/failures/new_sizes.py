@@ -61,7 +61,7 @@ class NewSizes:
     def clear(self) -> None:
         """The script enters its next `run`: another function, which may train with other sizes."""
         self._trained: set[int] = set()
-        self._known: set[ScriptError] = set()  # what was raised with a number of workers that has trained
+        self._known: set[ScriptError] = set()  # what was raised with a number of workers that has trained by then
         self._last_trained = 0
         self._try_again()
 
@@ -160,6 +160,8 @@ class NewSizes:
             del self._attempts[size]
             self._known |= set(ended.errors.values())
             return None
+        if size in self._trained:
+            self._known |= set(ended.errors.values())
         if not failed or not ended.plan.fallback_size:
             return None
         self._attempts[size] += 1
