@@ -96,7 +96,7 @@ class DiskWriter:
             "location": write.target.location,
             "keep": write.target.keep,
             "name": write.name,
-            "unfinished": self._unfinished if not write.name else "",
+            "unfinished": self._unfinished if write.leads else "",
         }
         environment = {
             **os.environ,
@@ -120,7 +120,7 @@ class DiskWriter:
             with contextlib.suppress(OSError):  # it has ended already
                 os.setpriority(os.PRIO_PROCESS, process.pid, WRITER_NICENESS)
         self._report(report)
-        self._job = _Job(process, report, self._say, self._timeout)
+        self._job = _Job(process, write.leads, report, self._say, self._timeout)
         self._job.start(json.dumps(job).encode() + b"\n")
 
     def _say(self, job: _Job, report: DiskReport) -> None:
@@ -142,11 +142,12 @@ class _Job:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
+        leads: bool,
         report: DiskReport,
         say: Callable[[_Job, DiskReport], None],
         timeout: float,
     ) -> None:
-        self.leads = not report.name
+        self.leads = leads
         self._process = process
         self._report = report
         self._say = say

@@ -96,8 +96,7 @@ class DiskWrite:
         layout: see Shard.
         ranks: whose shards this host writes.
         target: where to.
-        name: of the folder `checkpoint-N`, which the leading host has begun; empty: this is the leading host, that of
-            rank 0's shard.
+        name: of the folder `checkpoint-N`; the leading host gives it one.
         seal: whether all parts are written, so that the leading host completes the checkpoint.
         urgent: whether training does not go first, because it has ended.
     """
@@ -110,6 +109,11 @@ class DiskWrite:
     name: str = ""
     seal: bool = False
     urgent: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the leading host, that of rank 0's shard: it begins the folder, and completes it."""
+        return 0 in self.ranks
 
 
 @frozen

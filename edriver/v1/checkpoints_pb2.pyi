@@ -511,7 +511,7 @@ class DiskWrite(_message.Message):
     layout: _builtins.bytes
     """See Shard.layout."""
     name: _builtins.str
-    """Name of the folder `checkpoint-N`, which the leading host has begun. Empty: this is the leading host."""
+    """Name of the folder `checkpoint-N`, which the leading host has begun."""
     seal: _builtins.bool
     """Whether all hosts have written their parts, so that the leading host completes the checkpoint."""
     urgent: _builtins.bool

@@ -58,7 +58,7 @@ class WriteJob:
         ranks: whose shards.
         location: the folder of checkpoints.
         keep: the number of complete ones that stay there.
-        name: of this one's folder; empty: this is the leading host, which begins and completes it.
+        name: of this one's folder, which the leading host begins.
         unfinished: the name of one that this host has begun before and not completed; may be empty.
     """
 
@@ -70,6 +70,11 @@ class WriteJob:
     keep: int
     name: str
     unfinished: str
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the leading host, that of rank 0's shard."""
+        return 0 in self.ranks
 
     @staticmethod
     def of(line: str) -> WriteJob:
@@ -219,9 +224,9 @@ class Write:
             Exception: it cannot be done.
         """
         job, memory = self._job, self._memory
-        name = job.name or self._begin()
+        name = self._begin() if job.leads else job.name
         written = CheckpointFiles(self._folder, name)
-        if not job.name:
+        if job.leads:
             written.begin(_Shard(memory, job, 0).metadata())
             self._say({"name": name})
         with self._own(name) as place:
@@ -229,7 +234,7 @@ class Write:
         for rank in job.ranks:
             written.write(rank, _Shard(memory, job, rank), metadata)
         self._say({"written": True})
-        if job.name:
+        if not job.leads:
             return
         self._sealed()
         with self._own(name) as place:
