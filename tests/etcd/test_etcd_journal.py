@@ -130,7 +130,7 @@ def test_a_journal_of_another_format_goes_on_in_the_present_one(
     assert third.head == replace(HEAD, folder="/tmp/6")
     assert third.format == newest
     monkeypatch.setattr(journal_module, "FORMAT", newest - 1)
-    with pytest.raises(JournalError, match=r"in format 7, and this is .*, which reads 6 to 6"):
+    with pytest.raises(JournalError, match=rf"in format {newest}, and this is .*, which reads 6 to {newest - 1}"):
         third.head  # noqa: B018
 
 
