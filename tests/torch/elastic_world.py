@@ -137,6 +137,15 @@ class _Worker:
         assert not error, error
         return value
 
+    def error(self) -> str:
+        """Of one whose stream has ended; empty: it was to leave. It may have failed before it could report that."""
+        assert self.pipe.poll(BOUND), "a worker does not end"
+        try:
+            error, _ = self.pipe.recv()
+        except EOFError:
+            return ""
+        return str(error)
+
     def end(self) -> None:
         self._notices.put(None)
         self.process.kill()
@@ -346,7 +355,9 @@ class World:
 
     def _next(self) -> tuple[int, pb.Report]:
         worker_id, report = self._inbox.get(timeout=BOUND)
-        while report is None and self._started[worker_id - 1] not in self._members:  # one that was to leave
+        while report is None and (worker := self._started[worker_id - 1]) not in self._members:
+            error = worker.error()
+            assert not error, f"worker {worker_id} failed: {error}"
             worker_id, report = self._inbox.get(timeout=BOUND)
         if report is None or report.HasField("worker_failed"):
             text = report.worker_failed.traceback if report else self._started[worker_id - 1].result()
