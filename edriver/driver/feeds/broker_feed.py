@@ -1,7 +1,7 @@
 """Tells a broker again and again what the run needs.
 
-A broker compares once a second what it is told with what there is, so a lost call costs a second and nothing else. It
-learns that a host is unused once it has been so for `--idle-timeout`.
+Once a second, a broker compares what the run asks for with what it has, so a lost call costs a second and nothing else.
+It learns that a host is unused once it has been so for `--idle-timeout`.
 """
 
 from __future__ import annotations

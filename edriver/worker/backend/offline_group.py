@@ -1,8 +1,8 @@
 """A default process group without peers: a model can be sharded over its mesh before there is a round, and keeps quiet.
 
 Ranks and sizes are those that the process will have in a replica. Whatever communicates raises: torch finds no backend
-in the group. In a rehearsal it passes: the group is one of torch's own fake ones, whose collectives send nothing, and
-leave anything in what they should have received into.
+in the group. A rehearsal has one of torch's own fake groups instead: its collectives send nothing and return at once,
+and the memory that they should have filled may hold any values.
 
 Interfaces: a subclass of dist.ProcessGroup and dist.Backend.register_backend, both public; group_name and
 _set_group_name, which torch reads and calls of each group; the text of the error of a group without a backend; the

@@ -338,7 +338,7 @@ class StateCheckpoints:
             try:
                 parted.put_part(place.part, self._part(parted, place, contents))
             except Exception as error:
-                parted.put_part(place.part, error_text(error))  # nobody waits for it then
+                parted.put_part(place.part, error_text(error))  # so rank 0 stops waiting for it
                 raise
             return
         name = self._folder.begin()

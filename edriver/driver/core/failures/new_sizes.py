@@ -154,15 +154,14 @@ class NewSizes:
         size = len(ended.plan.seats)
         failed = self._failed(ended, failures)
         survive = self._settings.mode.members_survive
-        if self._steps_known(ended) if survive else not failed or ended.long_lived:
+        trains = self._steps_known(ended) if survive else not failed or ended.long_lived
+        if trains:
             self._trained.add(size)
             self._last_trained = size
             del self._attempts[size]
-            self._known |= set(ended.errors.values())
-            return None
         if size in self._trained:
             self._known |= set(ended.errors.values())
-        if not failed or not ended.plan.fallback_size:
+        if trains or not failed or not ended.plan.fallback_size:
             return None
         self._attempts[size] += 1
         if failed != set(ended.plan.workers) and self._attempts[size] < MAX_ATTEMPTS:
