@@ -74,10 +74,11 @@ def test_allocations_after_the_warm_up_reuse_its_memory() -> None:
 
 
 @pytest.mark.needs(needs.GLIBC)
-def test_a_later_step_reuses_the_memory_of_the_one_before() -> None:
-    again = "faults(12, 2**24); print(faults(12, 2**24))"
-    assert page_faults(again, {}) < 20000, "192 MiB have 49152 pages, and where blocks lie apart some are new"
-    assert page_faults(again, {"MALLOC_TRIM_THRESHOLD_": "1000000"}) > 40000, "as the user has it"
+def test_later_steps_reuse_the_memory_of_those_before() -> None:
+    # What is small and stays keeps blocks apart: the heap grows in the second step, and seldom in the third, too.
+    tenth = "[faults(12, 2**24) for _ in range(9)]; print(faults(12, 2**24))"
+    assert page_faults(tenth, {}) < 12000, "192 MiB have 49152 pages"
+    assert page_faults(tenth, {"MALLOC_TRIM_THRESHOLD_": "1000000"}) > 40000, "as the user has it"
 
 
 def test_what_a_script_warms_up_with_is_called_once_and_leaves_the_state_as_it_was() -> None:
