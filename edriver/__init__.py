@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # type checkers read imports alone; tests/unit/test_public_na
     from edriver.calls.launch import LaunchError as LaunchError
     from edriver.calls.launch import launch as launch
     from edriver.calls.parcels import ParcelError as ParcelError
+    from edriver.worker.accumulation.global_batch import GlobalBatch as GlobalBatch
+    from edriver.worker.accumulation.shares import accumulation_steps as accumulation_steps
+    from edriver.worker.accumulation.shares import accumulation_weights as accumulation_weights
     from edriver.worker.context import cross_rank as cross_rank
     from edriver.worker.context import cross_size as cross_size
     from edriver.worker.context import local_rank as local_rank
@@ -56,6 +59,8 @@ __version__ = release.VERSION
 _NAMES = {
     "calls.launch": ("LaunchError", "launch"),
     "calls.parcels": ("ParcelError",),
+    "worker.accumulation.global_batch": ("GlobalBatch",),
+    "worker.accumulation.shares": ("accumulation_steps", "accumulation_weights"),
     "worker.errors": ("CheckpointError", "HostsUpdatedInterrupt", "PeerLostError", "SwallowedInterruptError"),
     "worker.group.round_mesh": ("mesh",),
     "worker.restart.checkpoint": ("checkpoint_requested",),

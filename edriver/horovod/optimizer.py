@@ -100,6 +100,12 @@ class _Distributed:
         self._reducer.close()
         self._reducer = self._make_reducer(self, passes)
 
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool) -> None:
+        """Whether the backward passes that follow count as those of a step; else their gradients are accumulated, as
+        with fully_shard's method of this name: edriver.GlobalBatch calls it.
+        """
+        self._reducer.accumulates = not requires_gradient_sync
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters."""
         base: Any = super()

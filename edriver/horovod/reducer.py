@@ -52,6 +52,10 @@ class GradientReducer:
         predivide: divide gradients by it before they are summed up, and by the rest after that.
         sparse_as_dense: whether sparse gradients travel as dense ones.
         members: who takes part; on a rank that is not among them nothing is reduced.
+
+    Attributes:
+        passes: as given.
+        accumulates: whether a backward pass counts for none of these: another one is to follow.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class GradientReducer:
         members: ProcessSet,
     ) -> None:
         self.passes = passes
+        self.accumulates = False
         self._named = [(name, param) for name, param in named if param.requires_grad]
         self._params = [param for _, param in self._named]
         self._op, self._compression, self._predivide = op, compression, predivide
@@ -107,6 +112,8 @@ class GradientReducer:
             MismatchError: the members do different things.
             HorovodInternalError: a member is gone.
         """
+        if self.accumulates:
+            return
         self._enter_round()
         if not self._included:
             return

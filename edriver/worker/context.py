@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
 from edriver.calls.worker_process import owner
-from edriver.model.ids import NO_ROUND, RoundId
+from edriver.model.ids import NO_ROUND, RoundId, Version
 from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.stall_limits import Phase
 from edriver.worker.errors import NoRankError
@@ -159,6 +159,13 @@ class LostMembers:
 
 class RoundRunner(Protocol):
     """What `edriver.run` calls a script's functions in."""
+
+    @property
+    def version(self) -> Version:
+        """The version of the last boundary, as this worker would offer it."""
+
+    def check(self) -> None:
+        """Check whether a member is lost, without counting a boundary; raises PeerLostError."""
 
     def run(self, function: Callable[..., R], state: Any, args: Any, kwargs: Any) -> R | None:
         """Call the function, with the state before the other arguments, in each round."""

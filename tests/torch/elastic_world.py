@@ -68,8 +68,12 @@ class Fate:
 
     def meets(self, step: int, place: str) -> None:
         """The script is at this place of a step."""
-        if self._death == Death(step, place):
+        if self.is_to_meet(step, place):
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def is_to_meet(self, step: int, place: str) -> bool:
+        """Whether the worker kills itself there."""
+        return self._death == Death(step, place)
 
     def before(self, step: int) -> None:
         """The script is about to begin a step."""

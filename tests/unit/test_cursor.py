@@ -174,3 +174,19 @@ def test_batch_gives_a_short_end_and_nothing_beyond() -> None:
     cursor = Cursor(10)
     assert list(cursor.batch(2, 4)) == [8, 9]
     assert list(cursor.batch(3, 4)) == []
+
+
+def test_steps_of_all_ranks_are_counted_beside_what_each_records() -> None:
+    cursor = Cursor(20)
+    cursor.enter(1, 2)
+    cursor.record_step(6)
+    assert cursor.offset == 6
+    state = cursor.state()
+    cursor.enter(0, 3)
+    assert (cursor.base, cursor.offset) == (6, 6)
+    cursor.record(2)
+    assert cursor.offset == 12
+    cursor.set_epoch(1)
+    assert cursor.offset == 0
+    cursor.load(state)
+    assert cursor.offset == 6

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from edriver.calls import worker_process
 from edriver.checkpoint_folder.ownership import release_at_exit
+from edriver.model.ids import NO_VERSION
 from edriver.worker import context
 from edriver.worker.context import RoundRunner, WorkerContext
 from edriver.worker.rounds.worker_rounds import WorkerRounds
@@ -45,6 +46,10 @@ class StandaloneRounds:
         self._group = RoundGroup(None)
         self._entered = False
         self._running = False
+        self.version = NO_VERSION
+
+    def check(self) -> None:
+        """Do nothing: there is no other member."""
 
     def run(self, function: Callable[..., R], state: State, args: Any, kwargs: Any) -> R | None:
         """Call the function once."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from edriver.common.run_clock import RunClock
+from edriver.model.ids import Version
 from edriver.model.stall_limits import Phase, collective_timeout, limits_of
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
@@ -145,6 +146,11 @@ class WorkerRounds:
     def abort_cause(self) -> str | None:
         """Why the round was aborted, in words; None: it goes on."""
         return self._participant.abort_cause
+
+    @property
+    def version(self) -> Version:
+        """The version of the last boundary: see `Participant.live`."""
+        return self._participant.live
 
     def boundary(self, committed: bool) -> None:
         """Count a boundary: see `state.Rounds`. Without news it is one comparison of a local integer."""

@@ -7,6 +7,9 @@ first base + W * n samples of that order. No communication is needed to survive 
 samples cost no more than ten.
 
 Only the last row of an epoch is padded: its free places repeat samples from the start of what remained.
+
+Where all workers together take steps of a fixed size (micro_batches.py), `record_step` counts the samples of a step, in
+place of each rank's own.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ class Cursor:
         epoch: the current epoch.
         base: the number of samples done when this round was entered; only `enter`, `set_epoch` and `load` change it.
         recorded: n, the number of samples that this rank has recorded since.
+        in_steps: the number of samples of all ranks that `record_step` has counted since.
         rank: this worker's rank in the round.
         size: the number of workers in the round.
     """
@@ -55,6 +59,7 @@ class Cursor:
     epoch: int = 0
     base: int = 0
     recorded: int = 0
+    in_steps: int = 0
     rank: int = 0
     size: int = 1
 
@@ -71,7 +76,7 @@ class Cursor:
     @property
     def offset(self) -> int:
         """The number of samples of the epoch's order that are done at a boundary."""
-        return min(self.length, self.base + self.size * self.recorded)
+        return min(self.length, self.base + self.in_steps + self.size * self.recorded)
 
     def position(self, k: int) -> int:
         """Which place of the epoch's order this rank's k-th sample of the round has, 0 <= k < share."""
@@ -134,6 +139,11 @@ class Cursor:
         """Whether what is recorded may be `batch_idx` equal batches that are longer than this one."""
         return batch_idx > 0 and self.recorded % batch_idx == 0 and batch_size < self.recorded // batch_idx
 
+    def record_step(self, samples: int) -> None:
+        """Count the next samples of the epoch's order as done, by whichever ranks."""
+        assert 0 <= samples <= self.length - self.offset, f"{samples} samples after {self.offset} of {self.length}"
+        self.in_steps += samples
+
     def next_positions(self, count: int) -> Iterable[int]:
         """The places of this rank's next `count` samples, fewer where fewer are left."""
         return map(self.position, range(self.recorded, min(self.recorded + count, self.share)))
@@ -142,7 +152,7 @@ class Cursor:
         """Enter a round: what is done stays done, and what remains is split again."""
         assert 0 <= rank < size, f"rank {rank} of {size}"
         self.base = self.offset
-        self.recorded = 0
+        self.recorded = self.in_steps = 0
         self.rank = rank
         self.size = size
 
@@ -150,8 +160,7 @@ class Cursor:
         """Start an epoch; the one that is under way continues as it is."""
         if epoch != self.epoch:
             self.epoch = epoch
-            self.base = 0
-            self.recorded = 0
+            self.base = self.recorded = self.in_steps = 0
 
     def state(self) -> CursorState:
         """What is done so far; at a boundary the same on all ranks."""
@@ -169,4 +178,4 @@ class Cursor:
                 "all workers must have the same dataset"
             )
         self.epoch, self.seed, self.base = state
-        self.recorded = 0
+        self.recorded = self.in_steps = 0

@@ -7,7 +7,8 @@ Horovod's names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from itertools import islice
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ class ElasticSampler(Sampler[int]):
         self._iterated = False
         self._batch_size = 1
         self._warned = False
+        self._dealt: Callable[[], Iterable[int]] | None = None
         watch_distributed_samplers()
 
     @property
@@ -126,6 +128,25 @@ class ElasticSampler(Sampler[int]):
             )
         cursor.record(len(given))
 
+    def progress(self) -> tuple[int, int]:
+        """The number of samples of the epoch that are done, and the number of all."""
+        cursor = self._placed()
+        return cursor.offset, cursor.length
+
+    def deal(self, places: Callable[[], Iterable[int]]) -> None:
+        """Until the round's end yield the samples at these places of the epoch's order, for `record_step` to count.
+
+        Args:
+            places: called for each iteration.
+        """
+        self._placed()
+        self._dealt = places
+
+    def record_step(self, samples: int) -> None:
+        """Count so many samples as done, the next ones of the epoch's order, by whichever ranks."""
+        self._placed().record_step(samples)
+        context.current.part(ScriptReports).batch_recorded()
+
     def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
         """The dataset indices of one batch of this rank in this round; the last batch may be short."""
         cursor = self._placed()
@@ -162,6 +183,7 @@ class ElasticSampler(Sampler[int]):
                 "its length must not change during training"
             )
         place = self._place()
+        self._dealt = None
         self._cursor.enter(place.rank, place.size)
         self._split_for = place.round_id
 
@@ -174,6 +196,8 @@ class ElasticSampler(Sampler[int]):
         cursor = self._placed()
         refuse_second_sharding()
         self._iterated = True
+        if self._dealt is not None:
+            return _in_chunks(iter(self._dealt()), self._shuffle())
         # All values are read now: an abandoned loader may still draw from this iterator after a reset.
         return _chunks(cursor.base, cursor.remaining, cursor.rank, cursor.size, cursor.share, self._shuffle())
 
@@ -183,7 +207,9 @@ class ElasticSampler(Sampler[int]):
 
     def _say_what_is_left(self) -> None:
         cursor = self._cursor
-        if not self._iterated or self._warned or cursor.rank != 0 or cursor.share - cursor.recorded < self._batch_size:
+        if not self._iterated or self._warned or cursor.rank != 0 or self._dealt is not None:
+            return
+        if cursor.share - cursor.recorded < self._batch_size:
             return
         self._warned = True
         if cursor.offset == 0:
@@ -228,3 +254,8 @@ def _chunks(base: int, remaining: int, rank: int, size: int, share: int, shuffle
         k = torch.arange(first, min(first + CHUNK_INDICES, share), device="cpu")
         positions = base + (rank + k * size) % remaining
         yield from (positions if shuffle is None else shuffle.order(positions)).tolist()
+
+
+def _in_chunks(places: Iterator[int], shuffle: Permutation | None) -> Iterator[int]:
+    while chunk := list(islice(places, CHUNK_INDICES)):
+        yield from chunk if shuffle is None else shuffle.order(_int64(chunk)).tolist()

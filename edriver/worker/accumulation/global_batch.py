@@ -1,0 +1,289 @@
+"""GlobalBatch: steps of as many samples whatever the number of workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+
+from edriver.model.ids import Version
+from edriver.model.plan import Assignment
+from edriver.worker import context
+from edriver.worker.accumulation import fixed_order
+from edriver.worker.accumulation.gradients import Gradients, Reduced
+from edriver.worker.accumulation.unfinished import Resumption, Unfinished, UnfinishedSteps
+from edriver.worker.errors import PeerLostError
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.sampler.micro_batches import FILLER, EpochSteps
+
+NOTHING_DONE: Final = Resumption(None, [])
+
+
+class GlobalBatch:
+    """Takes each optimizer step with the same samples, whatever the number of workers.
+
+    A step consists of `size` samples of the epoch's order, cut into micro-batches of the loader's batch size. The
+    workers of the round share them, and accumulate gradients; the last of a worker's micro-batches reduces them. In a
+    loop, inside the training function:
+
+        steps = edriver.GlobalBatch(loader, model, size=256)
+        for step in steps:
+            optimizer.zero_grad()
+            for inputs, labels in step:              # this worker's micro-batches
+                loss = criterion(model(inputs), labels)
+                step.scale(loss).backward()
+            optimizer.step()
+            state.commit()
+
+    A step is recorded in the sampler: do not call its `record_batch`. When a worker is lost while all others are still
+    accumulating, these keep what they have, and share the micro-batches that the lost one had computed.
+
+    Args:
+        loader: has an ElasticSampler, and micro-batches as `batch_size`. With `drop_last` the epoch's last step is left
+            out if it has fewer samples than others.
+        model: the model as it is trained: in DistributedDataParallel, or sharded by fully_shard; where an
+            hvd.DistributedOptimizer reduces gradients, that; or several of these.
+        size: the number of samples in a step, a multiple of the loader's batch size.
+        bitwise: whether to sum gradients in the order of the micro-batches, so that a run has the same bits with any
+            number of workers, as far as the script's computations have. For DistributedDataParallel alone; takes
+            memory for the gradients of each of a worker's micro-batches.
+
+    Raises:
+        TypeError: the loader has no ElasticSampler, or no batch size; or a model is not wrapped.
+        ValueError: `size` is not a multiple of the loader's batch size.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        model: nn.Module | Reduced | Iterable[nn.Module | Reduced],
+        size: int,
+        *,
+        bitwise: bool = False,
+    ) -> None:
+        sampler, micro_batch_size = loader.sampler, loader.batch_size
+        if not isinstance(sampler, ElasticSampler) or micro_batch_size is None:
+            raise TypeError(
+                "GlobalBatch takes a loader that has an edriver.ElasticSampler and a batch size, as in "
+                "DataLoader(dataset, batch_size=16, sampler=state.sampler); this one has "
+                + (f"a {type(sampler).__name__}" if not isinstance(sampler, ElasticSampler) else "a batch sampler")
+            )
+        if size < 1 or size % micro_batch_size:
+            raise ValueError(
+                f"a step of {size} samples cannot be cut into micro-batches of {micro_batch_size}, the loader's batch "
+                f"size: give a multiple, such as size={max(1, round(size / micro_batch_size)) * micro_batch_size}"
+            )
+        self._loader, self._sampler, self._size = loader, sampler, size
+        self._micro_batch_size = micro_batch_size
+        self._bitwise = bitwise
+        trained = model if isinstance(model, Iterable) and not isinstance(model, nn.Module) else [model]
+        self._gradients = Gradients(trained, with_others=context.assignment().size > 1)
+        if bitwise and self._gradients.sharded:
+            raise TypeError("bitwise=True is for DistributedDataParallel: shards are reduced by fully_shard itself")
+
+    def __len__(self) -> int:
+        """The number of steps that are left of the epoch."""
+        return len(self._left())
+
+    def __iter__(self) -> Iterator[Step]:
+        """The steps that are left of the epoch.
+
+        Raises:
+            RuntimeError: a step was not completed before the next, or a loss was not scaled.
+            PeerLostError: another worker is lost.
+        """
+        place, epoch = context.assignment(), self._left()
+        together = place.size if place.sharding is not None else place.replica_size
+        if not len(epoch):
+            return
+        resumption = context.current.part(UnfinishedSteps).taken_up(
+            self._sampler, epoch.micro_batches(0), self._gradients.device
+        )
+        done = sorted({number for row in resumption.done for number in row})
+
+        def shares(number: int) -> list[list[int]]:
+            return epoch.shares(number, place.size, together, () if number else done)
+
+        def places() -> Iterator[int]:
+            for number in range(len(epoch)):
+                yield from epoch.places(number, shares(number)[place.rank])
+
+        self._sampler.deal(places)
+        batches = iter(self._loader)
+        for number in range(len(epoch)):
+            taken_up = NOTHING_DONE if number else resumption
+            step = Step(self, epoch, number, shares(number), taken_up, batches, place)
+            yield step
+            step.check_complete()
+
+    def _left(self) -> EpochSteps:
+        done, length = self._sampler.progress()
+        return EpochSteps(done, length, self._size, self._micro_batch_size, self._loader.drop_last)
+
+
+class Step:
+    """One optimizer step: iterate it for this worker's micro-batches. See GlobalBatch, which makes it.
+
+    Attributes:
+        micro_batches: the number of micro-batches of all workers together.
+        samples: the number of samples in them.
+    """
+
+    def __init__(
+        self,
+        of: GlobalBatch,
+        epoch: EpochSteps,
+        number: int,
+        shares: list[list[int]],
+        taken_up: Resumption,
+        batches: Iterator[Any],
+        place: Assignment,
+    ) -> None:
+        self.micro_batches = epoch.micro_batches(number)
+        self.samples = len(epoch.samples(number))
+        self._sampler, self._gradients, self._bitwise = of._sampler, of._gradients, of._bitwise
+        self._epoch, self._number, self._shares, self._place = epoch, number, shares, place
+        self._taken_up = taken_up
+        self._batches = batches
+        own = taken_up.own
+        self._done = list(own.micro_batches) if own else []
+        self._vectors = dict(own.vectors) if own else {}
+        self._losses = dict(own.losses) if own else {}
+        self._weights = dict(own.weights) if own else {}
+        done = taken_up.done or [[] for _ in shares]
+        self._holders = [[*have, *(n for n in share if n != FILLER)] for have, share in zip(done, shares, strict=True)]
+        self._correction = 1.0
+        self._current: int | None = None
+        self._scaled = self._weighted = self._complete = False
+
+    def __iter__(self) -> Iterator[Any]:
+        """This worker's micro-batches, as the loader yields them. The last one's backward pass reduces gradients."""
+        share = self._shares[self._place.rank]
+        taken_up, self._taken_up = self._taken_up, NOTHING_DONE
+        if not self._bitwise:
+            taken_up.into(self._gradients, self._place.size)
+        for at, number in enumerate(share):
+            batch = next(self._batches)
+            self._check_peers()
+            self._gradients.reduce_in_backward(at == len(share) - 1 and not self._bitwise)
+            self._current, self._scaled = number, False
+            yield batch
+            if not self._scaled:
+                raise RuntimeError(
+                    "a micro-batch has been computed without step.scale: write step.scale(loss).backward(), so that "
+                    "each sample counts the same, whatever the number of workers"
+                )
+            self._note_done(number)
+        self._finish()
+
+    def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
+        """Multiply the mean loss of the current micro-batch so that the step's gradient is that of the mean loss of all
+        its samples. Call it once for each micro-batch, also with the loss of a filler: a micro-batch that a worker
+        computes only to take part in the step, which counts 0.
+
+        Args:
+            loss: the mean over the samples of the micro-batch.
+            weight: what the loss is a mean over, if that is not the samples: the number of labels that count, say, or
+                their share of all labels. Then the step's gradient is that of the mean with these weights. At the end
+                of such a step a number is reduced, and the gradients are multiplied by it.
+
+        Returns:
+            a scalar to call `backward` on, or to hand to GradScaler.scale.
+
+        Raises:
+            RuntimeError: no micro-batch is being computed, or this one's loss has been scaled already.
+        """
+        if self._current is None or self._scaled:
+            raise RuntimeError(
+                "step.scale is called once for each micro-batch, inside the loop over the step: add losses up before"
+            )
+        self._scaled = True
+        number = self._current
+        self._weighted = self._weighted or weight is not None
+        share: float | torch.Tensor = 0.0
+        if number != FILLER:
+            share = len(self._epoch.micro_batch(self._number, number)) / self.samples
+            if weight is not None:
+                self._weights[number] = torch.as_tensor(weight, dtype=torch.float64, device=loss.device).detach()
+                share = self._weights[number] / self.micro_batches
+            self._losses[number] = loss.detach() * share
+        factor = share if self._bitwise else share * self._place.size
+        return loss * (factor.to(loss.dtype) if isinstance(factor, torch.Tensor) else factor)
+
+    def loss(self) -> float:
+        """The mean loss of the step's samples, over all workers, with their weights. A collective: call it on all
+        workers, after the loop over the step and before `optimizer.step()`.
+
+        Raises:
+            RuntimeError: the step is not complete.
+        """
+        if not self._complete:
+            raise RuntimeError("step.loss() is known after the loop over the step's micro-batches")
+        return self._sum_of(self._losses) * self._correction
+
+    def _sum_of(self, values: Mapping[int, torch.Tensor]) -> float:
+        """The sum of a value of each micro-batch, on all workers, in their order: the same whoever has which."""
+        row = torch.zeros(self.micro_batches, dtype=torch.float64, device=self._gradients.device)
+        for number, value in values.items():
+            row[number] = value
+        if self._place.size > 1 and dist.is_initialized():
+            dist.all_reduce(row)
+        return math.fsum(row.tolist())
+
+    def check_complete(self) -> None:
+        """Raise RuntimeError if this worker's micro-batches have not all been computed."""
+        if not self._complete:
+            raise RuntimeError(
+                "a step was left before its last micro-batch: iterate all of it, as other workers do, and let a "
+                "micro-batch that has nothing to learn from count with weight=0"
+            )
+
+    def _note_done(self, number: int) -> None:
+        self._current = None
+        gradients = self._gradients.take() if self._bitwise else []
+        if number == FILLER:
+            return
+        self._done.append(number)
+        if self._bitwise:
+            self._vectors[number] = fixed_order.Layout(self._gradients.parameters()).vectors(gradients)
+
+    def _check_peers(self) -> None:
+        """Between two micro-batches: see whether another worker is lost, and keep what this one has."""
+        rounds = context.current.rounds
+        if rounds is None:
+            return
+        try:
+            rounds.check()
+        except PeerLostError:
+            if self._done and not self._gradients.sharded:
+                context.current.part(UnfinishedSteps).keep(self._sampler, self._unfinished(rounds.version))
+            raise
+
+    def _unfinished(self, version: Version) -> Unfinished:
+        return Unfinished(
+            version,
+            self._place.size,
+            self._done,
+            self._gradients.take(),
+            self._vectors,
+            self._losses,
+            self._weights,
+        )
+
+    def _finish(self) -> None:
+        """All of this worker's micro-batches are computed."""
+        if self._bitwise:
+            layout = fixed_order.Layout(self._gradients.parameters())
+            self._gradients.put(layout.gradients(fixed_order.summed(self._vectors, layout.zeros(), self._holders)))
+        if self._weighted:
+            weights = self._sum_of(self._weights)
+            self._correction = self.micro_batches / weights if weights else 0.0
+            self._gradients.scale(self._correction)
+        self._gradients.reduce_in_backward(True)
+        self._sampler.record_step(self.samples)
+        self._complete = True

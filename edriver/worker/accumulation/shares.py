@@ -1,0 +1,52 @@
+"""Accumulation in scripts that restart at another size: how many micro-batches a worker computes, what each counts.
+
+For a script that accumulates gradients by itself, in restart mode or under torchrun; in elastic mode GlobalBatch does
+it. Every worker computes equally many, so that sharded models can be trained: where their number cannot be shared
+evenly, the last one of some workers counts 0.
+"""
+
+from __future__ import annotations
+
+import os
+
+from edriver.worker import context
+from edriver.worker.sampler.micro_batches import FILLER, deal
+
+
+def accumulation_steps(global_batch: int, micro_batch: int) -> int:
+    """The number of micro-batches that each worker computes for an optimizer step.
+
+        for weight in edriver.accumulation_weights(256, 16):    # of this length
+            (criterion(model(inputs), labels) * weight).backward()
+
+    Args:
+        global_batch: samples in a step, of all workers together.
+        micro_batch: samples in a micro-batch of one worker.
+
+    Raises:
+        ValueError: a step cannot be cut into whole micro-batches.
+    """
+    return len(accumulation_weights(global_batch, micro_batch))
+
+
+def accumulation_weights(global_batch: int, micro_batch: int) -> list[float]:
+    """By what this worker multiplies the mean loss of each micro-batch of a step: see `accumulation_steps`.
+
+    The mean over all workers, which DistributedDataParallel and fully_shard take, is then that of the step's samples.
+
+    Raises:
+        ValueError: a step cannot be cut into whole micro-batches.
+    """
+    if micro_batch < 1 or global_batch < 1 or global_batch % micro_batch:
+        raise ValueError(
+            f"a step of {global_batch} samples cannot be cut into micro-batches of {micro_batch}: give a multiple"
+        )
+    rank, size = _place()
+    total = global_batch // micro_batch
+    return [0.0 if number == FILLER else size / total for number in deal(range(total), size, size)[rank]]
+
+
+def _place() -> tuple[int, int]:
+    if "EDRIVER_WORKER_ID" not in os.environ and "RANK" in os.environ:  # torchrun's
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return context.rank(), context.size()

@@ -1,0 +1,106 @@
+"""What a worker has accumulated of a step in which another one was lost, kept from one round to the next.
+
+Gradients that have not been reduced yet are of this worker's micro-batches alone. The state goes back to the last
+boundary, from which these micro-batches were computed, so their gradients count in the next round as well: the members
+tell one another which micro-batches they have, and deal out the others. As long as no member has begun the step's
+reduction, only what the lost worker had computed is computed again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from edriver.model.ids import NO_ROUND, RoundId, Version
+from edriver.worker import context
+from edriver.worker.accumulation.fixed_order import Vectors
+from edriver.worker.accumulation.gradients import Gradients, multiply
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+
+
+@dataclass
+class Unfinished:
+    """A worker's part of a step that has not been reduced.
+
+    Attributes:
+        version: of the boundary that the step follows.
+        workers: the number of workers among which its gradients were to be averaged.
+        micro_batches: those that it has computed.
+        gradients: their sum, for each parameter.
+        vectors: in a fixed order of summation, the gradients of each micro-batch instead.
+        losses: of each micro-batch, as it counts.
+        weights: see Step.scale.
+    """
+
+    version: Version
+    workers: int
+    micro_batches: list[int]
+    gradients: list[torch.Tensor | None]
+    vectors: dict[int, Vectors]
+    losses: dict[int, torch.Tensor]
+    weights: dict[int, torch.Tensor]
+
+
+class UnfinishedSteps:
+    """Of this process, by the sampler whose samples they have."""
+
+    def __init__(self) -> None:
+        self._kept: weakref.WeakKeyDictionary[ElasticSampler, Unfinished] = weakref.WeakKeyDictionary()
+        self._asked: weakref.WeakKeyDictionary[ElasticSampler, RoundId] = weakref.WeakKeyDictionary()
+
+    def keep(self, sampler: ElasticSampler, unfinished: Unfinished) -> None:
+        """Keep it for the next round."""
+        self._kept[sampler] = unfinished
+
+    def taken_up(self, sampler: ElasticSampler, micro_batches: int, device: torch.device) -> Resumption:
+        """At a sampler's first step of a round, what its members have of that step; later nothing. A collective.
+
+        Args:
+            sampler: the same on all members.
+            micro_batches: in the step.
+            device: for the collective.
+        """
+        place = context.assignment()
+        first = self._asked.get(sampler, NO_ROUND) != place.round_id
+        kept = self._kept.pop(sampler, None)
+        if not first or not micro_batches:
+            return Resumption(None, [])
+        rounds = context.current.rounds
+        if kept is not None and (rounds is None or kept.version != rounds.version):
+            kept = None  # the round continues from another version
+        if kept is not None:
+            self._kept[sampler] = kept  # as long as the others have not answered, it may still be lost
+        have = torch.zeros(micro_batches, dtype=torch.uint8)
+        if kept is not None:
+            have[kept.micro_batches] = 1
+        all_have = [have]
+        if place.size > 1 and dist.is_initialized():
+            have = have.to(device)
+            all_have = [torch.empty_like(have) for _ in range(place.size)]
+            dist.all_gather(all_have, have)
+        self._kept.pop(sampler, None)
+        self._asked[sampler] = place.round_id
+        return Resumption(kept, [row.nonzero().flatten().tolist() for row in all_have])
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """A step that is taken up again.
+
+    Attributes:
+        own: what this worker has of it.
+        done: the micro-batches that each rank has; empty: none has any.
+    """
+
+    own: Unfinished | None
+    done: Sequence[Sequence[int]]
+
+    def into(self, gradients: Gradients, workers: int) -> None:
+        """Put back the gradients that this worker has, to be averaged among so many workers."""
+        if self.own is not None:
+            multiply(self.own.gradients, workers / self.own.workers)
+            gradients.put(self.own.gradients)

@@ -1,0 +1,137 @@
+"""Training scripts with GlobalBatch, as workers run them (elastic_world.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+import edriver
+from edriver.worker import context
+from edriver.worker.rounds.worker_rounds import WorkerRounds
+from tests.torch.elastic_world import Fate
+from tests.waiting import until
+
+STEPS = 10
+SAMPLES = 234
+"""Of an epoch: four steps of SIZE, then one of 11 micro-batches, the last of which has two samples."""
+
+MICRO_BATCH = 4
+SIZE = 48
+"""Samples in a step: 12 micro-batches."""
+
+
+class Numbered(Dataset[tuple[int, Tensor, Tensor]]):
+    """Made-up samples, each with its number."""
+
+    def __init__(self, length: int = SAMPLES) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self._inputs = torch.randn(length, 6, generator=generator, dtype=torch.float64)
+        self._labels = torch.randint(0, 3, (length,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: int) -> tuple[int, Tensor, Tensor]:
+        return index, self._inputs[index], self._labels[index]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a worker ends with.
+
+    Attributes:
+        parameters: and the optimizer's state, in one vector.
+        computed: for each step, the samples of each micro-batch that this worker has computed.
+        losses: the step's losses, as this worker knows them.
+    """
+
+    parameters: list[float]
+    computed: list[tuple[int, list[int]]]
+    losses: dict[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """How a script trains.
+
+    Attributes:
+        bitwise: see GlobalBatch.
+        ignored: whether every third label does not count.
+        dtype: of the model.
+        clipped: whether gradients are clipped.
+        workers: of the data loader.
+        size: of a step.
+        lost_at: the step, and the number of the micro-batch, counted by each worker, after which all but one that is
+            about to die wait until they know of that; None: they wait nowhere.
+    """
+
+    bitwise: bool = False
+    ignored: bool = False
+    dtype: torch.dtype = torch.float64
+    clipped: bool = False
+    workers: int = 0
+    size: int = SIZE
+    lost_at: tuple[int, int] | None = None
+
+    def __call__(self, fate: Fate) -> Trained:
+        """The script."""
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(self.dtype)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        sampler = edriver.ElasticSampler(range(SAMPLES), seed=5)
+        state = edriver.TorchState(model, optimizer, sampler=sampler, epoch=0, step=0)
+        computed: list[tuple[int, list[int]]] = []
+        losses: dict[int, float] = {}
+        waited = False
+
+        @edriver.run
+        def train(state: Any) -> None:
+            nonlocal waited
+            wrapped = DistributedDataParallel(model, init_sync=False) if edriver.size() > 1 else model
+            loader = DataLoader(Numbered(), MICRO_BATCH, sampler=sampler, num_workers=self.workers)
+            while state.step < STEPS:
+                sampler.set_epoch(state.epoch)
+                for step in edriver.GlobalBatch(loader, wrapped, size=self.size, bitwise=self.bitwise):
+                    fate.before(state.step)
+                    optimizer.zero_grad()
+                    for at, (numbers, inputs, labels) in enumerate(step):
+                        fate.meets(state.step, f"micro-batch {at}")
+                        computed.append((state.step, numbers.tolist()))
+                        if self.ignored:
+                            labels = torch.where(numbers % 3 == 0, -100, labels)
+                        scores = wrapped(inputs.to(self.dtype))
+                        loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
+                        count = (labels != -100).sum()
+                        torch.autograd.backward(step.scale(loss / count.clamp(min=1), count if self.ignored else None))
+                        dies = fate.is_to_meet(state.step, f"micro-batch {at + 1}")
+                        if self.lost_at == (state.step, at) and not (waited or dies):
+                            waited = True
+                            rounds = context.current.rounds
+                            assert isinstance(rounds, WorkerRounds)
+                            until(functools.partial(getattr, rounds, "abort_cause"), every=0.01)
+                    fate.meets(state.step, "reduced")
+                    losses[state.step] = step.loss()
+                    if self.clipped:
+                        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                    optimizer.step()
+                    state.step += 1
+                    state.check_host_updates()
+                state.epoch += 1
+                state.check_host_updates()
+
+        train(state)
+        values = [p.detach() for p in model.parameters()]
+        values += [v for of_one in optimizer.state.values() for v in of_one.values()]
+        return Trained(torch.cat([value.flatten().double() for value in values]).tolist(), computed, losses)
+
+
+def samples_of(step: int, trained: Sequence[Trained]) -> list[int]:
+    """The samples of a step that any of these workers has computed, each once, ascending."""
+    return sorted({n for one in trained for at, numbers in one.computed if at == step for n in numbers})
