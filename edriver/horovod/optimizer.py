@@ -106,6 +106,10 @@ class _Distributed:
         """
         self._reducer.accumulates = not requires_gradient_sync
 
+    def scale_reduced(self, factor: float) -> None:
+        """Multiply the gradients of this step by a factor once they are reduced."""
+        self._reducer.factor = factor
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters."""
         base: Any = super()

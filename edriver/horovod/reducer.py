@@ -37,6 +37,7 @@ from edriver.horovod.collectives.sparse import sparse_allreduce_async
 from edriver.horovod.compression import Compressor
 from edriver.horovod.process_sets import CollectiveLane, ProcessSet
 from edriver.model.ids import NO_ROUND
+from edriver.worker.backend import tensors
 
 _KIND = "DistributedOptimizer's gradients"
 
@@ -56,6 +57,7 @@ class GradientReducer:
     Attributes:
         passes: as given.
         accumulates: whether a backward pass counts for none of these: another one is to follow.
+        factor: by which the next step's gradients are multiplied once they are reduced.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class GradientReducer:
     ) -> None:
         self.passes = passes
         self.accumulates = False
+        self.factor = 1.0
         self._named = [(name, param) for name, param in named if param.requires_grad]
         self._params = [param for _, param in self._named]
         self._op, self._compression, self._predivide = op, compression, predivide
@@ -146,6 +149,7 @@ class GradientReducer:
         if not self._included:
             return
         if self._members.size() == 1:
+            self._multiply()
             self._reset()
             return
         self._begin()
@@ -165,7 +169,11 @@ class GradientReducer:
             elif param.grad is not None and not param.grad.is_sparse:
                 # As in Horovod: what the optimizer sees is sparse. By rows, as an embedding's gradient is.
                 param.grad = param.grad.to_sparse(1)
+        self._multiply()
         self._reset()
+
+    def _multiply(self) -> None:
+        tensors.scale([param.grad for param in self._params if param.grad is not None], self.factor)
 
     # ---- the layout
 
@@ -179,6 +187,7 @@ class GradientReducer:
         self._reset()
 
     def _reset(self) -> None:
+        self.factor = 1.0
         self._left = dict.fromkeys(range(len(self._params)), self.passes)
         self._arrived, self._launched, self._begun, self._agreement = [], 0, False, None
         for bucket in self._buckets:

@@ -431,6 +431,7 @@ def _work(
         "EDRIVER_LIFE": str(folder / "w.life"),
         "EDRIVER_STORE": "127.0.0.1",
         "EDRIVER_RUN_ID": "run",
+        "EDRIVER_HOST": "127.0.0.1",
         "EDRIVER_WORKER_ID": str(worker_id),
         "GLOO_SOCKET_IFNAME": "lo",
     }

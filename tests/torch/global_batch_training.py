@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import edriver
+import edriver.horovod as hvd
+from edriver.model.ids import RoundId
 from edriver.worker import context
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from tests.torch.elastic_world import Fate
@@ -66,16 +72,18 @@ class Kind:
         ignored: whether every third label does not count.
         dtype: of the model.
         clipped: whether gradients are clipped.
+        mixed: whether it computes in bfloat16 under autocast, with a GradScaler.
         workers: of the data loader.
         size: of a step.
-        lost_at: the step, and the number of the micro-batch, counted by each worker, after which all but one that is
-            about to die wait until they know of that; None: they wait nowhere.
+        lost_at: of the first round the step, and each worker's number of the micro-batch, after which all but one that
+            is about to die wait until they know of that; None: they wait nowhere.
     """
 
     bitwise: bool = False
     ignored: bool = False
     dtype: torch.dtype = torch.float64
     clipped: bool = False
+    mixed: bool = False
     workers: int = 0
     size: int = SIZE
     lost_at: tuple[int, int] | None = None
@@ -85,15 +93,14 @@ class Kind:
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(self.dtype)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", enabled=self.mixed, init_scale=256.0)
         sampler = edriver.ElasticSampler(range(SAMPLES), seed=5)
-        state = edriver.TorchState(model, optimizer, sampler=sampler, epoch=0, step=0)
+        state = edriver.TorchState(model, optimizer, scaler=scaler, sampler=sampler, epoch=0, step=0)
         computed: list[tuple[int, list[int]]] = []
         losses: dict[int, float] = {}
-        waited = False
 
         @edriver.run
         def train(state: Any) -> None:
-            nonlocal waited
             wrapped = DistributedDataParallel(model, init_sync=False) if edriver.size() > 1 else model
             loader = DataLoader(Numbered(), MICRO_BATCH, sampler=sampler, num_workers=self.workers)
             while state.step < STEPS:
@@ -106,21 +113,25 @@ class Kind:
                         computed.append((state.step, numbers.tolist()))
                         if self.ignored:
                             labels = torch.where(numbers % 3 == 0, -100, labels)
-                        scores = wrapped(inputs.to(self.dtype))
-                        loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
+                        with torch.autocast("cpu", torch.bfloat16, enabled=self.mixed):
+                            scores = wrapped(inputs.to(self.dtype))
+                            loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
                         count = (labels != -100).sum()
-                        torch.autograd.backward(step.scale(loss / count.clamp(min=1), count if self.ignored else None))
+                        scaled = step.scale(loss / count.clamp(min=1), count if self.ignored else None)
+                        torch.autograd.backward(scaler.scale(scaled))
                         dies = fate.is_to_meet(state.step, f"micro-batch {at + 1}")
-                        if self.lost_at == (state.step, at) and not (waited or dies):
-                            waited = True
+                        first_round = context.assignment().round_id == RoundId(1, 1)
+                        if first_round and self.lost_at == (state.step, at) and not dies:
                             rounds = context.current.rounds
                             assert isinstance(rounds, WorkerRounds)
                             until(functools.partial(getattr, rounds, "abort_cause"), every=0.01)
                     fate.meets(state.step, "reduced")
                     losses[state.step] = step.loss()
                     if self.clipped:
+                        scaler.unscale_(optimizer)
                         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-                    optimizer.step()
+                    scaler.step(optimizer)
+                    scaler.update()
                     state.step += 1
                     state.check_host_updates()
                 state.epoch += 1
@@ -135,3 +146,71 @@ class Kind:
 def samples_of(step: int, trained: Sequence[Trained]) -> list[int]:
     """The samples of a step that any of these workers has computed, each once, ascending."""
     return sorted({n for one in trained for at, numbers in one.computed if at == step for n in numbers})
+
+
+def sharded(fate: Fate) -> Trained:
+    """The same with a model that is sharded over the two workers of a replica."""
+
+    def build(mesh: DeviceMesh) -> nn.Module:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    state = edriver.ShardedState(
+        build=build,
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+        sampler=edriver.ElasticSampler(range(SAMPLES), seed=5),
+        epoch=0,
+        step=0,
+    )
+    computed: list[tuple[int, list[int]]] = []
+    losses: dict[int, float] = {}
+
+    @edriver.run
+    def train(state: Any) -> None:
+        loader = DataLoader(Numbered(), MICRO_BATCH, sampler=state.sampler)
+        while state.step < STEPS:
+            state.sampler.set_epoch(state.epoch)
+            for step in edriver.GlobalBatch(loader, state.model, size=SIZE):
+                state.optimizer.zero_grad()
+                for at, (numbers, inputs, labels) in enumerate(step):
+                    fate.meets(state.step, f"micro-batch {at}")
+                    computed.append((state.step, numbers.tolist()))
+                    loss = nn.functional.cross_entropy(state.model(inputs), labels)
+                    torch.autograd.backward(step.scale(loss))
+                losses[state.step] = step.loss()
+                state.clip_grad_norm_(0.1)
+                state.optimizer.step()
+                state.step += 1
+                state.check_host_updates()
+            state.epoch += 1
+            state.check_host_updates()
+
+    train(state)
+    shards = [cast(DTensor, p).to_local().detach().flatten() for p in state.model.parameters()]
+    return Trained(torch.cat(shards).tolist(), computed, losses)
+
+
+def under_horovod(rank: int) -> list[float]:
+    """Ranks of a world that stays as it is, where every third label does not count."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    hvd.init()
+    torch.manual_seed(3)
+    model = nn.Linear(6, 3).double()
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
+    loader = DataLoader(Numbered(), MICRO_BATCH, sampler=edriver.ElasticSampler(range(SAMPLES), shuffle=False))
+    for step in edriver.GlobalBatch(loader, optimizer, size=SIZE):
+        optimizer.zero_grad()
+        for numbers, inputs, labels in step:
+            torch.autograd.backward(step.scale(*counted(model, numbers, inputs, labels)))
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
+
+
+def counted(model: nn.Module, numbers: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of the labels that count, and their number."""
+    counting = numbers % 3 != 0
+    losses = nn.functional.cross_entropy(model(inputs), labels, reduction="none")
+    return (losses * counting).sum() / counting.sum(), counting.sum()

@@ -7,9 +7,26 @@ import functools
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
+import edriver
+from edriver.model.plan import SINGLE_WORKER
+from edriver.worker import context
 from tests.torch.elastic_world import Death, world
-from tests.torch.global_batch_training import MICRO_BATCH, SAMPLES, SIZE, STEPS, Kind, Trained, samples_of
+from tests.torch.global_batch_training import (
+    MICRO_BATCH,
+    SAMPLES,
+    SIZE,
+    STEPS,
+    Kind,
+    Numbered,
+    Trained,
+    counted,
+    samples_of,
+    sharded,
+    under_horovod,
+)
+from tests.torch.ranks import run_ranks
 
 PLAIN = Kind()
 
@@ -139,3 +156,113 @@ def test_more_workers_than_micro_batches() -> None:
     kind = dataclasses.replace(PLAIN, size=8)
     (alone,) = undisturbed(kind, 1)
     assert_as(list(undisturbed(kind, 4)), alone, 1e-10)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_mixed_precision(size: int) -> None:
+    """Micro-batches are computed alike; sums of gradients, in float32, are rounded in another order."""
+    kind = Kind(mixed=True, dtype=torch.float32, ignored=True, clipped=True)
+    (alone,) = undisturbed(kind, 1)
+    assert_as(list(undisturbed(kind, size)), alone, 1e-4)
+
+
+def test_under_horovods_optimizer() -> None:
+    torch.manual_seed(3)
+    model = torch.nn.Linear(6, 3).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for numbers, inputs, labels in DataLoader(Numbered(), SIZE):
+        optimizer.zero_grad()
+        torch.autograd.backward(counted(model, numbers, inputs, labels)[0])
+        optimizer.step()
+    expected = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
+    for found in run_ranks(under_horovod, 3):
+        assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def quiet_replica() -> list[Trained]:
+    with world(sharded, replica_size=2) as one:
+        one.form(one.start(None, None))
+        return one.finish()
+
+
+def test_replicas_of_a_sharded_model_share_a_step() -> None:
+    expected = quiet_replica()
+    with world(sharded, replica_size=2) as one:
+        one.form(one.start(*[None] * 6))
+        found = one.finish()
+    for rank, trained in enumerate(found):
+        assert_as([trained], expected[rank % 2], 1e-10)
+        assert trained.losses == pytest.approx(expected[0].losses)
+    for step in range(STEPS):
+        assert samples_of(step, found) == samples_of(step, expected)
+
+
+def test_a_replica_of_a_sharded_model_is_lost_inside_a_step() -> None:
+    expected = quiet_replica()
+    with world(sharded, replica_size=2) as one:
+        workers = one.start(None, None, None, Death(3, "micro-batch 1"))
+        one.form(workers)
+        one.await_death()
+        one.form([workers[2], workers[1]])
+        for trained, position in zip(one.finish(), expected, strict=True):
+            assert_as([trained], position, 1e-10)
+
+
+def loader_of(sampler: object, batch_size: int | None = 4) -> DataLoader[object]:
+    return DataLoader(range(24), batch_size, sampler=sampler)  # type: ignore[arg-type]
+
+
+def test_misuse_is_named() -> None:
+    model, sampler = torch.nn.Linear(1, 1), edriver.ElasticSampler(range(24), shuffle=False)
+    with pytest.raises(ValueError, match=r"a step of 10 samples .* micro-batches of 4, .* such as size=8"):
+        edriver.GlobalBatch(loader_of(sampler), model, size=10)
+    with pytest.raises(TypeError, match=r"a loader that has an edriver\.ElasticSampler.* has a SequentialSampler"):
+        edriver.GlobalBatch(DataLoader(range(24), 4), model, size=8)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="this one has a batch size of None"):
+        edriver.GlobalBatch(loader_of(sampler, None), model, size=8)
+    steps = edriver.GlobalBatch(loader_of(sampler), model, size=8)
+    assert len(steps) == 3
+    step = next(iter(steps))
+    loss = torch.ones((), requires_grad=True)
+    with pytest.raises(RuntimeError, match="inside the loop over the step"):
+        step.scale(loss)
+    with pytest.raises(RuntimeError, match="known after the loop"):
+        step.loss()
+    batches = iter(step)
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    step.scale(loss)
+    with pytest.raises(RuntimeError, match="once for each micro-batch"):
+        step.scale(loss)
+    assert next(batches).tolist() == [4, 5, 6, 7]
+    with pytest.raises(RuntimeError, match=r"without step\.scale"):
+        next(batches)
+    left = iter(edriver.GlobalBatch(loader_of(sampler), model, size=8))
+    next(left)
+    with pytest.raises(RuntimeError, match="left before its last micro-batch"):
+        next(left)
+
+
+def test_a_model_that_is_not_wrapped_is_refused_where_others_train() -> None:
+    place = dataclasses.replace(SINGLE_WORKER, size=2)
+    with context.current.place.rehearsing(place), pytest.raises(TypeError, match="this Linear is not wrapped"):
+        edriver.GlobalBatch(loader_of(edriver.ElasticSampler(range(24))), torch.nn.Linear(1, 1), size=8)
+
+
+def test_drop_last_leaves_out_a_step_of_fewer_samples() -> None:
+    loader = DataLoader(range(24), 4, sampler=edriver.ElasticSampler(range(24)), drop_last=True)  # type: ignore[arg-type,var-annotated]
+    assert len(edriver.GlobalBatch(loader, torch.nn.Linear(1, 1), size=20)) == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 20])
+def test_scripts_that_accumulate_by_themselves_have_weights(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    all_of_them = []
+    for rank in range(size):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(size))
+        weights = edriver.accumulation_weights(global_batch=256, micro_batch=16)
+        assert len(weights) == edriver.accumulation_steps(256, 16) == -(-16 // size)
+        all_of_them += weights
+    assert sum(all_of_them) / size == pytest.approx(1.0)  # as a mean over workers
+    assert len([weight for weight in all_of_them if weight]) == 16
+    with pytest.raises(ValueError, match="a step of 250 samples cannot be cut into micro-batches of 16"):
+        edriver.accumulation_steps(250, 16)

@@ -71,7 +71,7 @@ class GlobalBatch:
             raise TypeError(
                 "GlobalBatch takes a loader that has an edriver.ElasticSampler and a batch size, as in "
                 "DataLoader(dataset, batch_size=16, sampler=state.sampler); this one has "
-                + (f"a {type(sampler).__name__}" if not isinstance(sampler, ElasticSampler) else "a batch sampler")
+                + ("a batch size of None" if micro_batch_size is None else f"a {type(sampler).__name__}")
             )
         if size < 1 or size % micro_batch_size:
             raise ValueError(
@@ -83,8 +83,11 @@ class GlobalBatch:
         self._bitwise = bitwise
         trained = model if isinstance(model, Iterable) and not isinstance(model, nn.Module) else [model]
         self._gradients = Gradients(trained, with_others=context.assignment().size > 1)
-        if bitwise and self._gradients.sharded:
-            raise TypeError("bitwise=True is for DistributedDataParallel: shards are reduced by fully_shard itself")
+        if bitwise and not self._gradients.in_wrappers:
+            raise TypeError(
+                "bitwise=True takes models in DistributedDataParallel: fully_shard and hvd.DistributedOptimizer sum "
+                "gradients in an order of their own"
+            )
 
     def __len__(self) -> int:
         """The number of steps that are left of the epoch."""
@@ -157,6 +160,8 @@ class Step:
         self._weights = dict(own.weights) if own else {}
         done = taken_up.done or [[] for _ in shares]
         self._holders = [[*have, *(n for n in share if n != FILLER)] for have, share in zip(done, shares, strict=True)]
+        # Losses are multiplied by a power of two, so that gradients of few bits are rounded alike at any size.
+        self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
         self._current: int | None = None
         self._scaled = self._weighted = self._complete = False
@@ -166,7 +171,7 @@ class Step:
         share = self._shares[self._place.rank]
         taken_up, self._taken_up = self._taken_up, NOTHING_DONE
         if not self._bitwise:
-            taken_up.into(self._gradients, self._place.size)
+            taken_up.into(self._gradients, self._factor)
         for at, number in enumerate(share):
             batch = next(self._batches)
             self._check_peers()
@@ -212,7 +217,7 @@ class Step:
                 self._weights[number] = torch.as_tensor(weight, dtype=torch.float64, device=loss.device).detach()
                 share = self._weights[number] / self.micro_batches
             self._losses[number] = loss.detach() * share
-        factor = share if self._bitwise else share * self._place.size
+        factor = share if self._bitwise else share * self._factor
         return loss * (factor.to(loss.dtype) if isinstance(factor, torch.Tensor) else factor)
 
     def loss(self) -> float:
@@ -267,7 +272,7 @@ class Step:
     def _unfinished(self, version: Version) -> Unfinished:
         return Unfinished(
             version,
-            self._place.size,
+            self._factor,
             self._done,
             self._gradients.take(),
             self._vectors,
@@ -283,7 +288,9 @@ class Step:
         if self._weighted:
             weights = self._sum_of(self._weights)
             self._correction = self.micro_batches / weights if weights else 0.0
-            self._gradients.scale(self._correction)
+        self._gradients.scale_reduced(
+            self._correction if self._bitwise else self._correction * self._place.size / self._factor
+        )
         self._gradients.reduce_in_backward(True)
         self._sampler.record_step(self.samples)
         self._complete = True

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from edriver.worker.backend import tensors
+
 
 class Reducing(Protocol):
     """A part of a model that fully_shard has sharded, or hvd.DistributedOptimizer."""
@@ -18,9 +20,12 @@ class Reducing(Protocol):
 
 
 class Reduced(Reducing, Protocol):
-    """What reduces gradients and has parameters: hvd.DistributedOptimizer."""
+    """What reduces gradients and has parameters: hvd.DistributedOptimizer. Its reduction ends in its `step`."""
 
     param_groups: list[dict[str, Any]]
+
+    def scale_reduced(self, factor: float) -> None:
+        """Multiply the gradients of this step once they are reduced."""
 
 
 class Gradients:
@@ -38,11 +43,13 @@ class Gradients:
         self._trained = tuple(trained)
         self._wrapped = list[DistributedDataParallel]()
         self._reducing = list[Reducing]()
+        self._optimizers = list[Reduced]()
         self.sharded = False
         for one in self._trained:
             before = len(self._wrapped) + len(self._reducing)
             if not isinstance(one, nn.Module):
                 self._reducing.append(one)
+                self._optimizers.append(one)
                 continue
             for part in one.modules():
                 if isinstance(part, DistributedDataParallel):
@@ -55,6 +62,11 @@ class Gradients:
                     f"this {type(one).__name__} is not wrapped in DistributedDataParallel, nor sharded by fully_shard, "
                     "so that workers would train apart: give GlobalBatch the model as it is trained, the wrapper"
                 )
+
+    @property
+    def in_wrappers(self) -> bool:
+        """Whether DistributedDataParallel reduces all of them, or nothing does."""
+        return not self._reducing
 
     @property
     def device(self) -> torch.device:
@@ -91,13 +103,16 @@ class Gradients:
         for parameter, gradient in zip(self.parameters(), taken, strict=True):
             parameter.grad = gradient
 
-    def scale(self, factor: float) -> None:
-        """Multiply them."""
-        multiply((parameter.grad for parameter in self.parameters()), factor)
+    def scale_reduced(self, factor: float) -> None:
+        """Multiply them, after the last backward pass of a step."""
+        if factor == 1.0:
+            return
+        later = {id(p) for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]}
+        multiply((parameter.grad for parameter in self.parameters() if id(parameter) not in later), factor)
+        for optimizer in self._optimizers:
+            optimizer.scale_reduced(factor)
 
 
 def multiply(gradients: Iterable[torch.Tensor | None], factor: float) -> None:
     """Multiply gradients in place."""
-    found = [gradient for gradient in gradients if gradient is not None]
-    if factor != 1.0 and found:
-        torch._foreach_mul_(found, factor)
+    tensors.scale([gradient for gradient in gradients if gradient is not None], factor)

@@ -28,7 +28,7 @@ class Unfinished:
 
     Attributes:
         version: of the boundary that the step follows.
-        workers: the number of workers among which its gradients were to be averaged.
+        factor: by which its losses were multiplied, besides their shares of the step.
         micro_batches: those that it has computed.
         gradients: their sum, for each parameter.
         vectors: in a fixed order of summation, the gradients of each micro-batch instead.
@@ -37,7 +37,7 @@ class Unfinished:
     """
 
     version: Version
-    workers: int
+    factor: float
     micro_batches: list[int]
     gradients: list[torch.Tensor | None]
     vectors: dict[int, Vectors]
@@ -99,8 +99,8 @@ class Resumption:
     own: Unfinished | None
     done: Sequence[Sequence[int]]
 
-    def into(self, gradients: Gradients, workers: int) -> None:
-        """Put back the gradients that this worker has, to be averaged among so many workers."""
+    def into(self, gradients: Gradients, factor: float) -> None:
+        """Put back the gradients that this worker has, as if losses had been multiplied by this factor."""
         if self.own is not None:
-            multiply(self.own.gradients, workers / self.own.workers)
+            multiply(self.own.gradients, factor / self.own.factor)
             gradients.put(self.own.gradients)

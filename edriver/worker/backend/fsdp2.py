@@ -281,15 +281,6 @@ def gradients(model: torch.nn.Module, mesh: DeviceMesh) -> tuple[dict[int, list[
     return shards, others
 
 
-def scale(tensors: list[torch.Tensor], factor: float) -> None:
-    """Multiply tensors in place, in few kernels.
-
-    Interface: torch._foreach_mul_, with which torch's own clipping and GradScaler do that.
-    """
-    if tensors:
-        torch._foreach_mul_(tensors, factor)
-
-
 def unsharded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The parameters and persistent buffers that each worker has in full, by name."""
     return {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor) and not isinstance(v, DTensor)}

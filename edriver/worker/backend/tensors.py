@@ -1,4 +1,4 @@
-"""How often a tensor has been written to. Checked with torch 2.11 to 2.15."""
+"""How often a tensor has been written to; many tensors at once. Checked with torch 2.11 to 2.15."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ def counts_writes() -> bool:
     except AttributeError:
         return False
     return bool(seen[0] < seen[1] < seen[2])
+
+
+def scale(tensors: list[torch.Tensor], factor: float) -> None:
+    """Multiply tensors in place, in few kernels.
+
+    Interface: torch._foreach_mul_, with which torch's own clipping and GradScaler do that.
+    """
+    if tensors and factor != 1.0:
+        torch._foreach_mul_(tensors, factor)

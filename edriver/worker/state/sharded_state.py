@@ -51,7 +51,7 @@ from torch.optim import Optimizer
 from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.model.shards import HeldShards
 from edriver.worker import context
-from edriver.worker.backend import fsdp2, offline_group, torch_groups
+from edriver.worker.backend import fsdp2, offline_group, tensors, torch_groups
 from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.backend.mesh_objects import MeshObjects
 from edriver.worker.backend.process_modes import without_tensor_modes
@@ -587,7 +587,7 @@ class ShardedState(TorchState):
         if norm is None:
             raise RuntimeError("another worker has made this step without clip_grad_norm_: call it on all workers")
         with torch.no_grad(), without_tensor_modes():
-            fsdp2.scale([*itertools.chain(*shards.values()), *others], min(1.0, max_norm / (norm + NORM_EPSILON)))
+            tensors.scale([*itertools.chain(*shards.values()), *others], min(1.0, max_norm / (norm + NORM_EPSILON)))
             return torch.tensor(norm, dtype=torch.float64, device="cpu")
 
     def commit(self) -> None:
