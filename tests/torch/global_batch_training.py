@@ -20,6 +20,8 @@ import edriver
 import edriver.horovod as hvd
 from edriver.model.ids import RoundId
 from edriver.worker import context
+from edriver.worker.accumulation import global_batch
+from edriver.worker.accumulation.speed import Speed
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from tests.torch.elastic_world import Fate
 from tests.waiting import until
@@ -73,6 +75,9 @@ class Kind:
         dtype: of the model.
         clipped: whether gradients are clipped.
         mixed: whether it computes in bfloat16 under autocast, with a GradScaler.
+        paces: for each rank, the seconds that a micro-batch takes by a made-up clock, where shares follow speed.
+        length: samples in an epoch,
+        steps: and how many steps are made.
         workers: of the data loader.
         size: of a step.
         lost_at: of the first round the step, and each worker's number of the micro-batch, after which all but one that
@@ -84,33 +89,41 @@ class Kind:
     dtype: torch.dtype = torch.float64
     clipped: bool = False
     mixed: bool = False
+    paces: tuple[float, ...] = ()
+    length: int = SAMPLES
+    steps: int = STEPS
     workers: int = 0
     size: int = SIZE
     lost_at: tuple[int, int] | None = None
 
     def __call__(self, fate: Fate) -> Trained:
         """The script."""
+        now = 0.0
+        vars(global_batch)["Speed"] = functools.partial(Speed, clock=lambda: now)
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(self.dtype)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu", enabled=self.mixed, init_scale=256.0)
-        sampler = edriver.ElasticSampler(range(SAMPLES), seed=5)
+        sampler = edriver.ElasticSampler(range(self.length), seed=5)
         state = edriver.TorchState(model, optimizer, scaler=scaler, sampler=sampler, epoch=0, step=0)
         computed: list[tuple[int, list[int]]] = []
         losses: dict[int, float] = {}
 
         @edriver.run
         def train(state: Any) -> None:
+            nonlocal now
             wrapped = DistributedDataParallel(model, init_sync=False) if edriver.size() > 1 else model
-            loader = DataLoader(Numbered(), MICRO_BATCH, sampler=sampler, num_workers=self.workers)
-            while state.step < STEPS:
+            loader = DataLoader(Numbered(self.length), MICRO_BATCH, sampler=sampler, num_workers=self.workers)
+            shares: Any = "speed" if self.paces else "even"
+            while state.step < self.steps:
                 sampler.set_epoch(state.epoch)
-                for step in edriver.GlobalBatch(loader, wrapped, size=self.size, bitwise=self.bitwise):
+                for step in edriver.GlobalBatch(loader, wrapped, size=self.size, bitwise=self.bitwise, shares=shares):
                     fate.before(state.step)
                     optimizer.zero_grad()
                     for at, (numbers, inputs, labels) in enumerate(step):
                         fate.meets(state.step, f"micro-batch {at}")
                         computed.append((state.step, numbers.tolist()))
+                        now += self.paces[edriver.rank()] if self.paces else 0.0
                         if self.ignored:
                             labels = torch.where(numbers % 3 == 0, -100, labels)
                         with torch.autocast("cpu", torch.bfloat16, enabled=self.mixed):

@@ -266,3 +266,16 @@ def test_scripts_that_accumulate_by_themselves_have_weights(monkeypatch: pytest.
     assert len([weight for weight in all_of_them if weight]) == 16
     with pytest.raises(ValueError, match="a step of 250 samples cannot be cut into micro-batches of 16"):
         edriver.accumulation_steps(250, 16)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shares_follow_speed(workers: int) -> None:
+    """Measured in step 8 of a call; a loader with processes has read up to four steps ahead."""
+    kind = Kind(paces=(0.1, 0.1, 0.4), workers=workers, length=15 * SIZE, steps=15)
+    (alone,) = undisturbed(dataclasses.replace(kind, paces=(0.1,)), 1)
+    found = undisturbed(kind, 3)
+    assert_as(list(found), alone, 1e-10)
+    for step in range(15):
+        assert samples_of(step, found) == samples_of(step, [alone])
+        counts = [sum(at == step for at, _ in trained.computed) for trained in found]
+        assert counts == ([4, 4, 4] if step < (9 if not workers else 13) else [6, 5, 1])

@@ -45,6 +45,22 @@ def test_micro_batches_are_dealt_out_evenly(pending: list[int], replicas: int, r
         assert share == sorted(own) + [FILLER] * (len(share) - len(own)), "a short micro-batch comes last"
 
 
+@given(
+    st.integers(0, 40), st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6), st.integers(1, 3), st.integers(0, 1000)
+)
+def test_shares_by_speed_end_as_early_as_can_be(total: int, paces: list[float], replica_size: int, seed: int) -> None:
+    seconds = [pace * (1.0 if position else 0.9) for pace in paces for position in range(replica_size)]
+    shares = deal(range(total), len(seconds), replica_size, seconds)
+    assert sorted(n for share in shares for n in share if n != FILLER) == list(range(total))
+    rows = [len([n for n in share if n != FILLER]) for share in shares[::replica_size]]
+    paces = [max(seconds[first : first + replica_size]) for first in range(0, len(seconds), replica_size)]
+    ends = max(count * pace for count, pace in zip(rows, paces, strict=True))
+    rng = random.Random(seed)  # no other way to deal out as many is better
+    for _ in range(20):
+        other = Counter(rng.choices(range(len(paces)), k=sum(rows)))
+        assert max((count * paces[replica] for replica, count in other.items()), default=0.0) >= ends - 1e-9
+
+
 @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 8), st.integers(1, 12), st.sampled_from([1, 2, 3]))
 def test_only_the_last_micro_batch_of_a_worker_is_short(
     length: int, micro_batch: int, factor: int, replicas: int, replica_size: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import torch
 import torch.distributed as dist
@@ -16,9 +16,10 @@ from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.accumulation import fixed_order
 from edriver.worker.accumulation.gradients import Gradients, Reduced
+from edriver.worker.accumulation.speed import Speed
 from edriver.worker.accumulation.unfinished import Resumption, Unfinished, UnfinishedSteps
 from edriver.worker.errors import PeerLostError
-from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler
 from edriver.worker.sampler.micro_batches import FILLER, EpochSteps
 
 NOTHING_DONE: Final = Resumption(None, [])
@@ -52,10 +53,12 @@ class GlobalBatch:
         bitwise: whether to sum gradients in the order of the micro-batches, so that a run has the same bits with any
             number of workers, as far as the script's computations have. For DistributedDataParallel alone; takes
             memory for the gradients of each of a worker's micro-batches.
+        shares: "even": all workers compute equally many micro-batches of a step, as far as possible; "speed": as many
+            as make the step shortest, by the time that each has taken for a micro-batch. The samples are the same.
 
     Raises:
         TypeError: the loader has no ElasticSampler, or no batch size; or a model is not wrapped.
-        ValueError: `size` is not a multiple of the loader's batch size.
+        ValueError: `size` is not a multiple of the loader's batch size, or `shares` is neither.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class GlobalBatch:
         size: int,
         *,
         bitwise: bool = False,
+        shares: Literal["even", "speed"] = "even",
     ) -> None:
         sampler, micro_batch_size = loader.sampler, loader.batch_size
         if not isinstance(sampler, ElasticSampler) or micro_batch_size is None:
@@ -78,6 +82,9 @@ class GlobalBatch:
                 f"a step of {size} samples cannot be cut into micro-batches of {micro_batch_size}, the loader's batch "
                 f"size: give a multiple, such as size={max(1, round(size / micro_batch_size)) * micro_batch_size}"
             )
+        if shares not in ("even", "speed"):
+            raise ValueError(f'shares={shares!r}: give "even" or "speed"')
+        self._by_speed = shares == "speed"
         self._loader, self._sampler, self._size = loader, sampler, size
         self._micro_batch_size = micro_batch_size
         self._bitwise = bitwise
@@ -107,20 +114,32 @@ class GlobalBatch:
         resumption = context.current.part(UnfinishedSteps).taken_up(
             self._sampler, epoch.micro_batches(0), self._gradients.device
         )
-        done = sorted({number for row in resumption.done for number in row})
+        done = {number for row in resumption.done for number in row}
+
+        def step_time(seconds: Sequence[float], dealt_by: Sequence[float] | None) -> float:
+            dealt = epoch.shares(0, place.size, together, (), dealt_by)
+            return max(taken * len(share) for taken, share in zip(seconds, dealt, strict=True))
+
+        read_ahead = self._loader.num_workers * (self._loader.prefetch_factor or 0)
+        speed = Speed(place.size if self._by_speed else 1, read_ahead, self._gradients.device, step_time)
 
         def shares(number: int) -> list[list[int]]:
-            return epoch.shares(number, place.size, together, () if number else done)
+            return epoch.shares(number, place.size, together, () if number else done, speed.at(number))
 
-        def places() -> Iterator[int]:
+        def places() -> Iterator[list[int]]:
+            some: list[int] = []
             for number in range(len(epoch)):
-                yield from epoch.places(number, shares(number)[place.rank])
+                some += epoch.places(number, shares(number)[place.rank])
+                if self._by_speed or len(some) >= CHUNK_INDICES:
+                    yield some
+                    some = []
+            yield some
 
         self._sampler.deal(places)
         batches = iter(self._loader)
         for number in range(len(epoch)):
             taken_up = NOTHING_DONE if number else resumption
-            step = Step(self, epoch, number, shares(number), taken_up, batches, place)
+            step = Step(self, epoch, number, shares(number), taken_up, batches, place, speed)
             yield step
             step.check_complete()
 
@@ -146,6 +165,7 @@ class Step:
         taken_up: Resumption,
         batches: Iterator[Any],
         place: Assignment,
+        speed: Speed,
     ) -> None:
         self.micro_batches = epoch.micro_batches(number)
         self.samples = len(epoch.samples(number))
@@ -153,6 +173,7 @@ class Step:
         self._epoch, self._number, self._shares, self._place = epoch, number, shares, place
         self._taken_up = taken_up
         self._batches = batches
+        self._speed = speed
         own = taken_up.own
         self._done = list(own.micro_batches) if own else []
         self._vectors = dict(own.vectors) if own else {}
@@ -172,10 +193,14 @@ class Step:
         taken_up, self._taken_up = self._taken_up, NOTHING_DONE
         if not self._bitwise:
             taken_up.into(self._gradients, self._factor)
+        self._speed.begin(self._number)
         for at, number in enumerate(share):
+            last = at == len(share) - 1
+            if last:
+                self._speed.before_last(self._number, at)
             batch = next(self._batches)
             self._check_peers()
-            self._gradients.reduce_in_backward(at == len(share) - 1 and not self._bitwise)
+            self._gradients.reduce_in_backward(last and not self._bitwise)
             self._current, self._scaled = number, False
             yield batch
             if not self._scaled:
@@ -291,6 +316,7 @@ class Step:
         self._gradients.scale_reduced(
             self._correction if self._bitwise else self._correction * self._place.size / self._factor
         )
+        self._speed.end(self._number)
         self._gradients.reduce_in_backward(True)
         self._sampler.record_step(self.samples)
         self._complete = True

@@ -7,8 +7,7 @@ Horovod's names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sized
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import torch
@@ -66,7 +65,7 @@ class ElasticSampler(Sampler[int]):
         self._iterated = False
         self._batch_size = 1
         self._warned = False
-        self._dealt: Callable[[], Iterable[int]] | None = None
+        self._dealt: Callable[[], Iterable[Sequence[int]]] | None = None
         watch_distributed_samplers()
 
     @property
@@ -133,11 +132,11 @@ class ElasticSampler(Sampler[int]):
         cursor = self._placed()
         return cursor.offset, cursor.length
 
-    def deal(self, places: Callable[[], Iterable[int]]) -> None:
+    def deal(self, places: Callable[[], Iterable[Sequence[int]]]) -> None:
         """Until the round's end yield the samples at these places of the epoch's order, for `record_step` to count.
 
         Args:
-            places: called for each iteration.
+            places: called for each iteration; yields some at a time, when the ones before are used up.
         """
         self._placed()
         self._dealt = places
@@ -197,7 +196,7 @@ class ElasticSampler(Sampler[int]):
         refuse_second_sharding()
         self._iterated = True
         if self._dealt is not None:
-            return _in_chunks(iter(self._dealt()), self._shuffle())
+            return _dealt(self._dealt(), self._shuffle())
         # All values are read now: an abandoned loader may still draw from this iterator after a reset.
         return _chunks(cursor.base, cursor.remaining, cursor.rank, cursor.size, cursor.share, self._shuffle())
 
@@ -245,7 +244,7 @@ class ElasticSampler(Sampler[int]):
         return Permutation(self._cursor.length, self._cursor.seed, self._cursor.epoch)
 
 
-def _int64(values: list[int]) -> torch.Tensor:
+def _int64(values: Sequence[int]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64, device="cpu")
 
 
@@ -256,6 +255,6 @@ def _chunks(base: int, remaining: int, rank: int, size: int, share: int, shuffle
         yield from (positions if shuffle is None else shuffle.order(positions)).tolist()
 
 
-def _in_chunks(places: Iterator[int], shuffle: Permutation | None) -> Iterator[int]:
-    while chunk := list(islice(places, CHUNK_INDICES)):
-        yield from chunk if shuffle is None else shuffle.order(_int64(chunk)).tolist()
+def _dealt(places: Iterable[Sequence[int]], shuffle: Permutation | None) -> Iterator[int]:
+    for some in places:
+        yield from (some if shuffle is None else shuffle.order(_int64(some)).tolist())

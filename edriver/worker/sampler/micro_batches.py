@@ -10,8 +10,9 @@ nothing to compute, or less than the others of its replica, gets *fillers*: it c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Final
 
 FILLER: Final = -1
@@ -54,17 +55,25 @@ class EpochSteps:
         start = max(number, 0) * self.micro_batch_size
         return self.samples(step)[start : start + self.micro_batch_size]
 
-    def shares(self, step: int, workers: int, replica_size: int, done: Sequence[int] = ()) -> list[list[int]]:
-        """Deal a step out: for each rank the micro-batches to compute, in this order.
+    def shares(
+        self,
+        step: int,
+        workers: int,
+        replica_size: int,
+        done: Collection[int] = (),
+        seconds: Sequence[float] | None = None,
+    ) -> list[list[int]]:
+        """Deal a step out: for each rank the micro-batches to compute, in this order. See `deal`.
 
         Args:
             step: from 0.
             workers: in the round.
             replica_size: the number of workers that make every forward pass together.
             done: micro-batches whose gradients are there.
+            seconds: see `deal`.
         """
-        have = frozenset(done)
-        return deal([number for number in range(self.micro_batches(step)) if number not in have], workers, replica_size)
+        pending = [number for number in range(self.micro_batches(step)) if number not in done]
+        return deal(pending, workers, replica_size, seconds)
 
     def places(self, step: int, share: Sequence[int]) -> Iterator[int]:
         """The places in the epoch's order of all samples of a share."""
@@ -72,21 +81,34 @@ class EpochSteps:
             yield from self.micro_batch(step, number)
 
 
-def deal(pending: Sequence[int], workers: int, replica_size: int = 1) -> list[list[int]]:
-    """Deal micro-batches out in turn: ranks differ by one at most, and those of a replica have equally many.
+def deal(
+    pending: Sequence[int], workers: int, replica_size: int = 1, seconds: Sequence[float] | None = None
+) -> list[list[int]]:
+    """Deal micro-batches out, so that all are done as early as can be; those of a replica have equally many.
 
     Args:
         pending: the micro-batches, ascending.
         workers: a multiple of `replica_size`.
         replica_size: see EpochSteps.shares.
+        seconds: that each rank takes for a micro-batch; None: all take as long.
 
     Returns:
         for each rank at least one: its micro-batches, ascending, then fillers.
     """
-    shares = [list(pending[rank::workers]) for rank in range(workers)]
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    takes = [
+        max((seconds or [1.0] * workers)[first : first + replica_size]) for first in range(0, workers, replica_size)
+    ]
+    # When each would be done with one more: the next ones go to who is done first.
+    queue = [(taken, replica) for replica, taken in enumerate(takes)]
+    heapify(queue)
+    for at in range(0, len(pending), replica_size):
+        done_at, replica = queue[0]
+        for position, number in enumerate(pending[at : at + replica_size]):
+            shares[replica * replica_size + position].append(number)
+        heapreplace(queue, (done_at + takes[replica], replica))
     for first in range(0, workers, replica_size):
-        replica = shares[first : first + replica_size]
-        length = max(1, *map(len, replica))
-        for share in replica:
+        length = max(1, len(shares[first]))
+        for share in shares[first : first + replica_size]:
             share += [FILLER] * (length - len(share))
     return shares
