@@ -10,8 +10,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import edriver
+from edriver.model.ids import RoundId, Version
 from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
+from edriver.worker.accumulation.global_batch import refuse_dimensions
+from edriver.worker.accumulation.unfinished import Unfinished, UnfinishedSteps
 from tests.torch.elastic_world import Death, world
 from tests.torch.global_batch_training import (
     MICRO_BATCH,
@@ -152,6 +155,19 @@ def test_a_loss_in_the_reduction_begins_the_step_anew() -> None:
     assert_as(found, alone, 1e-10)
 
 
+def test_with_a_fixed_order_of_summation_a_loss_before_the_reduction_costs_no_other_micro_batch() -> None:
+    """The others wait in the reduction already, which has changed nothing of theirs."""
+    kind = Kind(bitwise=True)
+    with world(kind) as one:
+        one.form(one.start(None, None, Death(2, "micro-batch 3")))
+        one.form(one.await_death())
+        found = one.finish()
+    (alone,) = undisturbed(kind, 1)
+    assert all(trained.parameters == alone.parameters for trained in found)
+    computed = [tuple(numbers) for trained in found for step, numbers in trained.computed if step == 2]
+    assert len(computed) == len(set(computed)) == 12
+
+
 def test_more_workers_than_micro_batches() -> None:
     kind = dataclasses.replace(PLAIN, size=8)
     (alone,) = undisturbed(kind, 1)
@@ -242,10 +258,41 @@ def test_misuse_is_named() -> None:
         next(left)
 
 
+class Rounds:
+    """Of a worker that has come to a version."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+
+    def check(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("boundaries", "done"), [(3, [[0, 2]]), (2, [[]]), (4, [[]])])
+def test_what_a_worker_has_counts_only_if_the_round_goes_on_from_its_version(
+    monkeypatch: pytest.MonkeyPatch, boundaries: int, done: list[list[int]]
+) -> None:
+    sampler, steps = edriver.ElasticSampler(range(24)), UnfinishedSteps()
+    steps.keep(sampler, Unfinished(Version(RoundId(1, 1), 3), 1.0, [0, 2], [], {}, {}, {}))
+    monkeypatch.setattr(context.current, "rounds", Rounds(Version(RoundId(1, 1), boundaries)))
+    place = dataclasses.replace(SINGLE_WORKER, round_id=RoundId(1, 2))
+    with context.current.place.rehearsing(place):
+        found = steps.taken_up(sampler, 4, torch.device("cpu"))
+        assert found.done == done
+        assert (found.own is not None) == bool(done[0])
+        assert steps.taken_up(sampler, 4, torch.device("cpu")).own is None, "once"
+
+
 def test_a_model_that_is_not_wrapped_is_refused_where_others_train() -> None:
     place = dataclasses.replace(SINGLE_WORKER, size=2)
     with context.current.place.rehearsing(place), pytest.raises(TypeError, match="this Linear is not wrapped"):
         edriver.GlobalBatch(loader_of(edriver.ElasticSampler(range(24))), torch.nn.Linear(1, 1), size=8)
+
+
+def test_workers_that_compute_with_the_same_samples_are_refused() -> None:
+    refuse_dimensions(("replicate", "shard"))
+    with pytest.raises(TypeError, match="workers along tensor of this mesh compute with the same"):
+        refuse_dimensions(("replicate", "shard", "tensor"))
 
 
 def test_drop_last_leaves_out_a_step_of_fewer_samples() -> None:

@@ -19,6 +19,7 @@ from edriver.worker.accumulation.gradients import Gradients, Reduced
 from edriver.worker.accumulation.speed import Speed
 from edriver.worker.accumulation.unfinished import Resumption, Unfinished, UnfinishedSteps
 from edriver.worker.errors import PeerLostError
+from edriver.worker.group.round_mesh import mesh
 from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler
 from edriver.worker.sampler.micro_batches import FILLER, EpochSteps
 
@@ -57,7 +58,8 @@ class GlobalBatch:
             as make the step shortest, by the time that each has taken for a micro-batch. The samples are the same.
 
     Raises:
-        TypeError: the loader has no ElasticSampler, or no batch size; or a model is not wrapped.
+        TypeError: the loader has no ElasticSampler, or no batch size; a model is not wrapped; or several workers of a
+            sharded model compute with the same samples (tensor parallelism).
         ValueError: `size` is not a multiple of the loader's batch size, or `shares` is neither.
     """
 
@@ -90,6 +92,8 @@ class GlobalBatch:
         self._bitwise = bitwise
         trained = model if isinstance(model, Iterable) and not isinstance(model, nn.Module) else [model]
         self._gradients = Gradients(trained, with_others=context.assignment().size > 1)
+        if self._gradients.sharded and context.current.rounds is not None:
+            refuse_dimensions(mesh().mesh_dim_names or ())
         if bitwise and not self._gradients.in_wrappers:
             raise TypeError(
                 "bitwise=True takes models in DistributedDataParallel: fully_shard and hvd.DistributedOptimizer sum "
@@ -146,6 +150,19 @@ class GlobalBatch:
     def _left(self) -> EpochSteps:
         done, length = self._sampler.progress()
         return EpochSteps(done, length, self._size, self._micro_batch_size, self._loader.drop_last)
+
+
+def refuse_dimensions(names: Sequence[str]) -> None:
+    """Refuse a mesh in which several workers compute with the same samples.
+
+    Raises:
+        TypeError: it has dimensions other than those of data parallelism.
+    """
+    if others := [name for name in names if name not in ("replicate", "shard")]:
+        raise TypeError(
+            f"GlobalBatch gives each worker other samples, and workers along {', '.join(others)} of this mesh compute "
+            "with the same: accumulate gradients in the script, with edriver.accumulation_weights"
+        )
 
 
 class Step:
@@ -290,26 +307,33 @@ class Step:
         try:
             rounds.check()
         except PeerLostError:
-            if self._done and not self._gradients.sharded:
-                context.current.part(UnfinishedSteps).keep(self._sampler, self._unfinished(rounds.version))
+            self._keep(rounds.version)
             raise
 
-    def _unfinished(self, version: Version) -> Unfinished:
-        return Unfinished(
-            version,
-            self._factor,
-            self._done,
-            self._gradients.take(),
-            self._vectors,
-            self._losses,
-            self._weights,
+    def _keep(self, version: Version) -> None:
+        """Keep for the next round what this worker has of the step, which follows the boundary of this version."""
+        if not self._done or self._gradients.sharded:
+            return
+        gradients = self._gradients.take()
+        unfinished = Unfinished(
+            version, self._factor, self._done, gradients, self._vectors, self._losses, self._weights
         )
+        context.current.part(UnfinishedSteps).keep(self._sampler, unfinished)
+
+    def _summed(self) -> list[torch.Tensor | None]:
+        """The gradients of all workers, in a fixed order of summation."""
+        layout, rounds = fixed_order.Layout(self._gradients.parameters()), context.current.rounds
+        try:
+            return layout.gradients(fixed_order.summed(self._vectors, layout.zeros(), self._holders))
+        except RuntimeError:  # another worker is lost, and nothing of what this one has is changed
+            if rounds is not None:
+                self._keep(rounds.version)
+            raise
 
     def _finish(self) -> None:
         """All of this worker's micro-batches are computed."""
         if self._bitwise:
-            layout = fixed_order.Layout(self._gradients.parameters())
-            self._gradients.put(layout.gradients(fixed_order.summed(self._vectors, layout.zeros(), self._holders)))
+            self._gradients.put(self._summed())
         if self._weighted:
             weights = self._sum_of(self._weights)
             self._correction = self.micro_batches / weights if weights else 0.0

@@ -13,7 +13,7 @@ from edriver.worker import context
 from edriver.worker.sampler.micro_batches import FILLER, deal
 
 
-def accumulation_steps(global_batch: int, micro_batch: int) -> int:
+def accumulation_steps(global_batch: int, micro_batch: int, *, rank: int | None = None, size: int | None = None) -> int:
     """The number of micro-batches that each worker computes for an optimizer step.
 
         for weight in edriver.accumulation_weights(256, 16):    # of this length
@@ -22,17 +22,22 @@ def accumulation_steps(global_batch: int, micro_batch: int) -> int:
     Args:
         global_batch: samples in a step, of all workers together.
         micro_batch: samples in a micro-batch of one worker.
+        rank: this worker's among those that compute with other samples, 0 to size - 1; None: its rank. Where several
+            workers compute with the same samples (tensor or pipeline parallelism), the data-parallel rank.
+        size: the number of ranks of that kind; None: the number of workers.
 
     Raises:
         ValueError: a step cannot be cut into whole micro-batches.
     """
-    return len(accumulation_weights(global_batch, micro_batch))
+    return len(accumulation_weights(global_batch, micro_batch, rank=rank, size=size))
 
 
-def accumulation_weights(global_batch: int, micro_batch: int) -> list[float]:
+def accumulation_weights(
+    global_batch: int, micro_batch: int, *, rank: int | None = None, size: int | None = None
+) -> list[float]:
     """By what this worker multiplies the mean loss of each micro-batch of a step: see `accumulation_steps`.
 
-    The mean over all workers, which DistributedDataParallel and fully_shard take, is then that of the step's samples.
+    The mean over all ranks, which DistributedDataParallel and fully_shard take, is then that of the step's samples.
 
     Raises:
         ValueError: a step cannot be cut into whole micro-batches.
@@ -41,7 +46,8 @@ def accumulation_weights(global_batch: int, micro_batch: int) -> list[float]:
         raise ValueError(
             f"a step of {global_batch} samples cannot be cut into micro-batches of {micro_batch}: give a multiple"
         )
-    rank, size = _place()
+    own_rank, all_ranks = _place()
+    rank, size = own_rank if rank is None else rank, all_ranks if size is None else size
     total = global_batch // micro_batch
     return [0.0 if number == FILLER else size / total for number in deal(range(total), size, size)[rank]]
 
