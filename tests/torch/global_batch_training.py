@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 import edriver
 import edriver.horovod as hvd
 from edriver.model.ids import RoundId
+from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
 from edriver.worker.accumulation import global_batch
 from edriver.worker.accumulation.speed import Speed
@@ -210,19 +211,47 @@ def under_horovod(rank: int) -> list[float]:
     """Ranks of a world that stays as it is, where every third label does not count."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     hvd.init()
-    torch.manual_seed(3)
-    model = nn.Linear(6, 3).double()
-    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
-    loader = DataLoader(Numbered(), MICRO_BATCH, sampler=edriver.ElasticSampler(range(SAMPLES), shuffle=False))
-    for step in edriver.GlobalBatch(loader, optimizer, size=SIZE):
+    model = linear()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    return _one_epoch(model, optimizer, optimizer)
+
+
+def in_a_wrapper(rank: int) -> list[float]:
+    """The same with DistributedDataParallel."""
+    context.current.place.enter(dataclasses.replace(SINGLE_WORKER, rank=rank, size=3, round_id=RoundId(1, 1)))
+    model = linear()
+    return _one_epoch(model, DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def by_hand() -> list[float]:
+    """The same by a process that takes each step with all samples at once."""
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for numbers, inputs, labels in DataLoader(Numbered(), SIZE):
         optimizer.zero_grad()
-        for numbers, inputs, labels in step:
-            torch.autograd.backward(step.scale(*counted(model, numbers, inputs, labels)))
+        torch.autograd.backward(_counted(model, numbers, inputs, labels)[0])
         optimizer.step()
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
 
 
-def counted(model: nn.Module, numbers: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def linear() -> nn.Module:
+    """The model of these."""
+    torch.manual_seed(3)
+    return nn.Linear(6, 3).double()
+
+
+def _one_epoch(model: nn.Module, trained: Any, optimizer: torch.optim.Optimizer) -> list[float]:
+    loader = DataLoader(Numbered(), MICRO_BATCH, sampler=edriver.ElasticSampler(range(SAMPLES), shuffle=False))
+    forward = model if trained is optimizer else trained
+    for step in edriver.GlobalBatch(loader, trained, size=SIZE):
+        optimizer.zero_grad()
+        for numbers, inputs, labels in step:
+            torch.autograd.backward(step.scale(*_counted(forward, numbers, inputs, labels)))
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
+
+
+def _counted(model: nn.Module, numbers: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The mean loss of the labels that count, and their number."""
     counting = numbers % 3 != 0
     losses = nn.functional.cross_entropy(model(inputs), labels, reduction="none")

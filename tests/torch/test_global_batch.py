@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -22,9 +23,9 @@ from tests.torch.global_batch_training import (
     SIZE,
     STEPS,
     Kind,
-    Numbered,
     Trained,
-    counted,
+    by_hand,
+    in_a_wrapper,
     samples_of,
     sharded,
     under_horovod,
@@ -182,16 +183,10 @@ def test_mixed_precision(size: int) -> None:
     assert_as(list(undisturbed(kind, size)), alone, 1e-4)
 
 
-def test_under_horovods_optimizer() -> None:
-    torch.manual_seed(3)
-    model = torch.nn.Linear(6, 3).double()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for numbers, inputs, labels in DataLoader(Numbered(), SIZE):
-        optimizer.zero_grad()
-        torch.autograd.backward(counted(model, numbers, inputs, labels)[0])
-        optimizer.step()
-    expected = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
-    for found in run_ranks(under_horovod, 3):
+@pytest.mark.parametrize("ranks", [in_a_wrapper, under_horovod])
+def test_a_step_is_that_of_the_mean_over_all_labels_that_count(ranks: Callable[[int], list[float]]) -> None:
+    expected = by_hand()
+    for found in run_ranks(ranks, 3):
         assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
