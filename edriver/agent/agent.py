@@ -26,6 +26,7 @@ from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers.ready_socket import READY_SOCKET, ReadySocket
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.system.guard import Guard
+from edriver.system.proc_stat import own_processors
 from edriver.v1 import agent_pb2, agent_pb2_grpc, cause_pb2
 from edriver.wire.conversion import duration, span_seconds
 
@@ -78,6 +79,7 @@ class Agent:
             protocol=PROTOCOL,
             slots=settings.slots,
             secret=settings.secret,
+            processors=own_processors(),
         )
         first_lease = FIRST_LEASE if settings.agent_id else DIAL_IN_TIMEOUT
         self._forwarder = OutputForwarder(stub, settings.agent_id, settings.secret)

@@ -201,7 +201,10 @@ def _seal(judged: RunOptions) -> tuple[str, str]:
 def _threads_of(environ: Mapping[str, str]) -> tuple[str, str]:
     if count := environ.get("OMP_NUM_THREADS"):
         return f"{count} threads", "derived: from OMP_NUM_THREADS"
-    return f"1 thread; alone on its machine, all processors ({len(os.sched_getaffinity(0))} here)", DEFAULT_ORIGIN
+    return (
+        f"1 thread; on a machine with one slot to use, all processors ({len(os.sched_getaffinity(0))} here)",
+        DEFAULT_ORIGIN,
+    )
 
 
 def _records(judged: RunOptions) -> tuple[str, str]:

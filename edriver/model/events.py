@@ -44,10 +44,18 @@ class DiscoveryFailed:
 
 @frozen
 class AgentConnected:
-    """A host's agent has dialled in and takes orders; or it was silent and sends messages again."""
+    """A host's agent has dialled in and takes orders; or it was silent and sends messages again.
+
+    Attributes:
+        host: the host.
+        agent_id: its agent.
+        processors: names the processors that its workers compute with; hosts of which it is the same share them. Empty:
+            not known, or as before.
+    """
 
     host: str
     agent_id: int
+    processors: str = ""
 
 
 @frozen

@@ -56,7 +56,11 @@ class Candidate(NamedTuple):  # made anew for each worker at each plan: a tuple 
 
 @frozen
 class Seat:
-    """One member's place in a round; ranks with Horovod's meanings, and its host's place among the round's hosts."""
+    """One member's place in a round; ranks with Horovod's meanings, and its host's place among the round's hosts.
+
+    Attributes:
+        max_on_machine: see Assignment.
+    """
 
     worker_id: int
     host: str
@@ -68,6 +72,7 @@ class Seat:
     cross_size: int
     host_rank: int = 0
     host_count: int = 1
+    max_on_machine: int = 0
 
 
 @frozen
@@ -174,6 +179,9 @@ class Assignment:
         gradient_norm: see RoundPlan.
         sharding: how the version that the round continues from is cut, if all workers of a round hold the state once
             between them; NO_SHARDING: no member holds state. None: replicas have a fixed size.
+        max_on_machine: the number of workers of the run that its machine can have at once: in the slots that the run
+            can use, whether or not there are workers in them now, and members that have no slot any more. Hosts that
+            share their processors are one machine. 0: the driver has not said.
     """
 
     round_id: RoundId
@@ -199,6 +207,7 @@ class Assignment:
     first_sync: bool = False
     gradient_norm: float | None = None
     sharding: Sharding | None = None
+    max_on_machine: int = 0
 
     @property
     def replicas(self) -> int:

@@ -261,6 +261,7 @@ class HostRecord:
         drained_whole: whether all slots are drained, including any that it gets later.
         to_be_lost: whether it is drained because its source has given notice that the host will be lost.
         offset: the position of slot 0, if the host has fewer slots than a replica has workers; None: not chosen yet.
+        processors: names its processors, as its agent has said: see AgentConnected; empty: not known.
     """
 
     name: str
@@ -277,6 +278,12 @@ class HostRecord:
     drained_whole: bool = False
     to_be_lost: bool = False
     offset: int | None = None
+    processors: str = ""
+
+    @property
+    def machine(self) -> str:
+        """The same for hosts that share their processors, as far as that is known."""
+        return self.processors or f"host {self.name}"
 
     @property
     def present(self) -> bool:

@@ -6,12 +6,15 @@ What names a machine and a process as no other, so that a file can say whose it 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 from pathlib import Path
 from typing import Final
 
 PROC_ROOT: Final = Path("/proc")
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 STATE_FIELD: Final = 0
 """Place of the state: R runs, S and D sleep, T and t are stopped, Z has exited."""
@@ -83,8 +86,23 @@ def fields_of(text: str) -> list[str]:
 
 def this_machine() -> str:
     """Names this machine since its start, and the processes that can be seen from here."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    boot = _BOOT_ID.read_text().strip()
     return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def own_processors() -> str:
+    """Names the processors that this process may use, and their machine since its start: the same in all containers and
+    network namespaces that share them.
+
+    Returns:
+        a digest; empty: the machine cannot be told.
+    """
+    try:
+        boot = _BOOT_ID.read_bytes()
+    except OSError:
+        return ""
+    usable = sorted(os.sched_getaffinity(0))
+    return hashlib.blake2b(boot + str(usable).encode(), digest_size=16).hexdigest()
 
 
 def process_name(process: int) -> str:

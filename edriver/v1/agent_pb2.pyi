@@ -268,6 +268,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
+    PROCESSORS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's ID."""
@@ -285,6 +286,10 @@ class Hello(_message.Message):
     """The protocol that the agent speaks. The driver refuses any but its own with FAILED_PRECONDITION. It is the same as long
     as fields are only added.
     """
+    processors: _builtins.str
+    """Names the processors that the workers of this agent compute with: agents that say the same share them, under whatever
+    names of hosts. Empty if the agent does not know.
+    """
     secret: _builtins.bytes
     """The secret that only this agent and the driver know, from its join config or its first Welcome. A Hello whose secret is
     not that of its agent_id is refused with PERMISSION_DENIED.
@@ -299,11 +304,12 @@ class Hello(_message.Message):
         version: _builtins.str = ...,
         slots: _builtins.int = ...,
         protocol: _builtins.int = ...,
+        processors: _builtins.str = ...,
         secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "protocol", b"protocol", "run_id", b"run_id", "secret", b"secret", "slots", b"slots", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "processors", b"processors", "protocol", b"protocol", "run_id", b"run_id", "secret", b"secret", "slots", b"slots", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

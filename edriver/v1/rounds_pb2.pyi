@@ -173,6 +173,7 @@ class Seat(_message.Message):
     CROSS_SIZE_FIELD_NUMBER: _builtins.int
     HOST_RANK_FIELD_NUMBER: _builtins.int
     HOST_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_ON_MACHINE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     """The member's worker ID."""
     rank: _builtins.int
@@ -189,6 +190,11 @@ class Seat(_message.Message):
     """The rank of the host among all hosts of the round."""
     host_count: _builtins.int
     """Number of hosts in the round."""
+    max_on_machine: _builtins.int
+    """Number of workers of the run that its machine can have at once: in the slots that the run can use, whether or not there
+    are workers in them now, and members that have no slot any more. Hosts with equal Hello.processors are one machine. 0 in
+    an assignment of a driver that does not know.
+    """
     def __init__(
         self,
         *,
@@ -200,10 +206,11 @@ class Seat(_message.Message):
         cross_size: _builtins.int = ...,
         host_rank: _builtins.int = ...,
         host_count: _builtins.int = ...,
+        max_on_machine: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cross_rank", b"cross_rank", "cross_size", b"cross_size", "host_count", b"host_count", "host_rank", b"host_rank", "local_rank", b"local_rank", "local_size", b"local_size", "rank", b"rank", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cross_rank", b"cross_rank", "cross_size", b"cross_size", "host_count", b"host_count", "host_rank", b"host_rank", "local_rank", b"local_rank", "local_size", b"local_size", "max_on_machine", b"max_on_machine", "rank", b"rank", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

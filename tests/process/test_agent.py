@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edriver.agent.workers.processes import children_of
+from edriver.system.proc_stat import own_processors
 from edriver.v1 import cause_pb2, notification_pb2, rounds_pb2
 from tests.process.fake_driver import (
     AGENT_ID,
@@ -70,6 +71,7 @@ async def test_an_agent_says_hello_and_reports_an_exit_code_with_the_last_lines(
         exited = await on.driver.exit_of(1)
         (hello,) = on.driver.hellos
         assert (hello.run_id, hello.host, hello.agent_id, hello.pid) == (RUN_ID, "a", AGENT_ID, on.agent.pid)
+        assert hello.processors == own_processors()
         assert exited.code == 3
         assert exited.tail.split("\n") == [*(f"line {n}" for n in range(41, 100)), "boom"]
         await finish(on)

@@ -80,6 +80,20 @@ def test_a_broken_connection_loses_nothing_and_repeats_nothing() -> None:
     serve(work)
 
 
+def test_the_core_learns_which_processors_a_hosts_workers_have() -> None:
+    async def work(made: Driver) -> None:
+        made.registry.expect("a", 1)
+        stream = made.stub().Connect()
+        hello = agent_pb2.Hello(
+            run_id="run", host="a", agent_id=1, pid=7, protocol=PROTOCOL, secret=secret_of(1), processors="0a1b"
+        )
+        await stream.write(ConnectRequest(hello=hello))
+        assert (await read(stream)).HasField("welcome")
+        assert await made.event() == events.AgentConnected("a", 1, "0a1b")
+
+    serve(work)
+
+
 def test_an_agent_of_another_release_works_with_this_driver(caplog: pytest.LogCaptureFixture) -> None:
     """What only later releases send is left out, and the next message is read."""
 

@@ -159,7 +159,7 @@ def test_bad_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_number_of_threads_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     value = explained("-np 1 --explain sh")["a worker computes with"]
-    assert re.search(r"^1 thread; alone on its machine, all processors \(\d+ here\) default$", value)
+    assert re.search(r"^1 thread; on a machine with one slot to use, all processors \(\d+ here\) default$", value)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert shown("-np 1 --explain sh", "a worker computes with") == ["3 threads", "derived: from OMP_NUM_THREADS"]
 

@@ -218,7 +218,7 @@ class AgentRegistry:
         peer.lease = Lease(AGENT_LEASE, self._clock, HEARTBEAT_INTERVAL)
         if first or peer.silent:
             peer.silent = False
-            self._inbox.put(events.AgentConnected(peer.host, peer.agent_id))
+            self._inbox.put(events.AgentConnected(peer.host, peer.agent_id, hello.hello.processors))
         return stream
 
     async def renew(self, peer: AgentPeer) -> None:

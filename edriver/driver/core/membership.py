@@ -285,8 +285,8 @@ class Membership:
                 placement.discovery.answered()
             case events.DiscoveryFailed(reason):
                 placement.discovery.failed(reason)
-            case events.AgentConnected(host, agent_id):
-                placement.agent_connected(host, agent_id)
+            case events.AgentConnected(host, agent_id, processors):
+                placement.agent_connected(host, agent_id, processors)
             case events.AgentLost(host, agent_id, fault):
                 if roster.has_agent(host, agent_id):
                     self.memory.lose_host(host)

@@ -108,12 +108,12 @@ class Placement:
         self._seen: tuple[int, int, frozenset[str]] | None = None
         self._nothing_due_until = -math.inf
 
-    def agent_connected(self, host: str, agent_id: int) -> None:
-        """Record that a host's agent accepts orders."""
+    def agent_connected(self, host: str, agent_id: int, processors: str = "") -> None:
+        """Record that a host's agent accepts orders, and which processors its workers compute with."""
         record = self._roster.hosts.get(host)
         if record and record.agent_id == agent_id:
             self._trouble.pop(host, None)
-            self._roster.agent_connected(record, True)
+            self._roster.agent_connected(record, True, processors)
 
     def agent_silent(self, host: str, agent_id: int, fault: AgentFault) -> bool:
         """Record that a host's agent is silent; returns whether it is the host's current agent."""

@@ -191,9 +191,10 @@ class Roster:
         record = self.hosts.get(host)
         return record is not None and record.connected
 
-    def agent_connected(self, record: HostRecord, connected: bool) -> None:
-        """A host's agent takes orders, or does so no longer."""
+    def agent_connected(self, record: HostRecord, connected: bool, processors: str = "") -> None:
+        """A host's agent takes orders, or does so no longer; `processors` as in AgentConnected."""
         record.connected = connected
+        record.processors = processors or record.processors
         self._index_host(record)
 
     def agent_gone(self, record: HostRecord) -> None:

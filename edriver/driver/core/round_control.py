@@ -22,7 +22,8 @@ and those that wait join then, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from edriver.driver.core.failures.budgets import Budgets
@@ -69,7 +70,7 @@ from edriver.model.hosts import HostUpdateResult
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.model.memory_checkpoint import MemoryCheckpoint
 from edriver.model.mode import CheckpointWay
-from edriver.model.plan import RoundPlan
+from edriver.model.plan import Candidate, RoundPlan
 from edriver.model.records import Worker, WorkerState, WorkerStep
 from edriver.model.script_error import ScriptError
 from edriver.model.settings import Settings
@@ -829,6 +830,7 @@ class RoundControl:
             replica_size=self.roster.positions,
             guests=guests,
             in_memory=0 if in_memory is None else in_memory.checkpoint.step,
+            max_on_machine=self._max_on_machine(chosen.all),
         )
         assert self.forming(now), "one round runs at a time, and its members come back first"
         assert before is None or plan.round_id > before.plan.round_id, "the ids of rounds grow"
@@ -875,6 +877,19 @@ class RoundControl:
             sizes.note_size(len(plan.seats))
         self.activity = self.current.runs(self.roster.replica_size)
         return plan
+
+    def _max_on_machine(self, members: Collection[Candidate]) -> dict[str, int]:
+        """By the members' hosts, the number of workers that their machines can have at once: see Assignment.
+
+        Slots count whether or not there are workers in them, or an agent on the host: what is lost is replaced.
+        """
+        roster, most = self.roster, self.placement.sizes.max_workers
+        slots = Counter[str]()
+        for record in roster.hosts.values():
+            slots[record.machine] += roster.capacity(record)
+        machines = {host: roster.hosts[host].machine for host in dict.fromkeys(member.host for member in members)}
+        without_slot = Counter(machines[m.host] for m in members if m.worker_id not in roster.placed)
+        return {host: min(slots[machine], most) + without_slot[machine] for host, machine in machines.items()}
 
     def _with_what_is_lost(self, plan: RoundPlan) -> RoundPlan:
         """The plan, with the steps that its holders have lost; each reason is reported once."""

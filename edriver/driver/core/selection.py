@@ -369,6 +369,7 @@ def plan_round(
     replica_size: int = 1,
     guests: Sequence[Candidate] = (),
     in_memory: int = 0,
+    max_on_machine: Mapping[str, int] | None = None,
 ) -> RoundPlan:
     """Assign all ranks at once.
 
@@ -384,6 +385,7 @@ def plan_round(
         replica_size: the number of workers in a replica.
         guests: holders of the version that make up no replica. They get the last ranks, and only send.
         in_memory: the steps of the checkpoint in memory that all of them can load; 0: there is none.
+        max_on_machine: see Assignment; by host. None: not known.
     """
     if version is None:
         version, _ = newest_version(candidates, replica_size)
@@ -427,6 +429,7 @@ def plan_round(
             cross_size=hosts_with[local_rank],
             host_rank=host_ranks[candidate.host],
             host_count=len(host_ranks),
+            max_on_machine=max_on_machine[candidate.host] if max_on_machine else 0,
         )
         for rank, (candidate, local_rank, cross_rank) in enumerate(places)
     )

@@ -189,7 +189,7 @@ class RoundGroup:
                 raise
             text = f"a peer was lost while round {assignment.round_id}'s process group was built"
             raise PeerLostError(text) from error
-        self._threads.follow(assignment.size, assignment.local_size)
+        self._threads.follow(assignment)
 
     def build_alone(self) -> None:
         """Build the group of a world of one, in which DistributedDataParallel works as anywhere. Main thread only.

@@ -41,7 +41,7 @@ def main() -> None:
     assignment = worker.place()
     if assignment is None:
         return
-    ThreadCount(os.environ["EDRIVER_STORE"]).follow(assignment.size, assignment.local_size)
+    ThreadCount(os.environ["EDRIVER_STORE"]).follow(assignment)
     place = torchrun_environment(assignment, os.environ)
     os.environ.update(place)
     if words[0] == "--":
