@@ -143,7 +143,7 @@ bench: .venv/bench-ready ## edriver, torchrun, torchft and torch alone in one ru
 	touch $@
 
 sharded-bench: .venv/torchft/ready ## recovery of sharded models, torchft's HSDP beside: make sharded-bench PARTS='"HSDP K1"'
-	PATH="$(CURDIR)/.venv/torchft/bin:$$PATH" PYTHONPATH=.venv/torchft $(py) -m benchmarks.sharded_recovery \
+	PATH="$(CURDIR)/.venv/torchft/bin:$$PATH" PYTHONPATH="$(CURDIR)/.venv/torchft" $(py) -m benchmarks.sharded_recovery \
 		--repeats $(REPEATS) $(if $(PARTS),--only $(PARTS))
 
 scale: .venv/ready ## what the core costs with 10, 100 and 1,000 hosts: make scale HOSTS="10 100"

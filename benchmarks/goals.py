@@ -183,6 +183,15 @@ def _sharded() -> list[Goal]:
             over=of("SEAL", "shard over one link, + 60 ms"),
         ),
         *(Goal(f"HSDP UP: {name}", of("UP", name), most=0) for name in LOSSES),
+        *(
+            Goal(
+                f"HSDP ALL: {change} workers that are one replica, beyond a step",
+                of("ALL", f"{change} beyond a step"),
+                1,
+            )
+            for change in ("4 to 3", "3 to 4")
+        ),
+        *(Goal(f"HSDP ALL: {name}", of("ALL", name), most=0) for name in LOSSES),
         Goal("HSDP: the seal of a step, 4 ranks", of("SEAL", "seal"), most=0.5e-3),
         Goal("HSDP: training speed, against the same script without edriver", alone, least=0.98),
         Goal("HSDP: ranks with other bits than undisturbed, after 20 kills", other, most=0),

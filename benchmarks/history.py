@@ -132,6 +132,11 @@ class History:
                     return time
         return None
 
+    def last_completion(self, before: float, size: int) -> float | None:
+        """When, before that time, the last step was finished by all members of a round of that size."""
+        found = (time for current in self.rounds if current.size == size for time, _ in current.completions())
+        return max((time for time in found if time < before), default=None)
+
     def longest_pause(self, after: float) -> float:
         """The longest time between two steps that rank 0 finished in a row, of those that ended after that time."""
         times = sorted(done[0].time for current in self.rounds for done in current.done.values() if 0 in done)

@@ -95,6 +95,26 @@ def replica_joined(make: Callable[[], EdriverJob]) -> dict[str, float]:
         return {**found, "step of 4": step, "pause beyond a step": found["longest pause"] - step}
 
 
+def cut_anew(make: Callable[[], EdriverJob]) -> dict[str, float]:
+    """HSDP ALL: one of four that are one replica is killed; three go on, and its replacement makes four of them again.
+
+    The second pause is that between the last step of three and the first of four: the replacement has booted before.
+    """
+    with make() as job:
+        _warm_up(job, 4)
+        now = time.monotonic()
+        kill(job.look()[-1].starts[2].pid)
+        job.wait_for_steps(size=4, steps=AFTER_STEPS, after=now)
+        downtime, adoption = _first_step(job, now, 3), _first_step(job, now, 4)
+        before = job.history.last_completion(now + adoption, 3)
+        assert before is not None, "three have finished a step"
+        pause = now + adoption - before
+        found = {"4 to 3": downtime, "3 to 4": pause, "adoption": adoption, **_finished(job, now)}
+        three, four = job.history.step_seconds(3), job.history.step_seconds(4)
+        steps = {"step of 3": three, "step of 4": four}
+        return {**found, **steps, "4 to 3 beyond a step": downtime - three, "3 to 4 beyond a step": pause - four}
+
+
 def on_ray(make: Callable[[], EdriverOnRayJob | RayTrainJob]) -> dict[str, float]:
     """RAY: a worker of four is killed, then the node of another, then a node is added."""
     with make() as job:

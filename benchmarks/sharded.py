@@ -40,6 +40,17 @@ class ShardedJob(EdriverJob):
         self.start(HOSTS[size], np=size, min_np=REPLICA_SIZE)
 
 
+class OneReplicaJob(EdriverJob):
+    """A run whose four workers are one replica, each with another's shard as its shadow."""
+
+    script = "benchmarks.sharded_job"
+    flags = ("--replica-size", "all")
+
+    def launch(self, size: int) -> None:
+        """Start the driver; it may go on with three workers."""
+        self.start(HOSTS[size], np=size, min_np=3)
+
+
 class _BitsJob(ShardedJob):
     """The same, of a training that does not depend on the number of replicas."""
 

@@ -11,8 +11,8 @@ from benchmarks.goodput import goodput
 from benchmarks.jobs import Workload
 from benchmarks.micro import Micro, measured, present
 from benchmarks.quiet import quiet
-from benchmarks.scenarios import killed, on_ray, replica_joined, resized, stopped, without_ray
-from benchmarks.sharded import KILLS, QUICK, WORKLOAD, ShardedJob, equal_bits, sharded_speed
+from benchmarks.scenarios import cut_anew, killed, on_ray, replica_joined, resized, stopped, without_ray
+from benchmarks.sharded import KILLS, QUICK, WORKLOAD, OneReplicaJob, ShardedJob, equal_bits, sharded_speed
 from benchmarks.speed import speed
 from benchmarks.under_edriver import EdriverJob, EdriverWithoutJournalJob
 from benchmarks.under_nothing import BareJob
@@ -132,6 +132,7 @@ def sharded_trials(quick: bool = False) -> list[Trial]:
     kills, turns, turn_seconds = (2, 4, 1.0) if quick else (KILLS, 20, 8.0)
     found += [
         Trial("HSDP UP", "edriver", 150, partial(replica_joined, partial(ShardedJob, workload))),
+        Trial("HSDP ALL", "edriver", 150, partial(cut_anew, partial(OneReplicaJob, workload))),
         Trial(seal.part, "edriver", seal.seconds, partial(measured, seal)),
         Trial("HSDP SPEED", "edriver", 360, partial(sharded_speed, workload, turns, turn_seconds)),
         Trial("HSDP BITS", "edriver", 800, partial(equal_bits, workload, kills), once=True),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edriver.driver.core.shardings import latest_sharding
 from edriver.model import actions, events
 from edriver.model.cause import Cause, CauseKind, FailedResize, RepeatedError
 from edriver.model.hosts import HostUpdateResult
@@ -370,7 +371,8 @@ class Invariants:
         check(alone, "more than one member of a position without a slot")
         size = len(plan.seats) - len(keepers)
         check(size % plan.replica_size == 0, f"{size} workers with a slot make up no whole replicas")
-        check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
+        fits = size <= settings.max_np or (self._world.job.one_replica and self._is_needed_by_all(plan))
+        check(settings.min_np <= size and fits, f"size {size} is not within the limits")
         self._check_state_goes_on(plan)
         budgets = self._world.driver.core.budgets
         spent = (budgets.failures, budgets.preemptions, budgets.resizes, budgets.unproven)
@@ -381,6 +383,14 @@ class Invariants:
         self._plan = plan
         self._seats[plan.round_id] = plan.workers
         self._ranks.update({seat.worker_id: seat.rank for seat in plan.seats})
+
+    def _is_needed_by_all(self, plan: RoundPlan) -> bool:
+        """Whether a member of a round holds a shard that no other one does."""
+        workers = [self._world.driver.core.roster.workers[worker_id] for worker_id in plan.workers]
+        offers = [worker.offer for worker in workers if worker.offer]
+        return any(
+            latest_sharding(plan.version, [o for o in offers if o is not left_out]) is None for left_out in offers
+        )
 
     def _check_positions(self, plan: RoundPlan) -> None:
         """Rank = replica * S + position, each worker keeps its position for life, and guests only send."""

@@ -94,6 +94,9 @@ class Script(Protocol):
     def shards_held(self, committed: bool) -> tuple[HeldShards, ...]:
         """See State.shards_held."""
 
+    def complete_shadows(self) -> Steps[None]:
+        """See State.complete_shadows."""
+
     def newest_checkpoint(self, look: bool) -> int | None:
         """See State.newest_checkpoint."""
 
@@ -227,6 +230,8 @@ class SimRounds:
                 return (yield from script.sync(self.participant.assignment, self.ranks))
             case effects.Train():
                 yield from script.train()
+            case effects.CompleteShadows():
+                yield from script.complete_shadows()
             case effects.Settle():
                 if self.participant.assignment is not None and self.participant.assignment.hands_over:
                     script.passed()

@@ -172,6 +172,24 @@ class SimShards:
                     self.now = Held(self.now.sharding, {**self.now.shards, shadowed: arrived}, rank)
         self._written = False
 
+    def complete(self, members: dict[int, int]) -> Steps[None]:
+        """Have the shadow up to date: see ElasticShards.complete_shadows."""
+        size, rank, everyone = self.now.sharding.size, self.now.own, frozenset(members.values())
+        if size == 1:
+            return
+        told = yield Meet("written", everyone, self._written)
+        if not any(told.values()):
+            return
+        shadowed = shadowed_position(rank, size)
+        for owner in sorted({rank, shadowed}):
+            pair = frozenset({members[owner], members[shadow_keeper(owner, size)]})
+            brought = yield Meet(("shadow", owner), pair, (rank, self.now.shards[rank]))
+            if owner == shadowed:
+                arrived = next(shard for sender, shard in brought.values() if sender == owner)
+                self.now = Held(self.now.sharding, {**self.now.shards, shadowed: arrived}, rank)
+        yield Meet("shadows", everyone, None)
+        self._written = False
+
     def sealed(self) -> None:
         """All members have their shards of this round."""
         self.before = NOTHING

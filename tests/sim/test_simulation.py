@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from edriver.model import events
+from edriver.model.settings import Settings
 from tests.sim.campaign import run_seeds
 from tests.sim.faults import Nemesis
+from tests.sim.trainee import Job
+from tests.sim.world import World
 
 SEEDS = 1000
 
@@ -45,7 +50,8 @@ def test_seeds_that_have_found_a_fault(seed: int) -> None:
 # in which another of its position is killed, of newcomers that had not received what a second call began with, of a
 # slot of a host that had as many workers as slots, one of them in a slot that it had lost. In 20199 the invariant gave
 # the run no more time for the 19 s without a driver. In 21014 an error that three workers had met was blamed on two,
-# because no step came between.
+# because no step came between. In 31188 a script wrote to parameters in each step, so a worker that was to leave was
+# needed for its shard in each round that followed, and trained a step in it.
 @pytest.mark.parametrize(
     "seed",
     [
@@ -68,10 +74,29 @@ def test_seeds_that_have_found_a_fault(seed: int) -> None:
         18370,
         20199,
         21014,
+        31188,
     ],
 )
 def test_seeds_that_have_found_a_fault_of_replicas(seed: int) -> None:
     Nemesis(seed).run()
+
+
+@pytest.mark.parametrize("write_every", [0, 1])
+def test_workers_of_one_replica_leave_at_the_first_stop(write_every: int) -> None:
+    """Also where the script writes to parameters after each step: their shards are there without them."""
+    sizes: list[int] = []
+
+    def note(line: str) -> None:
+        if "action RoundPlan(" in line:
+            sizes.append(line.count("Seat("))
+
+    job = Job(samples=600, batch=1, epochs=1, runs=1, commit_every=0, late_collective=False, write_every=write_every)
+    job = replace(job, seals=True, one_replica=True)
+    world = World(1, Settings(np=3, min_np=1, max_np=3, one_replica=True), job, note)
+    world.clockwork.after(0.0, lambda: world.driver.discover(("a", 2), ("b", 2)))
+    world.clockwork.after(10.0, lambda: world.driver.feed(events.ResizeRequested(2)))
+    assert world.clockwork.run(lambda: world.driver.outcome is not None, 900.0)
+    assert sizes == [3, 2]
 
 
 def test_the_seeds_reach_what_is_rare() -> None:

@@ -208,6 +208,10 @@ class Trainee:
         found = self.shards.held_of_commit() if committed else self.shards.held()
         return tuple(held.named for held in found)
 
+    def complete_shadows(self) -> Steps[None]:
+        """Have all shadows up to date, where all members stop."""
+        yield from self.shards.complete(self.rounds.ranks)
+
     def newest_checkpoint(self, look: bool) -> int | None:
         """The steps of the newest checkpoint that is ahead."""
         if not self._job.checkpoint_every:

@@ -34,15 +34,25 @@ VICTIM = 3
 """and the one for which they wait."""
 
 
-def hsdp(fate: Fate, build: Callable[[DeviceMesh], torch.nn.Module] = new_model, writes_at: int | None = None) -> str:
+def hsdp(
+    fate: Fate,
+    build: Callable[[DeviceMesh], torch.nn.Module] = new_model,
+    writes_at: int | None = None,
+    decays: bool = False,
+) -> str:
     """A sharded model with clipping, a scheduler, a sampler, and a commit now and then.
 
     Args:
         fate: what it meets.
         build: makes the model.
         writes_at: the step before which it writes to its parameters; None: it never does.
+        decays: whether it writes to them after each step.
     """
-    return _trained(fate, lambda s: torch.nn.utils.clip_grad_norm_(s.model.parameters(), MAX_NORM), build, writes_at)
+
+    def clip(state: edriver.ShardedState) -> object:
+        return torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM)
+
+    return _trained(fate, clip, build, writes_at, decays)
 
 
 def hsdp_clipped_in_the_seal(fate: Fate) -> str:
@@ -55,6 +65,7 @@ def _trained(
     clip: Callable[[edriver.ShardedState], object],
     build: Callable[[DeviceMesh], torch.nn.Module] = new_model,
     writes_at: int | None = None,
+    decays: bool = False,
 ) -> str:
     def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -100,6 +111,10 @@ def _trained(
             loss.backward()  # type: ignore[no-untyped-call]
             clip(state)
             state.optimizer.step()
+            if decays:
+                with torch.no_grad():
+                    for parameter in state.model.parameters():
+                        parameter.mul_(0.9)
             state.scheduler.step()
             state.step += 1
             if state.step % 5 == 0:
@@ -198,6 +213,11 @@ def _break_a_seal(fate: Fate) -> None:
 def overwritten(fate: Fate) -> str:
     """The same, where the script writes to its parameters before a step."""
     return hsdp(fate, writes_at=3)
+
+
+def decayed(fate: Fate) -> str:
+    """The same, where the script writes to its parameters after each step."""
+    return hsdp(fate, decays=True)
 
 
 def cut_short(fate: Fate) -> str:

@@ -51,6 +51,20 @@ def test_a_lost_step_does_not_count_and_its_samples_are_not_repeated() -> None:
     assert [(current.number, step) for current, step in found.counted()] == [(1, 1), (2, 2), (2, 3)]
 
 
+def test_the_last_step_before_a_time_is_one_that_all_members_finished() -> None:
+    found = history(
+        [start(1, 0, 2, 0), start(1, 1, 2, 0)],
+        [*trained(1, 0, 1, 0, 2, time=1.0), *trained(1, 1, 1, 1, 3, time=2.0)],
+        trained(1, 0, 2, 4, 6, time=4.0),
+        [start(2, 0, 1, 1, time=6.0)],
+        trained(2, 0, 2, 4, 5, time=7.0),
+    )
+
+    assert found.last_completion(9.0, size=2) == 3.0
+    assert found.last_completion(3.0, size=2) is None
+    assert found.last_completion(9.0, size=1) == 8.0
+
+
 def test_a_step_that_only_the_dead_had_finished_is_not_lost() -> None:
     found = two_rounds([*trained(1, 1, 2, 5, 7), Batch(0.0, 1, 0, 0, 2, (4, 6))], ALONE)
 

@@ -1,8 +1,8 @@
 """What the loop of a worker's rounds asks for, and what it is answered: data, which threads or a simulation carry out.
 
-An effect is answered with None unless its docstring says otherwise. Build, Adapt, Sync, Train and Settle run the
-script's code or wait for peers: what they raise is answered with Raised. An exception out of any other effect ends the
-loop.
+An effect is answered with None unless its docstring says otherwise. Build, Adapt, Sync, Train, Settle and
+CompleteShadows run the script's code or wait for peers: what they raise is answered with Raised. An exception out of
+any other effect ends the loop.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ class Train:
 @dataclass(frozen=True, slots=True)
 class Settle:
     """Wait until this worker's device has finished the round's work. Answered with Raised, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteShadows:
+    """Have all shadows of shards up to date, where all members stop. Answered with Raised, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +198,14 @@ class Complain:
     how: Complaint
 
 
-Attempt = Build | Adapt | Sync | Train | Settle
+Attempt = Build | Adapt | Sync | Train | Settle | CompleteShadows
 """What may raise."""
 
 OfScript = (
     Adapt
     | Sync
     | Train
+    | CompleteShadows
     | IsClean
     | WhyTorn
     | UncountedSteps

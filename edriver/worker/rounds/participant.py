@@ -156,6 +156,17 @@ class Participant:
         return self.driver_gone and place is not None and (place.replica_size > 1 or place.sharding is not None)
 
     @property
+    def leaves_shadows(self) -> bool:
+        """Whether all members stop where this one does, and shadows are to stand in for those that leave.
+
+        Without that, a run whose script writes to parameters in each step could not shrink: those that leave would be
+        needed for their shards in each round, and so would train a step in it.
+        """
+        place = self.assignment
+        agreed = self._stop_at == self.boundaries and not self.driver_gone
+        return agreed and place is not None and place.sharding is not None
+
+    @property
     def uncommitted(self) -> int:
         """The number of boundaries passed since the last commit, in whichever rounds."""
         if not self._in_step:
@@ -440,8 +451,12 @@ class RoundLoop:
                     return End.FAILED
                 yield effects.Forget()
                 continue
-            # A worker that waits may be asked to leave, and its device may still be at work with those of the others.
-            if raised is Raised.HOSTS_UPDATED and (raised := (yield effects.Settle())) is None:
+            if raised is Raised.HOSTS_UPDATED:
+                # A worker that waits may be asked to leave, and its device may still be at work with the others'.
+                raised = yield effects.Settle()
+                if raised is None and participant.leaves_shadows:
+                    raised = yield effects.CompleteShadows()
+            if raised is None:
                 yield from self._stop()
             elif self._is_loss(raised) or participant.grown:
                 yield from self._go_back(raised)

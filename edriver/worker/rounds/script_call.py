@@ -73,6 +73,8 @@ class ScriptCall(Generic[R]):
             case effects.Adapt():
                 state.computes_in.go_back()
                 state.on_reset()
+            case effects.CompleteShadows():
+                state.complete_shadows()
             case effects.IsClean():
                 return state.clean
             case effects.UncountedSteps():

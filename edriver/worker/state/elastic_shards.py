@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.optim import Optimizer
 
 from edriver.model.plan import Assignment
@@ -204,6 +205,22 @@ class ElasticShards:
             )
         keeper = shadow_keeper(self._rank, self._sharding.size)
         self._under_way += self._shadow.exchange_gradients(keeper, written)
+        self._note_writes()
+
+    def complete_shadows(self) -> None:
+        """Have the shadow up to date with what the script has written since the last step. All members call this.
+
+        Raises:
+            RuntimeError: a peer was lost.
+        """
+        if self._shadow is None:
+            return
+        written = torch.tensor([self._written], dtype=torch.uint8, device="cpu")
+        dist.all_reduce(written, dist.ReduceOp.MAX)
+        if written:
+            under_way = self._shadow.exchange_parameters(shadow_keeper(self._rank, self._sharding.size))
+            dist.all_reduce(written, dist.ReduceOp.MAX)  # none leaves before what it has sent is there
+            del under_way
         self._note_writes()
 
     def sealed(self) -> None:

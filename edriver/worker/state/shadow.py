@@ -5,7 +5,8 @@ a shadow is of the same version as the shard, at each step, for 4 bytes of traff
 each commit would take 12 with Adam, and be as old as the commit.) The results are equal to the last bit. The price is
 the memory of a second shard, and a second optimizer's step.
 
-What the script itself writes to parameters is brought with the next gradients. Until then the shadow does not count.
+What the script itself writes to parameters is brought with the next gradients, or where all members stop. Until then
+the shadow does not count.
 """
 
 from __future__ import annotations
@@ -92,25 +93,34 @@ class Shadow:
                     assert whole.grad.dtype == room.dtype, "FSDP2 gives gradients the parameters' type"
                     room.copy_(fsdp2.local(whole.grad))
             sends = [exchange({keeper: self._outgoing}, {self.position: self._incoming})]
-            sends.append(self._exchange_parameters(keeper, written))
+            sends.append(self._exchange_parameters(keeper, written, bool(self._incoming[len(self._whole)])))
             has_gradient = self._incoming[: len(self._whole)].tolist()
             for mine, gradient, there_is in zip(self._parameters, self._received, has_gradient, strict=True):
                 mine.grad = gradient.to(mine.device) if there_is else None
         return sends
 
-    def _exchange_parameters(self, keeper: int, written: bool) -> Sends:
+    def exchange_parameters(self, keeper: int) -> Sends:
+        """Send this worker's parameters to the keeper of its shadow, and receive those of this one.
+
+        Raises:
+            RuntimeError: a peer was lost.
+        """
+        with without_tensor_modes(), torch.no_grad():
+            return self._exchange_parameters(keeper, sends=True, receives=True)
+
+    def _exchange_parameters(self, keeper: int, sends: bool, receives: bool) -> Sends:
         outgoing, incoming = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
         arriving: list[torch.Tensor] = []
-        if written:
+        if sends:
             outgoing[keeper], leaving = _message_for([fsdp2.local(p) for p in self._whole])
             for whole, room in zip(self._whole, leaving, strict=True):
                 room.copy_(fsdp2.local(whole))
-        if self._incoming[len(self._whole)]:
+        if receives:
             incoming[self.position], arriving = _message_for([p.detach() for p in self._parameters])
-        sends = exchange(outgoing, incoming)
+        under_way = exchange(outgoing, incoming)
         for mine, room in zip(self._parameters, arriving, strict=False):
             mine.copy_(room)
-        return sends
+        return under_way
 
     def step(self) -> None:
         """Make the optimizer's step with the gradients received last, with the options that the optimizer has now."""

@@ -455,6 +455,11 @@ class ShardedState(TorchState):
             return ()
         return self._shards.held_of_commit() if committed else self._shards.held()
 
+    def complete_shadows(self) -> None:
+        """Send what the script has written to this worker's shard to the keeper of its shadow: see State."""
+        if self._shards is not None:
+            self._shards.complete_shadows()
+
     def save(self) -> None:
         """Save a copy of the state, and of the shadow that this worker keeps: see TorchState.save."""
         super().save()

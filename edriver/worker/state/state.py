@@ -414,6 +414,14 @@ class State(abc.ABC):
         del committed
         return ()
 
+    def complete_shadows(self) -> None:
+        """Have all shadows of shards up to date. All members of a round call this, at a boundary at which they stop.
+
+        Raises:
+            RuntimeError: a peer was lost. What is up to date, shards_held says.
+        """
+        return
+
     @abc.abstractmethod
     def digest(self, committed: bool) -> str:
         """The small part of the state as text; equal on any two workers whose state has the same version.
