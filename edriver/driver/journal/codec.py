@@ -297,7 +297,7 @@ def kinds_in(hint: object) -> Iterator[type]:
     found: set[type] = set()
     left = [hint]
     while left:
-        each = left.pop()
+        each: Any = left.pop()
         left += typing.get_args(each)
         if isinstance(each, type) and is_data(each) and each not in found:
             found.add(each)

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,9 +53,8 @@ class Counting(torch.nn.Module):
 
 torch.manual_seed(3)
 model = Counting()
-optimizer = torch.optim.Adam(
-    [{"params": model.classifier.parameters()}, {"params": [model.counts], "lr": 0.0}], lr=0.01
-)
+groups: list[dict[str, Any]] = [{"params": model.classifier.parameters()}, {"params": [model.counts], "lr": 0.0}]
+optimizer = torch.optim.Adam(groups, lr=0.01)
 sampler = edriver.ElasticSampler(range(SAMPLES), seed=5)
 state = edriver.TorchState(
     model, optimizer, sampler=sampler, epoch=0, step=0, counted=[[0.0] * SAMPLES for _ in range(EPOCHS)]
