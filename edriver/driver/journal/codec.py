@@ -297,13 +297,13 @@ def kinds_in(hint: object) -> Iterator[type]:
     found: set[type] = set()
     left = [hint]
     while left:
-        each: Any = left.pop()
+        each = left.pop()
         left += typing.get_args(each)
         if isinstance(each, type) and is_data(each) and each not in found:
             found.add(each)
             yield each
             if not issubclass(each, enum.Enum):
-                left += _hints_of(each).values()
+                left += _hints_of(typing.cast(Any, each)).values()
 
 
 @cache
