@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import shlex
@@ -90,7 +91,7 @@ def run(
             journal = begin_journal(head)
         except JournalError as error:
             _log.warning("%s: the run ends if its driver does", error)
-    return _run(Session(options, head, output, records, journal), folder, journal)
+    return _run(_session(options, head, output, records, journal), folder, journal)
 
 
 def resume(
@@ -122,7 +123,7 @@ def resume(
     head = journal.head
     head = replace(head, incarnation=head.incarnation + 1, port=port or head.port, environment=environment)
     folder = Path(head.folder)
-    session = Session(options, head, output, records, journal)
+    session = _session(options, head, output, records, journal)
     try:
         session.resume(journal, agents_gone)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
@@ -132,6 +133,13 @@ def resume(
     journal.update(head)
     _log.info("run %s: resumed by driver %s of it", head.run_id, head.incarnation)
     return _run(session, folder, journal)
+
+
+def _session(options: RunOptions, head: Head, output: Output, records: Path | None, journal: Journal | None) -> Session:
+    """A session, for the rest of this process's life."""
+    session = Session(options, head, output, records, journal)
+    gc.freeze()  # a search of all that has been imported for garbage takes as long as the replay of a journal
+    return session
 
 
 def _clear(folder: Path) -> None:
