@@ -31,7 +31,7 @@ import types
 import typing
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from google.protobuf import descriptor_pool
@@ -93,7 +93,7 @@ class TypeSchema:
     @cached_property
     def fields(self) -> dict[str, Check]:
         """By the name of each field, whether a value belongs there."""
-        hints = _hints_of(self.kind)
+        hints = typing.get_type_hints(self.kind)
         return {name: check_of(hints[name]) for name in self.names}
 
     def make(self, found: dict[str, object]) -> Any:
@@ -303,12 +303,7 @@ def kinds_in(hint: object) -> Iterator[type]:
             found.add(each)
             yield each
             if not issubclass(each, enum.Enum):
-                left += _hints_of(typing.cast(Any, each)).values()
-
-
-@cache
-def _hints_of(kind: type) -> Mapping[str, Any]:
-    return typing.get_type_hints(kind)  # evaluates each annotation anew
+                left += typing.get_type_hints(each).values()
 
 
 def is_data(kind: type) -> bool:
