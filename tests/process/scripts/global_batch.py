@@ -52,9 +52,8 @@ class Counting(torch.nn.Module):
 
 torch.manual_seed(3)
 model = Counting()
-optimizer = torch.optim.Adam(
-    [{"params": model.classifier.parameters()}, {"params": [model.counts], "lr": 0.0}], lr=0.01
-)
+optimizer = torch.optim.Adam(model.classifier.parameters(), lr=0.01)
+optimizer.add_param_group({"params": [model.counts], "lr": 0.0})
 sampler = edriver.ElasticSampler(range(SAMPLES), seed=5)
 state = edriver.TorchState(
     model, optimizer, sampler=sampler, epoch=0, step=0, counted=[[0.0] * SAMPLES for _ in range(EPOCHS)]
