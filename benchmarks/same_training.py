@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.jobs import end_well_on_sigterm
 from tests.process.running import Run, edriver, running
 from tests.waiting import until
 
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="little of each: does the harness work?")
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="only these")
     flags = parser.parse_args()
+    end_well_on_sigterm()
     for part in flags.only:
         for line in parts[part](flags.quick):
             print(json.dumps({"part": part, **line, "load": round(os.getloadavg()[0], 1)}), flush=True)
@@ -75,7 +77,7 @@ def quiet(quick: bool) -> Iterator[dict[str, object]]:
     """For some numbers of workers and widths of the model: the ratios, medians over turns."""
     for workers in (2,) if quick else (2, 4):
         for width, steps in ((64, 4),) if quick else ((512, 8), (64, 60)):
-            turns = 2 if quick else 30
+            turns = 2 if quick else 24
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 arguments = {"width": width, "micro_batch": 32, "micro_batches": 16, "steps": steps, "turns": turns}

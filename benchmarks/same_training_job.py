@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -94,8 +95,7 @@ def quiet(folder: Path, width: int, micro_batch: int, micro_batches: int, steps:
             "bitwise": lambda: by_global_batch(True),
         }
         for turn in range(turns + 1):
-            names = list(ways)
-            for name in names[turn % 3 :] + names[: turn % 3]:
+            for name in random.Random(turn).sample(list(ways), len(ways)):  # in the same order on all workers
                 state.sampler.set_epoch(state.epoch)
                 state.sampler.reset()  # forgets what GlobalBatch has dealt out
                 dist.barrier()
@@ -155,7 +155,7 @@ def loss(folder: Path, micro_batches: int, seconds: float) -> None:
             ends = torch.tensor(float((folder / "end").exists()))
             dist.all_reduce(ends)
             optimizer.step()
-            note(steps, event="end", step=state.step, size=size, rank=rank)
+            note(steps, event="end", step=state.step, size=size, rank=rank, computed=at + 1)
             state.step += 1
             if ends:
                 return

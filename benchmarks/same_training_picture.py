@@ -18,6 +18,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
+from benchmarks.jobs import end_well_on_sigterm
 from benchmarks.same_training import end_well, job, lines_of
 from examples.plot_rounds import BLUE, GREY, PALE, RED
 from tests.process.running import Run, edriver
@@ -27,7 +28,7 @@ EVENTS: Sequence[tuple[str, int]] = (
     ("kill", 2), ("resize", 2), ("kill", 0), ("resize", 4), ("kill", 3),
     ("resize", 3), ("kill", 1), ("resize", 1), ("resize", 4), ("kill", 0),
 )  # fmt: skip
-"""What happens to the run, at equal distances: a rank is killed, or the number of workers is changed."""
+"""What happens to the run, once it has all its workers again: a rank is killed, or their number is changed."""
 
 
 def trained(steps: int, events: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], list[int]]:
@@ -35,32 +36,32 @@ def trained(steps: int, events: Sequence[tuple[str, int]]) -> tuple[list[dict[st
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with job(folder, "curve", 4, steps=steps) as run:
-            happened = []
+            happened, size = [], 4
             for number, (what, value) in enumerate(events, 1):
-                happened.append(reached(run, folder, number * steps // (len(events) + 1)))
-                if what == "resize":
-                    answer = edriver("resize", str(value), "--run", run.id)
-                    if answer.returncode:
-                        raise SystemExit(answer.stderr)
-                else:
-                    pids = run.pids()
-                    os.kill(pids[value], signal.SIGKILL)
+                happened.append(reached(run, folder, number * steps // (len(events) + 2), size))
+                if what == "kill":
+                    os.kill(run.pids()[value], signal.SIGKILL)
+                    continue
+                size = value
+                answer = edriver("resize", str(size), "--run", run.id)
+                if answer.returncode:
+                    raise SystemExit(answer.stderr)
             end_well(run)
         by_step = {line["step"]: line for line in lines_of(folder / "curve")}  # of a step that was made twice the last
     assert sorted(by_step) == list(range(1, steps + 1))
     return [by_step[step] for step in sorted(by_step)], happened
 
 
-def reached(run: Run, folder: Path, step: int) -> int:
-    """Wait for a step; returns how many samples have been trained on."""
+def reached(run: Run, folder: Path, step: int, size: int) -> int:
+    """Wait for a step, and for so many workers; returns how many samples have been trained on."""
 
     def samples() -> int | None:
         if run.ended:
             raise SystemExit(run.text)
-        lines = lines_of(folder / "curve")
-        return int(lines[-1]["samples"]) if lines and lines[-1]["step"] >= step else None
+        last = (lines_of(folder / "curve") or [{"step": 0, "workers": 0}])[-1]
+        return int(last["samples"]) if last["step"] >= step and last["workers"] == size else None
 
-    return until(samples, f"step {step}")
+    return until(samples, f"step {step} with {size} workers")
 
 
 def draw(one: list[dict[str, Any]], happened: Sequence[int], other: list[dict[str, Any]], picture: Path) -> None:
@@ -100,6 +101,7 @@ def main() -> None:
     parser.add_argument("picture", nargs="?", type=Path, default=Path("docs/pictures/same-training.png"))
     parser.add_argument("--steps", type=int, default=400)
     flags = parser.parse_args()
+    end_well_on_sigterm()
     other, _ = trained(flags.steps, ())
     one, happened = trained(flags.steps, EVENTS)
     draw(one, happened, other, flags.picture)
