@@ -12,7 +12,6 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,8 +52,8 @@ class Counting(torch.nn.Module):
 
 torch.manual_seed(3)
 model = Counting()
-groups: list[dict[str, Any]] = [{"params": model.classifier.parameters()}, {"params": [model.counts], "lr": 0.0}]
-optimizer = torch.optim.Adam(groups, lr=0.01)
+optimizer = torch.optim.Adam(model.classifier.parameters(), lr=0.01)
+optimizer.add_param_group({"params": [model.counts], "lr": 0.0})
 sampler = edriver.ElasticSampler(range(SAMPLES), seed=5)
 state = edriver.TorchState(
     model, optimizer, sampler=sampler, epoch=0, step=0, counted=[[0.0] * SAMPLES for _ in range(EPOCHS)]
