@@ -338,5 +338,5 @@ def test_a_default_folder_that_cannot_be_made_is_reported_once(
 
 def test_verbose_prints_events_and_actions(edriver: Command) -> None:
     shown = edriver.run("-np", "1", "--verbose", "sh", "-c", "exit 3")
-    assert "edriver: event AgentConnected(host='localhost', agent_id=1)\n" in shown.stderr
+    assert "edriver: event AgentConnected(host='localhost', agent_id=1, processors='" in shown.stderr
     assert "edriver: action StartWorker(worker_id=1, host='localhost', slot=0, background=False, " in shown.stderr
