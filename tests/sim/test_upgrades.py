@@ -13,7 +13,7 @@ from tests.sim.faults import Nemesis
 from tests.sim.sim_driver import SimDriver
 from tests.sim.sim_journal import read_back
 
-SEEDS = 120
+SEEDS = 240
 
 
 def orders_of(step: list[actions.Action]) -> list[str]:
