@@ -312,7 +312,7 @@ class Placement:
         if self.in_order_until is None or now >= self.in_order_until:
             return roster.in_order(roster.with_room)
         before = roster.first_unconnected(self._trouble)
-        return roster.in_order(name for name in roster.with_room if roster.age_order(name) < before)
+        return roster.in_order([name for name in roster.with_room if roster.age_order(name) < before])
 
     def note_boot(self, worker: Worker, now: float) -> None:
         """A worker is ready for the first time."""

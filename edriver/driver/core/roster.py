@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import repeat
 from typing import TypeVar
 
 from edriver.driver.core.positions import PositionCounts, first_position, in_turn, in_whole_replicas
@@ -162,11 +163,10 @@ class Roster:
             kept[host.name] = record
         self.hosts = kept
         self._places = {name: place for place, name in enumerate(kept)}
-        for name, record in kept.items():
-            if name not in before:
-                self._index_new(record)
-            elif before[name] != record.slots:
-                self.host_changed(record)
+        self._index_new([record for name, record in kept.items() if name not in before])
+        for name, slots in before.items():
+            if slots != kept[name].slots:
+                self.host_changed(kept[name])
         self._awaited = sorted((self._places[name], name) for name in self.unconnected)
         self.revision += 1  # their order may have changed
 
@@ -176,7 +176,8 @@ class Roster:
         assert not others, f"{', '.join(sorted(others))}: has an agent, or is not to be used"
         for name, agent_id in agents.items():
             self.hosts[name].agent_id = agent_id
-            heappush(self._awaited, (self._places[name], name))
+        self._awaited += [(self._places[name], name) for name in agents]
+        heapify(self._awaited)
         self.without_agent.difference_update(agents)
         self.unconnected.update(agents)
         self.revision += 1
@@ -281,15 +282,17 @@ class Roster:
         )
         self._place_workers(record)
 
-    def _index_new(self, record: HostRecord) -> None:
-        """Index a host that has no agent, no workers and no drained slots yet."""
-        name, slots, usable = record.name, record.slots, self.capacity(record)
-        self.without_agent.add(name)
-        if usable < slots:
-            self.unfit.add(name)
-        self._counted[name] = slots, usable, 0
-        self.open_slots += slots
-        self.usable_slots += usable
+    def _index_new(self, records: Sequence[HostRecord]) -> None:
+        """Index hosts that have no agent, no workers and no drained slots yet: in the beginning all of a run."""
+        slots = [record.slots for record in records]
+        usable = slots if self.replica_size == 1 else [self.capacity(record) for record in records]
+        names = [record.name for record in records]
+        self.without_agent.update(names)
+        self._counted.update(zip(names, zip(slots, usable, repeat(0)), strict=False))
+        if usable is not slots:
+            self.unfit.update(name for name, has, can in zip(names, slots, usable, strict=True) if can < has)
+        self.open_slots += sum(slots)
+        self.usable_slots += sum(usable)
 
     def _count(self, name: str, opened: int, usable: int, connected: int) -> None:
         """Have a host count for so many slots in the three sums."""
@@ -317,8 +320,10 @@ class Roster:
         self._counted.pop(record.name, None)
         self._on.pop(record.name, None)
 
-    def in_order(self, hosts: Iterable[str]) -> list[HostRecord]:
-        """These hosts in order of age."""
+    def in_order(self, hosts: Collection[str]) -> list[HostRecord]:
+        """These hosts, each given once, in order of age."""
+        if len(hosts) == len(self.hosts):
+            return list(self.hosts.values())
         return [self.hosts[name] for name in sorted(hosts, key=self._places.__getitem__)]
 
     def age_order(self, host: str) -> int:

@@ -258,7 +258,7 @@ class Step:
             if weight is not None:
                 self._weights[number] = torch.as_tensor(weight, dtype=torch.float64, device=loss.device).detach()
                 share = self._weights[number] / self.micro_batches
-            self._losses[number] = loss.detach() * share
+            self._losses[number] = loss.detach(), share
         factor = share if self._bitwise else share * self._factor
         return loss * (factor.to(loss.dtype) if isinstance(factor, torch.Tensor) else factor)
 
@@ -271,7 +271,7 @@ class Step:
         """
         if not self._complete:
             raise RuntimeError("step.loss() is known after the loop over the step's micro-batches")
-        return self._sum_of(self._losses) * self._correction
+        return self._sum_of({number: loss * share for number, (loss, share) in self._losses.items()}) * self._correction
 
     def _sum_of(self, values: Mapping[int, torch.Tensor]) -> float:
         """The sum of a value of each micro-batch, on all workers, in their order: the same whoever has which."""

@@ -44,6 +44,7 @@ class Gradients:
         self._wrapped = list[DistributedDataParallel]()
         self._reducing = list[Reducing]()
         self._optimizers = list[Reduced]()
+        self._reduce: bool | None = None
         self.sharded = False
         for one in self._trained:
             before = len(self._wrapped) + len(self._reducing)
@@ -85,6 +86,9 @@ class Gradients:
 
     def reduce_in_backward(self, reduce: bool) -> None:
         """Whether the forward and backward passes that follow reduce them; else they are accumulated on this worker."""
+        if reduce is self._reduce:  # an attribute of a module costs microseconds to set
+            return
+        self._reduce = reduce
         for wrapped in self._wrapped:
             wrapped.require_backward_grad_sync = reduce
         for one in self._reducing:

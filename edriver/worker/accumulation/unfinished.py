@@ -32,7 +32,7 @@ class Unfinished:
         micro_batches: those that it has computed.
         gradients: their sum, for each parameter.
         vectors: in a fixed order of summation, the gradients of each micro-batch instead.
-        losses: of each micro-batch, as it counts.
+        losses: of each micro-batch, and what they count.
         weights: see Step.scale.
     """
 
@@ -41,7 +41,7 @@ class Unfinished:
     micro_batches: list[int]
     gradients: list[torch.Tensor | None]
     vectors: dict[int, Vectors]
-    losses: dict[int, torch.Tensor]
+    losses: dict[int, tuple[torch.Tensor, float | torch.Tensor]]
     weights: dict[int, torch.Tensor]
 
 
