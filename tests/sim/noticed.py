@@ -65,7 +65,7 @@ NOTICED_BY = {
     "scratch_is_as_good_as_state": 5,
     "severed_connections_are_the_scripts_own_error": 5,
     "sizes_that_fail_are_tried_for_ever": 155,
-    "shards_before_are_forgotten": 246,
+    "shards_before_are_forgotten": 367,
     "stop_at_the_highest_report": 83,
     "stop_at_the_lowest_report": 204,
     "stop_overrides_abort": 738,
