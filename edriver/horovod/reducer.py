@@ -173,7 +173,7 @@ class GradientReducer:
         self._reset()
 
     def _multiply(self) -> None:
-        tensors.scale([param.grad for param in self._params if param.grad is not None], self.factor)
+        tensors.scale((param.grad for param in self._params), self.factor)
 
     # ---- the layout
 

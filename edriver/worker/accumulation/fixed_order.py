@@ -1,4 +1,4 @@
-"""The sum of the micro-batches' gradients in the order of the micro-batches, whoever has computed them.
+"""The sum of all micro-batches' gradients in a fixed order, regardless of which worker computed which.
 
 Floating-point addition is not associative, so a sum that follows the ranks has other bits with another number of them.
 Here each worker sums one slice of all gradients: it receives that slice of every micro-batch's, adds them up in order,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -17,13 +17,11 @@ from edriver.worker import context
 from edriver.worker.accumulation import fixed_order
 from edriver.worker.accumulation.gradients import Gradients, Reduced
 from edriver.worker.accumulation.speed import Speed
-from edriver.worker.accumulation.unfinished import Resumption, Unfinished, UnfinishedSteps
+from edriver.worker.accumulation.unfinished import NOTHING_DONE, Resumption, Unfinished, UnfinishedSteps
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group.round_mesh import mesh
 from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler
 from edriver.worker.sampler.micro_batches import FILLER, EpochSteps
-
-NOTHING_DONE: Final = Resumption(None, [])
 
 
 class GlobalBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
@@ -69,7 +70,7 @@ class Gradients:
         """Whether DistributedDataParallel reduces all of them, or nothing does."""
         return not self._reducing
 
-    @property
+    @functools.cached_property
     def device(self) -> torch.device:
         """Where the first of them is."""
         return self.parameters()[0].device
@@ -112,11 +113,6 @@ class Gradients:
         if factor == 1.0:
             return
         later = {id(p) for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]}
-        multiply((parameter.grad for parameter in self.parameters() if id(parameter) not in later), factor)
+        tensors.scale((parameter.grad for parameter in self.parameters() if id(parameter) not in later), factor)
         for optimizer in self._optimizers:
             optimizer.scale_reduced(factor)
-
-
-def multiply(gradients: Iterable[torch.Tensor | None], factor: float) -> None:
-    """Multiply gradients in place."""
-    tensors.scale([gradient for gradient in gradients if gradient is not None], factor)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,8 @@ import torch.distributed as dist
 from edriver.model.ids import NO_ROUND, RoundId, Version
 from edriver.worker import context
 from edriver.worker.accumulation.fixed_order import Vectors
-from edriver.worker.accumulation.gradients import Gradients, multiply
+from edriver.worker.accumulation.gradients import Gradients
+from edriver.worker.backend import tensors
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 
@@ -64,16 +66,12 @@ class UnfinishedSteps:
             micro_batches: in the step.
             device: for the collective.
         """
-        place = context.assignment()
-        first = self._asked.get(sampler, NO_ROUND) != place.round_id
-        kept = self._kept.pop(sampler, None)
-        if not first or not micro_batches:
-            return Resumption(None, [])
-        rounds = context.current.rounds
+        place, rounds = context.assignment(), context.current.rounds
+        if self._asked.get(sampler, NO_ROUND) == place.round_id:
+            return NOTHING_DONE
+        kept = self._kept.get(sampler)
         if kept is not None and (rounds is None or kept.version != rounds.version):
             kept = None  # the round continues from another version
-        if kept is not None:
-            self._kept[sampler] = kept  # as long as the others have not answered, it may still be lost
         have = torch.zeros(micro_batches, dtype=torch.uint8)
         if kept is not None:
             have[kept.micro_batches] = 1
@@ -81,7 +79,7 @@ class UnfinishedSteps:
         if place.size > 1 and dist.is_initialized():
             have = have.to(device)
             all_have = [torch.empty_like(have) for _ in range(place.size)]
-            dist.all_gather(all_have, have)
+            dist.all_gather(all_have, have)  # if another worker is lost here, what is kept counts in the next round
         self._kept.pop(sampler, None)
         self._asked[sampler] = place.round_id
         return Resumption(kept, [row.nonzero().flatten().tolist() for row in all_have])
@@ -102,5 +100,9 @@ class Resumption:
     def into(self, gradients: Gradients, factor: float) -> None:
         """Put back the gradients that this worker has, as if losses had been multiplied by this factor."""
         if self.own is not None:
-            multiply(self.own.gradients, factor / self.own.factor)
+            tensors.scale(self.own.gradients, factor / self.own.factor)
             gradients.put(self.own.gradients)
+
+
+NOTHING_DONE: Final = Resumption(None, [])
+"""No worker has any of the step."""

@@ -42,10 +42,11 @@ def counts_writes() -> bool:
     return bool(seen[0] < seen[1] < seen[2])
 
 
-def scale(tensors: list[torch.Tensor], factor: float) -> None:
-    """Multiply tensors in place, in few kernels.
+def scale(tensors: Iterable[torch.Tensor | None], factor: float) -> None:
+    """Multiply tensors in place, in few kernels; None, as where a parameter has no gradient, is passed over.
 
     Interface: torch._foreach_mul_, with which torch's own clipping and GradScaler do that.
     """
-    if tensors and factor != 1.0:
-        torch._foreach_mul_(tensors, factor)
+    found = [tensor for tensor in tensors if tensor is not None] if factor != 1.0 else []
+    if found:
+        torch._foreach_mul_(found, factor)
