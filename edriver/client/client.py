@@ -175,7 +175,8 @@ class Client:
     def save_checkpoint(self) -> control_pb2.SaveCheckpointResponse:
         """Have a checkpoint written to disk, behind training; does not wait for that.
 
-        In restart mode it is the newest whole one in memory, in elastic mode one of the next boundary.
+        In restart mode it is the newest whole one in memory, in elastic mode one of the next boundary,
+        which is not written if a worker is lost before.
 
         Raises:
             RunError: no checkpoint in memory is whole, or it does not belong on disk; or no round trains, or its state

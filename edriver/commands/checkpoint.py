@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
         prog="edriver checkpoint",
         description="inspect: lists the checkpoints in a folder, the one with the most steps first, and what is in the "
         "newest whole one. Torn ones are listed with what is wrong with them. save: has a run write a checkpoint to "
-        "disk now: in restart mode the newest one in memory, in elastic mode one of the next boundary.",
+        "disk now: in restart mode the newest one in memory, in elastic mode one of the next boundary. If a worker is "
+        "lost before that one is written, ask again.",
     )
     made.add_argument("verb", choices=("inspect", "save"), help="list them, or have a run write one")
     made.add_argument(
