@@ -169,6 +169,7 @@ class Step:
     Attributes:
         micro_batches: the number of micro-batches of all workers together.
         samples: the number of samples in them.
+        is_last: whether the current micro-batch is this worker's last one of the step.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class Step:
         self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
         self._current: int | None = None
-        self._scaled = self._weighted = self._complete = False
+        self.is_last = self._scaled = self._weighted = self._complete = False
 
     def __iter__(self) -> Iterator[Any]:
         """This worker's micro-batches, as the loader yields them. The last one's backward pass reduces gradients."""
@@ -210,21 +211,33 @@ class Step:
             taken_up.into(self._gradients, self._factor)
         self._speed.begin(self._number)
         for at, number in enumerate(share):
-            last = at == len(share) - 1
-            if last:
+            self.is_last = at == len(share) - 1
+            if self.is_last:
                 self._speed.before_last(self._number, at)
             batch = next(self._batches)
             self._check_peers()
-            self._gradients.reduce_in_backward(last and not self._bitwise)
+            self._gradients.reduce_in_backward(self.is_last and not self._bitwise)
             self._current, self._scaled = number, False
             yield batch
-            if not self._scaled:
-                raise RuntimeError(
-                    "a micro-batch has been computed without step.scale: write step.scale(loss).backward(), so that "
-                    "each sample counts the same, whatever the number of workers"
-                )
-            self._note_done(number)
-        self._finish()
+            self.computed()
+
+    def computed(self) -> None:
+        """Note that the backward pass of the current micro-batch has ended. The loop over the step does it before the
+        next one; a loop whose body also calls `optimizer.step` does it before that. A collective after the last one.
+
+        Raises:
+            RuntimeError: the loss was not scaled.
+        """
+        if (number := self._current) is None:
+            return
+        if not self._scaled:
+            raise RuntimeError(
+                "a micro-batch has been computed without step.scale: write step.scale(loss).backward(), so that "
+                "each sample counts the same, whatever the number of workers"
+            )
+        self._note_done(number)
+        if self.is_last:
+            self._finish()
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """Multiply the mean loss of the current micro-batch so that the step's gradient is that of the mean loss of all
