@@ -1,5 +1,7 @@
 """What benchmarks of CHAOS share: a run whose driver may be killed and resumed, and schedules of what disturbs it.
 
+A `DisturbedRun` is one in elastic mode that is disturbed in every way.
+
 A schedule is drawn from its seed. Some follow one another in one run; after one at which something was wrong, and after
 one that has ended its run, the next one has a new run.
 """
@@ -9,24 +11,43 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from benchmarks.processes import MARK, kill_all
+from benchmarks.processes import MARK, kill, kill_all, processes_of
 
 SCHEDULES_PER_RUN: Final = 10
 SHOWN: Final = 6000
 """Characters of the drivers' output that are shown if something was wrong."""
+
+SIZE: Final = 4
+HOSTS: Final = ("localhost:2", "127.0.0.2:2")
+SPARE: Final = "127.0.0.3:2"
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two disturbances, at most."""
+
+LONGEST_STOP: Final = 8.0
+"""Seconds for which a worker is stopped, at most: longer and shorter than its lease."""
+
+NOTES: Final = 3
+"""What each rank notes before a schedule is over."""
+
+BOUND: Final = 240.0
+KINDS: Final = {"kill": 6, "stop": 3, "drain": 2, "hosts": 2, "resize": 2, "driver": 1}
+"""How a DisturbedRun is disturbed, and how often in each way beside the others."""
 
 
 class ChaosRun:
@@ -110,6 +131,140 @@ class ChaosRun:
     def output(self) -> str:
         """What its drivers have printed."""
         return (self.folder / "output").read_text(errors="replace")
+
+
+class DisturbedRun(ChaosRun):
+    """A run of four workers on two hosts, in elastic mode, which may be smaller for a while.
+
+    Its ranks write down lines whose `what` is "begins", in each round, and "notes", of a step that they have made.
+
+    Attributes:
+        killed: the ranks that were killed.
+    """
+
+    JOB: ClassVar[str]
+    """The script, a file beside this one, which gets the folder to write to."""
+
+    FLAGS: ClassVar[Sequence[str]]
+    """More arguments of edriver."""
+
+    SIZES: ClassVar[Sequence[int]]
+    """To which it can be resized."""
+
+    def __init__(self, folder: Path) -> None:
+        self.killed: list[int] = []
+        self._taken: list[tuple[str, ...]] = []
+        super().__init__(folder)
+
+    @property
+    def _name(self) -> str:
+        return f"chaos-{self.mark[:8]}"
+
+    def command(self) -> Sequence[str]:
+        """See ChaosRun."""
+        self._hosts(*HOSTS)
+        script = self.folder / "discover.sh"
+        script.write_text(f"#!/bin/sh\ncat {shlex.quote(str(self.folder / 'hosts'))}\n")
+        script.chmod(0o755)
+        flags = ["-np", str(SIZE), "--min-np", str(min(self.SIZES)), "--max-np", str(SIZE), *self.FLAGS]
+        flags += ["--host-discovery-script", str(script), "--reset-limit", "1000000", "--run", self._name]
+        flags += ["--blacklist-cooldown-range", "0.1", "0.1", "--start-timeout", "200"]
+        return [*flags, sys.executable, str(Path(__file__).with_name(self.JOB)), str(self.log)]
+
+    def _ask(self, *words: str) -> bool:
+        """Ask its driver for something; returns whether that has agreed."""
+        return self.started(*words, "--run", self._name).wait(timeout=BOUND) == 0
+
+    def _hosts(self, *lines: str) -> None:
+        new = self.folder / "hosts.new"
+        new.write_text("\n".join(lines) + "\n")
+        new.replace(self.folder / "hosts")
+
+    def steps_lost(self) -> int:
+        """Steps that rounds have lost, by the run's records."""
+        lines = (self.records / "events.jsonl").read_text().splitlines(keepends=True)
+        events = [json.loads(line) for line in lines if line.endswith("\n")]
+        rounds = {json.dumps(event["round"]["round_id"]): event["round"] for event in events if "round" in event}
+        return sum(int(found["steps_lost"]) for found in rounds.values())
+
+    def wait_for_training(self, after: float) -> bool:
+        """Wait until four ranks of one round have noted steps after a moment; False: the run has ended.
+
+        Raises:
+            TimeoutError: they have not.
+        """
+        deadline = time.monotonic() + BOUND
+        while time.monotonic() < deadline:
+            found = [line for line in self.lines() if line["what"] == "notes" and line["at"] > after]
+            recent = found[-SIZE * NOTES :]
+            whole = all(sum(line["rank"] == rank for line in recent) >= NOTES for rank in range(SIZE))
+            if whole and {line["size"] for line in recent} == {SIZE}:
+                return True
+            if self.ended:
+                return False
+            time.sleep(0.2)
+        raise TimeoutError(f"four workers do not train within {BOUND:g} s")
+
+    def disturb(self, draw: random.Random) -> list[str]:
+        """One to four disturbances after random pauses, and give back what was taken; returns what was done."""
+        done = []
+        for _ in range(draw.randint(1, 4)):
+            time.sleep(draw.choice([0, draw.uniform(0, LONGEST_PAUSE)]))
+            done.append(self._disturb(draw.choices([*KINDS], [*KINDS.values()])[0], draw))
+        self._give_back()
+        return done
+
+    def _disturb(self, kind: str, draw: random.Random) -> str:
+        """Do one of KINDS; returns what was done, for people."""
+        began: dict[int, int] = {line["pid"]: line["rank"] for line in self.lines() if line["what"] == "begins"}
+        workers = sorted(began.keys() & processes_of(self.mark).keys())
+        host = draw.choice(("localhost", "127.0.0.2"))
+        match kind:
+            case "kill" if workers:
+                pid = draw.choice(workers)
+                self.killed.append(began[pid])
+                kill(pid)
+                return f"kill rank {began[pid]}"
+            case "stop" if workers:
+                pid, seconds = draw.choice(workers), draw.uniform(0.05, LONGEST_STOP)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                timer = threading.Timer(seconds, _go_on, [pid])
+                timer.daemon = True
+                timer.start()
+                return f"stop rank {began[pid]} for {seconds:.1f} s"
+            case "drain":
+                what = draw.choice((host, f"{host}:{draw.randrange(2)}"))
+                self._ask("drain", what)
+                self._taken.append(("undrain", what))
+                return f"drain {what}"
+            case "hosts":
+                lines = draw.choice((HOSTS[:1], HOSTS[1:], (HOSTS[0], SPARE), (*HOSTS, SPARE)))
+                self._hosts(*lines)
+                return f"hosts {','.join(lines)}"
+            case "resize":
+                size = draw.choice(self.SIZES)
+                self._ask("resize", str(size))
+                self._taken.append(("resize", str(SIZE)))
+                return f"resize {size}"
+            case "driver":
+                self.replace_driver()
+                return "kill the driver"
+        return "nothing"
+
+    def _give_back(self) -> None:
+        """All that was taken."""
+        self._hosts(*HOSTS)
+        deadline = time.monotonic() + BOUND
+        for words in self._taken:
+            while not self._ask(*words) and not self.ended and time.monotonic() < deadline:
+                pass  # its driver is being resumed
+        self._taken.clear()
+
+
+def _go_on(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 Run = TypeVar("Run", bound=ChaosRun)

@@ -1,9 +1,13 @@
-"""What the core costs at a size: `python -m benchmarks.scale core --hosts 10 100 1000`, or `make scale`.
+"""What the core, and a whole driver, cost at a size: `make scale`.
 
-Hosts of eight slots each form a round, lose a host, and form the next; the core is fed one event at a time, as the
-driver feeds it, and asked for its next deadline after each. No process, no message, no file takes part, and no garbage
-collection. Prints one JSON object a size, in which form_s and lost_host_s are processor time, then how the mean cost of
-an event grows from the smallest size to the largest: 1.0 where it does not depend on the size.
+`python -m benchmarks.scale run --hosts 10 100 1000`: a driver with simulated agents, see scale_run.py. Prints one JSON
+object a size, then how each time grows from the smallest size to the largest, by host.
+
+`python -m benchmarks.scale core --hosts 10 100 1000`: the core alone. Hosts of eight slots each form a round, lose a
+host, and form the next; the core is fed one event at a time, as the driver feeds it, and asked for its next deadline
+after each. No process, no message, no file takes part, and no garbage collection. Prints one JSON object a size, in
+which form_s and lost_host_s are processor time, then how the mean cost of an event grows from the smallest size to the
+largest: 1.0 where it does not depend on the size.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ import gc
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks import scale_run
+from benchmarks.jobs import end_well_on_sigterm
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
 from edriver.model.cause import AgentFault, AgentFaultKind
@@ -149,24 +155,56 @@ def measured(hosts: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Print the costs at each size, and how they grow."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    what = parser.add_subparsers(dest="what", required=True)
-    core = what.add_parser("core", help="the core alone")
-    core.add_argument("--hosts", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
-    sizes = parser.parse_args().hosts
+def measure_core(sizes: list[int]) -> Iterator[dict[str, Any]]:
+    """The core's costs at each size, and how they grow."""
     lines = []
     for hosts in sizes:
         lines.append(measured(hosts))
-        print(json.dumps(lines[-1]), flush=True)
-    smallest, largest = min(lines, key=lambda line: line["hosts"]), max(lines, key=lambda line: line["hosts"])
+        yield lines[-1]
+    smallest, largest = _ends(lines)
     growth = largest["event_ms_mean"] / smallest["event_ms_mean"]
-    print(
-        json.dumps(
-            {"from_hosts": smallest["hosts"], "to_hosts": largest["hosts"], "event_cost_grows": round(growth, 2)}
-        )
-    )
+    yield {"from_hosts": smallest["hosts"], "to_hosts": largest["hosts"], "event_cost_grows": round(growth, 2)}
+
+
+def measure_run(sizes: list[int]) -> Iterator[dict[str, Any]]:
+    """What a driver takes at each size, and by how much more for each host."""
+    lines = []
+    for hosts in sizes:
+        lines.append(scale_run.measured(hosts))
+        yield lines[-1]
+    smallest, largest = _ends(lines)
+    if (more := largest["hosts"] - smallest["hosts"]) > 0:
+        phases = [name for name, found in smallest.items() if isinstance(found, dict)]
+        slopes = {
+            name: {
+                f"{figure}_for_each_1000_hosts": round(
+                    (largest[name][figure] - smallest[name][figure]) / more * 1000, 3
+                )
+                for figure in ("s", "driver_cpu_s", "driver_core", "driver_mb")
+                if figure in smallest[name]
+            }
+            for name in phases
+        }
+        yield {"from_hosts": smallest["hosts"], "to_hosts": largest["hosts"], **slopes}
+
+
+def _ends(lines: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    ordered = sorted(lines, key=lambda line: int(line["hosts"]))
+    return ordered[0], ordered[-1]
+
+
+def main() -> None:
+    """Print what is asked for."""
+    parts = {"core": measure_core, "run": measure_run}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    what = parser.add_subparsers(dest="what", required=True)
+    for name, title in (("core", "the core alone"), ("run", "a driver with simulated agents")):
+        part = what.add_parser(name, help=title)
+        part.add_argument("--hosts", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
+    flags = parser.parse_args()
+    end_well_on_sigterm()
+    for line in parts[flags.what](flags.hosts):
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def main() -> None:
             state.step += 1
             state.check_host_updates()
             if state.step % NOTED_EVERY == 0:
-                note("digest", digest=digest(state.model.parameters(), state.optimizer))
+                note("notes", digest=digest(state.model.parameters(), state.optimizer))
             time.sleep(PAUSE)
 
     train(state)

@@ -9,11 +9,11 @@ hosts: it neither counts as an answer without them nor breaks a row of such answ
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from edriver.model.hosts import Host, HostSet
+from edriver.text.phrases import some_of
 
 REMOVAL_POLLS: Final = 2
 """Answers in a row without a host after which it leaves."""
@@ -125,7 +125,7 @@ class PollFilter:
         if failures and not delta.result and self._answers[-1]:
             notes.append(f"discovery answers again: {self._hosts}")
         if delta.result:
-            notes.append(f"{_summary(delta.changes)}; now {self._hosts}")
+            notes.append(f"{some_of(delta.changes, _MAX_SHOWN_HOSTS)}; now {self._hosts}")
         if doubted := self._doubted():
             notes.append(doubted)
         return PollResult(self._hosts, changed=bool(delta.result), note="; ".join(notes), failures=0)
@@ -145,9 +145,4 @@ class PollFilter:
         doubted = [str(host) for host in self._hosts if answer.slots(host.name) < host.slots]
         if not doubted:
             return ""
-        return f"keeping {_summary(doubted)} until {self._answers.maxlen} answers in a row give less"
-
-
-def _summary(items: Sequence[str]) -> str:
-    more = f" and {len(items) - _MAX_SHOWN_HOSTS} more" if len(items) > _MAX_SHOWN_HOSTS else ""
-    return ", ".join(items[:_MAX_SHOWN_HOSTS]) + more
+        return f"keeping {some_of(doubted, _MAX_SHOWN_HOSTS)} until {self._answers.maxlen} answers in a row give less"

@@ -122,7 +122,8 @@ class HostSet:
     def __post_init__(self) -> None:
         by_name = {host.name: host for host in self.hosts}
         if len(by_name) != len(self.hosts):
-            raise ValueError(f"a host occurs twice in {', '.join(map(str, self.hosts))}")
+            twice = next(host for host in self.hosts if by_name[host.name] is not host)
+            raise ValueError(f"host {twice.name} occurs twice, as {twice} and as {by_name[twice.name]}")
         object.__setattr__(self, "_by_name", by_name)
 
     def __contains__(self, name: object) -> bool:

@@ -12,6 +12,9 @@ from typing import Final
 MAX_HOST_SLOTS: Final = 4096
 """Slots of one host."""
 
+MAX_NAMED: Final = 16
+"""Hosts or workers that a message names: a run may have thousands."""
+
 MAX_TOTAL_SLOTS: Final = 65_536
 """Slots of all hosts of a run together, and so its workers."""
 

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import functools
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from edriver.model.limits import MAX_TOTAL_SLOTS
+from edriver.model.limits import MAX_NAMED, MAX_TOTAL_SLOTS
 from edriver.model.settings import WHOLE_HOSTS
 
 
 def count_text(count: int, noun: str) -> str:
     """A number of things: 1 worker, 2 workers."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def some_of(names: Sequence[str], most: int = MAX_NAMED) -> str:
+    """The first of some names, and how many there are besides: a, b and 998 more.
+
+    Args:
+        names: at least one.
+        most: the number of names that are listed.
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def limits_text(least: int, most: int, limit: int = 0) -> str:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from edriver.driver.core.roster import Roster
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements, lost_steps_text
 from edriver.model import actions, events
-from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
+from edriver.model.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, Shortage, WorkerName
 from edriver.model.hosts import Host, HostSet
 from edriver.model.ids import RoundId, Version
 from edriver.model.plan import RoundPlan
@@ -150,3 +152,32 @@ def test_steps_that_are_lost_with_their_holders_are_announced(formed: RoundPlan,
 
 def test_steps_that_another_driver_has_not_heard_of_are_said_to_be_missing() -> None:
     assert lost_steps_text(plan(2), 12, at_least=True) == f"{OLDER}at least 12 steps lost"
+
+
+def awaited(found: int, needed: int, *troubles: Cause) -> Cause:
+    return Cause(CauseKind.WORKERS_AWAITED, detail=Shortage(found, needed, troubles=troubles))
+
+
+def announced(causes: list[Cause]) -> list[Cause]:
+    announcements = Announcements()
+    return [line.cause for cause in causes for line in announcements.lines(None, [actions.Explain(cause)])]
+
+
+def test_of_few_workers_each_one_is_announced() -> None:
+    causes = [awaited(found, 10) for found in range(10)]
+    assert announced(causes) == causes
+
+
+def test_of_thousands_of_workers_some_are_announced_and_the_last_nine_each() -> None:
+    counts = [cause.detail.found for cause in announced([awaited(found, 8000) for found in range(8000)])]  # type: ignore[union-attr]
+    assert len(counts) < 90
+    assert counts[-9:] == list(range(7991, 8000))
+    gaps = [(after - before, 8000 - before) for before, after in itertools.pairwise(counts)]
+    assert all(gap <= missing * 0.1 + 1 for gap, missing in gaps)
+
+
+def test_what_else_changes_is_announced_and_so_is_a_great_loss() -> None:
+    trouble = Cause(CauseKind.HOST_UNUSED, host="a")
+    causes = [awaited(50, 100), awaited(51, 100), awaited(51, 100, trouble), awaited(46, 100, trouble), WAITS]
+    causes += [awaited(46, 100, trouble)]
+    assert announced(causes) == [causes[at] for at in (0, 2, 3, 4, 5)]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, TypeAlias
 
 from edriver.driver.core.blocked_members import BlockedMembers, UnevenState
 from edriver.model import events
 from edriver.model.cause import BoundaryMissed, Cause, CauseKind, Digests, Done, Members, Unanswered, WorkerName
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.limits import MAX_NAMED
 from edriver.model.mode import CheckpointWay
 from edriver.model.plan import RoundPlan
 from edriver.model.script_error import ScriptError
@@ -556,7 +557,7 @@ class Round:
         boundaries, digests = next((found for found in compared if len(found[1]) > 1), (0, {}))
         if not digests:
             return None
-        named = tuple((self.name(worker), digest) for digest, worker in digests.items())
+        named = tuple((self.name(worker), digest) for digest, worker in islice(digests.items(), MAX_NAMED))
         return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=Digests(Version(self.plan.round_id, boundaries), named))
 
     @property

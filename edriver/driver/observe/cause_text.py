@@ -18,7 +18,7 @@ from edriver.model.ids import NO_VERSION, RoundId, Version
 from edriver.model.script_error import ScriptError
 from edriver.model.settings import WHOLE_HOSTS
 from edriver.text.pace_text import SAME_COLLECTIVES
-from edriver.text.phrases import count_text, exit_text, workers_text
+from edriver.text.phrases import count_text, exit_text, some_of, workers_text
 from edriver.v1 import cause_pb2
 from edriver.wire.causes import cause_message
 
@@ -132,7 +132,7 @@ def worker_words(cause: Cause) -> str:
         case CauseKind.COLLECTIVES_DIFFER, why.Exit(code, place=place):
             return _mismatch_text(code, place)
         case CauseKind.COLLECTIVES_DIFFER, why.Mismatch(code, place, others):
-            where = ", ".join(f"{worker_text(worker)} was at {at}" for worker, at in others)
+            where = some_of([f"{worker_text(worker)} was at {at}" for worker, at in others])
             return f"{_mismatch_text(code, place)}; {where}. {SAME_COLLECTIVES}"
         case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code)):
             hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
@@ -364,7 +364,7 @@ def _end_of_run(cause: Cause) -> str:
                 f"link?):\n{tracebacks}"
             )
         case CauseKind.SAME_ERROR, why.RepeatedError(error, rounds, places):
-            where = ", ".join(f"{host}:{slot}" for host, slot in places)
+            where = some_of([f"{host}:{slot}" for host, slot in places])
             return (
                 f"the script raised {error} in {rounds} rounds (in {where}) without progress between them: "
                 "another round would meet the same error"
@@ -400,7 +400,7 @@ def _doing(cause: Cause) -> str:
     match cause.kind, cause.detail:
         case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts, lost, torn, checkpoint, in_memory, width):
             workers = workers_text(size, width, replicas_are_hosts=width == WHOLE_HOSTS)
-            text = f"round {round_id}: {workers}{',' if width != 1 else ''} on {', '.join(hosts)}"
+            text = f"round {round_id}: {workers}{',' if width != 1 else ''} on {some_of(hosts)}"
             if in_memory:  # which the script loads, or does not
                 text += f", to load the checkpoint in memory of step {checkpoint:,}"
             elif checkpoint:
@@ -551,7 +551,7 @@ def _reason_text(cause: Cause) -> str:
 
 
 def _names(workers: Iterable[WorkerName]) -> str:
-    return ", ".join(map(worker_text, workers))
+    return some_of([*map(worker_text, workers)])
 
 
 def _overspent_text(spent: why.LimitExceeded) -> str:

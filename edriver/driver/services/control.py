@@ -13,7 +13,7 @@ from edriver.driver.core.membership import Membership
 from edriver.model import events
 from edriver.model.limits import OutOfBoundsError
 from edriver.model.settings import WHOLE_HOSTS, nearest_sizes
-from edriver.text.phrases import count_text, replicas_text
+from edriver.text.phrases import count_text, replicas_text, some_of
 from edriver.v1 import control_pb2, control_pb2_grpc
 from edriver.wire import message_limits
 from edriver.wire.conversion import duration, span_seconds
@@ -166,7 +166,7 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         hosts = self._membership.roster.hosts
         record = hosts.get(request.host)
         if record is None or not record.present:
-            there = ", ".join(name for name, host in hosts.items() if host.present) or "none"
+            there = some_of([name for name, host in hosts.items() if host.present] or ["none"])
             await context.abort(grpc.StatusCode.NOT_FOUND, f"this run has no host {request.host!r}; it has {there}")
         assert record is not None
         slot = request.slot if request.HasField("slot") else None

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Final
 
+from edriver.text.phrases import some_of
 from edriver.v1 import agent_pb2, stacks_pb2, status_pb2
 from edriver.wire.conversion import timestamp
 
@@ -125,8 +126,7 @@ def names_of(workers: Collection[status_pb2.WorkerStatus]) -> str:
         f"{worker.host}:{worker.slot}" + (f" (rank {worker.rank})" if worker.HasField("rank") else "")
         for worker in sorted(workers, key=place_of)
     ]
-    more = f" and {len(names) - MAX_NAMED_WORKERS} more" if len(names) > MAX_NAMED_WORKERS else ""
-    return f"the run has {', '.join(names[:MAX_NAMED_WORKERS])}{more}"
+    return f"the run has {some_of(names, MAX_NAMED_WORKERS)}"
 
 
 def stacks_message(

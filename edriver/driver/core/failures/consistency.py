@@ -14,13 +14,16 @@ Where survivors make a step in between, nothing ends: a worker that dies of its 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Round
 from edriver.model.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, ReportedText, Tracebacks
 from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.model.limits import MAX_NAMED
 from edriver.model.records import Worker
 from edriver.model.script_error import ScriptError
 
@@ -29,7 +32,6 @@ MAX_ERROR_ROUNDS: Final = 2
 
 MAX_LOCAL_ERROR_ROUNDS: Final = 3
 """The same while only one slot or host raises it: by then it has been quarantined, if there are others."""
-
 
 MAX_KNOWN_STARTS: Final = 100
 """Rounds whose start is known: survivors come back from the latest ones."""
@@ -59,7 +61,8 @@ def disagreement(waiting: Iterable[Worker], version: Version) -> Cause | None:
             by_digest.setdefault(worker.offer.digest, worker)
     if len(by_digest) < 2:
         return None
-    digests = Digests(version, tuple((worker.name, digest) for digest, worker in by_digest.items()))
+    named = islice(by_digest.items(), MAX_NAMED)
+    digests = Digests(version, tuple((worker.name, digest) for digest, worker in named))
     return Cause(CauseKind.STATES_DIFFER, detail=digests)
 
 
@@ -118,7 +121,8 @@ class BreakageWatch:
         if not self._repeats(ended, progress, now) or self._relieved == ended.plan.round_id:
             return None
         tracebacks = Tracebacks(
-            ended.plan.version, tuple((ended.name(w), ended.raised[w]) for w in sorted(ended.raised))
+            ended.plan.version,
+            tuple((ended.name(w), ended.raised[w]) for w in heapq.nsmallest(MAX_NAMED, ended.raised)),
         )
         return Cause(CauseKind.COLLECTIVES_BROKEN, detail=tracebacks)
 

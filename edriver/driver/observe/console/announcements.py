@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from edriver.driver.core.roster import Roster
 from edriver.driver.observe.cause_text import Line
 from edriver.model import actions, events
-from edriver.model.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, SlotTarget
+from edriver.model.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, Shortage, SlotTarget
 from edriver.model.events import Loss, loss_of
 from edriver.model.plan import RoundPlan
 from edriver.model.records import WorkerState
 from edriver.text.phrases import count_text
+
+LESS_MISSING: Final = 0.1
+"""By what part the number of workers that a run waits for must have changed since it was announced. The last nine are
+announced one by one, and of thousands some eighty."""
 
 
 class Announcements:
@@ -19,6 +25,7 @@ class Announcements:
 
     def __init__(self) -> None:
         self._announced_reasons: dict[str, AgentFault] = {}
+        self._announced_shortage: Shortage | None = None
 
     def loss(self, event: events.Event, roster: Roster) -> Cause | None:
         """What an event means to observers; None: nothing.
@@ -79,8 +86,21 @@ class Announcements:
         for abort in aborts:
             yield Line(abort.cause, abort.round_id)
         for action in step:
-            if isinstance(action, actions.AbandonAgent | actions.Explain):
+            if isinstance(action, actions.AbandonAgent | actions.Explain) and self._is_news(action.cause):
                 yield Line(action.cause)
+
+    def _is_news(self, cause: Cause) -> bool:
+        """Whether it tells more than that a few more or less of many workers are ready."""
+        announced, found = self._announced_shortage, cause.detail
+        if cause.kind is not CauseKind.WORKERS_AWAITED or not isinstance(found, Shortage):
+            self._announced_shortage = None
+            return True
+        if announced is not None and dataclasses.replace(announced, found=found.found) == found:
+            missing = announced.needed - announced.found
+            if abs(found.found - announced.found) < missing * LESS_MISSING:
+                return False
+        self._announced_shortage = found
+        return True
 
     @staticmethod
     def _worker_lost(event: Loss, roster: Roster) -> Cause | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edriver.system.sockets import duplicate
+from edriver.text.phrases import some_of
 from edriver.worker.backend.gloo.sever import GlooDevice
 
 MAX_NAMED_CALLERS: Final = 8
@@ -50,8 +51,7 @@ def names_of(callers: Iterable[Caller]) -> str:
     names = list(dict.fromkeys(map(str, callers)))
     if not names:
         return "nothing is connected any longer"
-    more = f" and {len(names) - MAX_NAMED_CALLERS} more" if len(names) > MAX_NAMED_CALLERS else ""
-    return "connected from " + ", ".join(names[:MAX_NAMED_CALLERS]) + more
+    return f"connected from {some_of(names, MAX_NAMED_CALLERS)}"
 
 
 def _callers_of(device: GlooDevice) -> list[Caller]:
