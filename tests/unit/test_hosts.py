@@ -26,7 +26,7 @@ def test_equal_sets_have_equal_order_and_hash() -> None:
 
 
 def test_a_name_cannot_occur_twice() -> None:
-    with pytest.raises(ValueError, match="a:2, a:3"):
+    with pytest.raises(ValueError, match="host a occurs twice, as a:2 and as a:3"):
         hosts("a:2 a:3")
 
 
