@@ -100,6 +100,7 @@ class Undisturbed:
                 loss = torch.nn.functional.cross_entropy(classifier(data.inputs[numbers]), data.labels[numbers])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+                sampler.record_indices(numbers)
                 yield sorted(numbers), projection(classifier)
             epoch += 1
 

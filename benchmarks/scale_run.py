@@ -238,7 +238,7 @@ def measured(hosts: int) -> dict[str, Any]:
         with watchers(here(name), WATCHERS):
             run.core_share("watched", QUIET_SECONDS)
         workers -= SLOTS
-        run.until_round("lose_host", lambda: others.do("die", rest[-1:]), workers)
+        run.until_round("lose_host", lambda: others.do("end", rest[-1:]), workers)
         workers += more * SLOTS
         run.until_round("grow", lambda: newcomers.do("join", [f"new-{number}" for number in range(more)]), workers)
         workers -= SLOTS

@@ -2,8 +2,8 @@
 
     python -m benchmarks.simulated_agents CREDENTIALS SLOTS
 
-Takes orders on standard input, a JSON list each: ["join", "host-0", ...]; ["die", ...] (these hosts' connections are
-closed without a word). Prints for each round, as a JSON line, when the first and the last of its assignments came to
+Takes orders on standard input, a JSON list each: ["join", "host-0", ...]; ["end", ...] (these hosts' agents end, and
+their workers with them). Prints for each round, as a JSON line, when the first and the last of its assignments came to
 hosts of this process, and for how many of them and of their workers, once none has come for QUIET. Times are of the
 monotonic clock, which all processes of a machine share.
 """
@@ -108,9 +108,10 @@ class SimulatedAgent:
             print(json.dumps({"what": "ended", "host": self._hello.host, "reason": str(error)}), flush=True)
         await self._channel.close()
 
-    def die(self) -> None:
-        """Close its connection."""
-        self._running.cancel()
+    def end(self) -> None:
+        """Say that this agent ends, and its workers with it."""
+        self._control.send(agent_pb2.ConnectRequest(agent_ending=agent_pb2.AgentEnding()))
+        self._control.close()
 
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self._hello.agent_id = welcome.agent_id or self._hello.agent_id
@@ -119,8 +120,7 @@ class SimulatedAgent:
     def _shut_down(self, _order: agent_pb2.Shutdown) -> None:
         for worker_id in list(self._workers):
             self._end(worker_id, STOPPED_CODE)
-        self._control.send(agent_pb2.ConnectRequest(agent_ending=agent_pb2.AgentEnding()))
-        self._control.close()
+        self.end()
 
     def _heartbeat(self) -> agent_pb2.Heartbeat:
         beat = agent_pb2.Heartbeat()
@@ -228,8 +228,8 @@ async def serve(credentials: JoinConfig, slots: int) -> None:
             match what:
                 case "join":
                     agents[host] = SimulatedAgent(host, slots, credentials, assignments)
-                case "die":
-                    agents.pop(host).die()
+                case "end":
+                    agents[host].end()
     printing.cancel()
 
 

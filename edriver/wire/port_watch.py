@@ -7,7 +7,7 @@ answer for which there is none, in milliseconds.
 
 At such a port gRPC itself takes at most half of the descriptors that the driver may have, and closes what comes beyond
 that at once. Callers that have made no call with a token are hung up on: the oldest when there are too many, all of
-them after AUTHENTICATION_TIMEOUT (15 s, guarded_server.py). Those that connect again and again as fast as they are
+them after AUTHENTICATION_TIMEOUT (60 s, guarded_server.py). Those that connect again and again as fast as they are
 turned out can delay a host that has yet to arrive; those that are connected do not notice them. At the health port,
 which knows no tokens, the oldest connections go when there are too many.
 """
