@@ -33,6 +33,7 @@ class FolderMemory:
     Attributes:
         refusal: the answer to all reservations, if there is any.
         cut: the next commit does not arrive.
+        killed: nothing can be read any more.
         fetched: bytes that came from other hosts.
         targets: where on disk the checkpoints of steps belong, as the last shard of each has said.
     """
@@ -41,7 +42,7 @@ class FolderMemory:
         self.folder = folder / host
         self.folder.mkdir(exist_ok=True)
         self.refusal: Refusal | None = None
-        self.cut = False
+        self.cut = self.killed = False
         self.fetched = 0
         self.targets: dict[int, DiskTarget | None] = {}
         self._turn: dict[int, int] = {}
@@ -71,6 +72,8 @@ class FolderMemory:
         torn.rename(self._record(shard))
 
     def open(self, shard: ShardName) -> str | None:
+        if self.killed:
+            raise ServerLostError("it was killed")
         record = self._record(shard)
         return str(json.loads(record.read_text())["path"]) if record.exists() else None
 

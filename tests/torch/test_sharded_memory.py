@@ -31,6 +31,7 @@ from tests.torch.sharded_checkpoints import (
     refused,
     sharded,
     train,
+    wait,
 )
 
 NEVER = 1000
@@ -188,6 +189,43 @@ def test_one_of_another_model_is_refused_by_name(written: tuple[Path, list[str]]
     folder, _ = written
     for said in run_ranks(partial(load_another, folder), 2):
         assert "the model's 0.weight has shape (8, 4) here and (7, 4) there" in said
+
+
+def write_to_disk(folder: Path, size: int, replica: int, rank: int) -> str:
+    memory = enter(folder, rank, size, replica)
+    memory.refusal = Refusal.TOO_LARGE
+    state = new_state(folder, every=STEPS, every_memory=1)
+    state.sync()
+    train(state, STEPS)
+    wait(state)
+    return digest(state)
+
+
+def write_later_one(folder: Path, size: int, replica: int, rank: int) -> None:
+    enter(folder, rank, size, replica, number=2)
+    state = new_state(folder, every_memory=STEPS + 1)
+    state.sync()
+    train_on(state, STEPS + 1)
+
+
+def go_on_from_disk(folder: Path, size: int, replica: int, rank: int) -> str:
+    memory = enter(folder, rank, size, replica, loads=True, number=3)
+    memory.killed = rank == 1
+    state = new_state(folder, seed=rank + 10)
+    state.sync()
+    return digest(state)
+
+
+@pytest.mark.parametrize(("size", "replica"), [(4, 2), (3, 0)], ids=["two-replicas", "one-replica"])
+def test_where_one_worker_cannot_read_its_part_all_load_what_is_on_disk(
+    tmp_path: Path, size: int, replica: int
+) -> None:
+    on_disk = run_ranks(partial(write_to_disk, tmp_path, size, replica), size)
+    run_ranks(partial(write_later_one, tmp_path, size, replica), size)
+    found = newest_whole(tmp_path)
+    assert found is not None
+    assert found.checkpoint.step == STEPS + 1
+    assert run_ranks(partial(go_on_from_disk, tmp_path, size, replica), size) == on_disk
 
 
 @pytest.mark.parametrize("members", [2, 3, 1000])

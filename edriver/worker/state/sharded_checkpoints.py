@@ -14,11 +14,15 @@ written has no number of shards in it, so states that are sharded and states tha
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, Protocol
+
+import torch
+import torch.distributed as dist
 
 from edriver.model.ids import NO_ROUND, RoundId
 from edriver.model.plan import Assignment
@@ -28,11 +32,14 @@ from edriver.worker.checkpoints.memory.state_parts import Part, StateParts
 from edriver.worker.checkpoints.owned_folder import absolute
 from edriver.worker.checkpoints.state_checkpoints import planned
 from edriver.worker.copies.random_states import RandomStates
+from edriver.worker.errors import CheckpointError
 from edriver.worker.state.handlers import StateHandler
 from edriver.worker.state.on_disk import Checkpointed, CheckpointSchedule, StateOnDisk, current_place
 from edriver.worker.state.state import CommitSchedule
 from edriver.worker.state.wishes import Wishes
 from edriver.worker.training_phase import phase
+
+logger = logging.getLogger("edriver.worker")
 
 UNTIMED_SAVES: Final = 2
 """Saves at the beginning of a process that find new memory, which takes longer: they say nothing of those to come."""
@@ -176,7 +183,8 @@ class ShardedCheckpoints(StateOnDisk):
 
     def load_chosen(self, place: Assignment) -> None:
         """Have workers take over the checkpoint from which a round begins: the sources of all positions, or, where all
-        are one replica, all. All members call this.
+        are one replica, all. All members call this. Where one of them cannot read its part from memory, all load the
+        newest checkpoint on disk, if there is one.
 
         Raises:
             CheckpointError: there is none that can be loaded.
@@ -185,23 +193,50 @@ class ShardedCheckpoints(StateOnDisk):
         from edriver.worker.sync.sync import send_along
 
         loading = place.sources if place.sharding is None else tuple(range(place.size))
-        if place.memory_checkpoint is not None:
-            if place.rank in loading:
-                self._load_from_memory(place)
-            return
         first = place.sources[0]
+        if place.memory_checkpoint is not None:
+            if self._load_from_memory(place, place.rank in loading):
+                return
+            if place.rank == first:
+                logger.warning(
+                    "edriver: not all workers can read the checkpoint of step %d in memory: the newest one on disk is "
+                    "loaded in its place",
+                    place.memory_checkpoint.checkpoint.step,
+                )
         name = self.checkpoints.choose() if place.rank == first else ""
         name = send_along((first, *(rank for rank in loading if rank != first)), name, place) or name
         if place.rank in loading:
             self.load_named(name)
 
-    def _load_from_memory(self, place: Assignment) -> None:
+    def _load_from_memory(self, place: Assignment, loads: bool) -> bool:
+        """Have all workers that load take over the checkpoint in memory; returns False if not all can read it."""
         part = assigned_part(place) or Part(place.position, place.replica_size)
-        try:
-            step, tree, random = self._parts.load(place, part, self.state.shards_in)
-        except ValueError as error:
-            raise self.of_another_state("the checkpoint in memory", error) from error
-        self.take_over(step, tree, random)
+        found, can_read = None, True
+        if loads:
+            try:
+                found = self._parts.load(place, part, self.state.shards_in)
+            except ValueError as error:
+                raise self.of_another_state("the checkpoint in memory", error) from error
+            except CheckpointError as error:
+                logger.warning("edriver: %s", error)
+                can_read = False
+        if not holds_for_all(can_read):
+            return False
+        if found is not None:
+            self.take_over(*found)
+        return True
+
+
+def holds_for_all(here: bool) -> bool:
+    """Whether something holds for all members of the round. A collective.
+
+    Raises:
+        RuntimeError: a member is lost.
+    """
+    flag = torch.tensor([here], dtype=torch.uint8, device="cpu")
+    if dist.is_initialized():
+        dist.all_reduce(flag, dist.ReduceOp.MIN)
+    return bool(flag)
 
 
 def assigned_part(place: Assignment) -> Part | None:
