@@ -146,8 +146,9 @@ sharded-bench: .venv/torchft/ready ## recovery of sharded models, torchft's HSDP
 	PATH="$(CURDIR)/.venv/torchft/bin:$$PATH" PYTHONPATH="$(CURDIR)/.venv/torchft" $(py) -m benchmarks.sharded_recovery \
 		--repeats $(REPEATS) $(if $(PARTS),--only $(PARTS))
 
-scale: .venv/ready ## what the core costs with 10, 100 and 1,000 hosts: make scale HOSTS="10 100"
+scale: .venv/ready ## what the core, and a driver with simulated agents, cost with 10, 100 and 1,000 hosts: make scale HOSTS="10 100"
 	$(py) -m benchmarks.scale core --hosts $(HOSTS)
+	$(py) -m benchmarks.scale run --hosts $(HOSTS)
 
 gpu: ## rounds over NCCL, and figures, where there is one NVIDIA GPU and a torch with CUDA; without a GPU: make gpu GPU=--dry
 	PYTHON=$(PYTHON) scripts/gpu_check.sh $(GPU)
