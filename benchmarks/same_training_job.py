@@ -125,9 +125,9 @@ def loss(folder: Path, micro_batches: int, seconds: float) -> None:
         time.sleep(0.02)
     keep = UnfinishedSteps.keep
 
-    def keep_unless_anew(self: UnfinishedSteps, sampler: ElasticSampler, unfinished: Unfinished) -> None:
+    def keep_unless_anew(self: UnfinishedSteps, source: object, unfinished: Unfinished) -> None:
         if not (folder / "anew").exists():
-            keep(self, sampler, unfinished)
+            keep(self, source, unfinished)
 
     UnfinishedSteps.keep = keep_unless_anew  # type: ignore[method-assign]
     data = made_up(micro_batches * 1000, CLASSES)

@@ -19,10 +19,10 @@ FLAGS = ["-np", "3", "--min-np", "1", "--max-np", "3", "-H", "localhost:2,127.0.
 MICRO_BATCHES = 12
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+def undisturbed(folder: Path, environ: dict[str, str]) -> list[float]:
     """The parameters that an undisturbed run ends with."""
-    with running([*FLAGS, *SCRIPT], tmp_path_factory.mktemp("quiet")) as run:
+    folder.mkdir()
+    with running([*FLAGS, *SCRIPT], folder, environ) as run:
         assert run.end() == 0, run.text
         found: list[float] = ends(run, 3)[0]["parameters"]
         return found
@@ -49,16 +49,18 @@ def computed(run: Run, step: int) -> list[tuple[int, str]]:
     return [(int(match[1]), match[2]) for match in found if match]
 
 
-def test_each_sample_counts_once_through_kills_and_a_resize(tmp_path: Path, undisturbed: list[float]) -> None:
+@pytest.mark.parametrize("source", [{}, {"STREAMED": "1"}], ids=["sampler", "stream"])
+def test_each_sample_counts_once_through_kills_and_a_resize(tmp_path: Path, source: dict[str, str]) -> None:
+    expected = undisturbed(tmp_path / "quiet", source)
     victims = {2: [2], 6: [0], 10: [0, 1]}
-    environ = {"VICTIMS": json.dumps(victims), "SIZES": json.dumps({4: 3, 8: 3, 12: 3, 13: 2})}
+    environ = source | {"VICTIMS": json.dumps(victims), "SIZES": json.dumps({4: 3, 8: 3, 12: 3, 13: 2})}
     with running([*FLAGS, *SCRIPT], tmp_path, environ) as run:
         killed = {step: kill_in_step(run, tmp_path, step, ranks) for step, ranks in victims.items()}
         run.line(r"rank 0 of 3 pid \d+ at step 12$")
         assert edriver("resize", "2", "--run", run.id).returncode == 0
         assert run.end() == 0, run.text
         for found in ends(run, 2):
-            assert found["parameters"] == pytest.approx(undisturbed, rel=1e-9)
+            assert found["parameters"] == pytest.approx(expected, rel=1e-9)
             assert found["counted"] == [pytest.approx([1.0] * 100)] * 3
         for step, pids in killed.items():  # what the others had computed counts, so none of it is computed again
             by_others = [samples for pid, samples in computed(run, step) if pid not in pids]

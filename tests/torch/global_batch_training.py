@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -36,6 +36,10 @@ SIZE = 48
 """Samples in a step: 12 micro-batches."""
 
 
+SHARDS = [50, 3, 41, 0, 70, 12, 30, 1, 27]
+"""Lengths of the shards of an epoch that is streamed, SAMPLES in all: fewer than a step has micro-batches."""
+
+
 class Numbered(Dataset[tuple[int, Tensor, Tensor]]):
     """Made-up samples, each with its number."""
 
@@ -51,12 +55,18 @@ class Numbered(Dataset[tuple[int, Tensor, Tensor]]):
         return index, self._inputs[index], self._labels[index]
 
 
+def read(shard: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The samples of one of SHARDS, in an order of their own."""
+    first = sum(SHARDS[:shard])
+    return (Numbered()[index] for index in reversed(range(first, first + SHARDS[shard])))
+
+
 @dataclasses.dataclass(frozen=True)
 class Trained:
     """What a worker ends with.
 
     Attributes:
-        parameters: and the optimizer's state, in one vector.
+        parameters: and buffers and the optimizer's state, in one vector.
         computed: for each step, the samples of each micro-batch that this worker has computed.
         losses: the step's losses, as this worker knows them.
     """
@@ -80,6 +90,8 @@ class Kind:
         length: samples in an epoch,
         steps: and how many steps are made.
         workers: of the data loader.
+        streamed: whether samples come from an ElasticStream.
+        normed: whether the model normalizes its batches: with running statistics, by a momentum and by a mean of all.
         size: of a step.
         lost_at: of the first round the step, and each worker's number of the micro-batch, after which all but one that
             is about to die wait until they know of that; None: they wait nowhere.
@@ -94,6 +106,8 @@ class Kind:
     length: int = SAMPLES
     steps: int = STEPS
     workers: int = 0
+    streamed: bool = False
+    normed: bool = False
     size: int = SIZE
     lost_at: tuple[int, int] | None = None
 
@@ -102,11 +116,21 @@ class Kind:
         now = 0.0
         vars(global_batch)["Speed"] = functools.partial(Speed, clock=lambda: now)
         torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(self.dtype)
+        inner = nn.Sequential(nn.Linear(6, 16))
+        if self.normed:  # without a bias in front, whose gradient would be 0, and so nothing but rounding
+            inner = nn.Sequential(nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.Tanh())
+            inner += nn.Sequential(nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16, momentum=None))
+        model = nn.Sequential(*inner, nn.Tanh(), nn.Linear(16, 3)).to(self.dtype)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu", enabled=self.mixed, init_scale=256.0)
-        sampler = edriver.ElasticSampler(range(self.length), seed=5)
-        state = edriver.TorchState(model, optimizer, scaler=scaler, sampler=sampler, epoch=0, step=0)
+        source: edriver.ElasticStream | edriver.ElasticSampler
+        if self.streamed:
+            source = stream = edriver.ElasticStream(range(len(SHARDS)), read, seed=5)
+            loader: Any = stream.loader(MICRO_BATCH, num_workers=self.workers)
+        else:
+            source = edriver.ElasticSampler(range(self.length), seed=5)
+            loader = DataLoader(Numbered(self.length), MICRO_BATCH, sampler=source, num_workers=self.workers)
+        state = edriver.TorchState(model, optimizer, scaler=scaler, source=source, epoch=0, step=0)
         computed: list[tuple[int, list[int]]] = []
         losses: dict[int, float] = {}
 
@@ -114,10 +138,9 @@ class Kind:
         def train(state: Any) -> None:
             nonlocal now
             wrapped = DistributedDataParallel(model, init_sync=False) if edriver.size() > 1 else model
-            loader = DataLoader(Numbered(self.length), MICRO_BATCH, sampler=sampler, num_workers=self.workers)
             shares: Any = "speed" if self.paces else "even"
             while state.step < self.steps:
-                sampler.set_epoch(state.epoch)
+                source.set_epoch(state.epoch)
                 for step in edriver.GlobalBatch(loader, wrapped, size=self.size, bitwise=self.bitwise, shares=shares):
                     fate.before(state.step)
                     optimizer.zero_grad()
@@ -152,7 +175,7 @@ class Kind:
                 state.check_host_updates()
 
         train(state)
-        values = [p.detach() for p in model.parameters()]
+        values = [p.detach() for p in (*model.parameters(), *model.buffers())]
         values += [v for of_one in optimizer.state.values() for v in of_one.values()]
         return Trained(torch.cat([value.flatten().double() for value in values]).tolist(), computed, losses)
 
@@ -162,8 +185,15 @@ def samples_of(step: int, trained: Sequence[Trained]) -> list[int]:
     return sorted({n for one in trained for at, numbers in one.computed if at == step for n in numbers})
 
 
-def sharded(fate: Fate) -> Trained:
+def sharded(fate: Fate, streamed: bool = False) -> Trained:
     """The same with a model that is sharded over the two workers of a replica."""
+    source: edriver.ElasticStream | edriver.ElasticSampler
+    if streamed:
+        source = stream = edriver.ElasticStream(range(len(SHARDS)), read, seed=5)
+        loader: Any = stream.loader(MICRO_BATCH)
+    else:
+        source = edriver.ElasticSampler(range(SAMPLES), seed=5)
+        loader = DataLoader(Numbered(), MICRO_BATCH, sampler=source)
 
     def build(mesh: DeviceMesh) -> nn.Module:
         torch.manual_seed(3)
@@ -175,7 +205,7 @@ def sharded(fate: Fate) -> Trained:
     state = edriver.ShardedState(
         build=build,
         optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
-        sampler=edriver.ElasticSampler(range(SAMPLES), seed=5),
+        source=source,
         epoch=0,
         step=0,
     )
@@ -184,9 +214,8 @@ def sharded(fate: Fate) -> Trained:
 
     @edriver.run
     def train(state: Any) -> None:
-        loader = DataLoader(Numbered(), MICRO_BATCH, sampler=state.sampler)
         while state.step < STEPS:
-            state.sampler.set_epoch(state.epoch)
+            source.set_epoch(state.epoch)
             for step in edriver.GlobalBatch(loader, state.model, size=SIZE):
                 state.optimizer.zero_grad()
                 for at, (numbers, inputs, labels) in enumerate(step):

@@ -1,5 +1,7 @@
 """ElasticStream: random schedules of losses, resizes and rollbacks; each sample is trained on exactly once.
 
+With steps of a fixed number of samples, each step has the same samples whatever the schedule.
+
 Workers are threads, with the real stream, its loader, and a TorchState. What all ranks have trained on is part of the
 state, as a model's parameters are: it goes back where the state goes back.
 """
@@ -24,6 +26,7 @@ from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
 from edriver.worker.sampler import stream_loader
 from edriver.worker.sampler.elastic_stream import ElasticStream
+from edriver.worker.sampler.micro_batches import FILLER, deal
 from edriver.worker.sampler.stream_reader import Reply, Request
 from tests.torch.bound_state import Rounds
 
@@ -113,6 +116,13 @@ class Round:
             self.ended = True
             self.changed.notify_all()
 
+    def first_shares(self, micro_batches: int) -> list[list[int]]:
+        """How the first step of the round is dealt out: as if any part of it had been computed before, for example."""
+        rng, shares = random.Random(f"{self.stop_at} {self.kill}"), [list[int]() for _ in range(self.size)]
+        for number in range(micro_batches):
+            rng.choice(shares).append(number)
+        return shares
+
 
 class Here(threading.local):
     """Where this thread is."""
@@ -146,6 +156,7 @@ class Worker:
         self.loader = self.stream.loader(
             job.batch_size, drop_last=job.drop_last, num_workers=job.lanes, persistent_workers=True, collate_fn=tuple
         )
+        self.micro_batches = job.micro_batches
         self.version = self.committed = 0
         self.failure: BaseException | None = None
 
@@ -166,21 +177,41 @@ class Worker:
         step = 0
         while self.state.epoch < job.epochs:
             self.stream.set_epoch(self.state.epoch)
-            for batch in self.loader:
+            for batches in self._batches(job, the_round, rank):
                 step += 1
                 self._die(the_round, rank, step, "before")
-                self._step(the_round, rank, step, batch)
+                self._step(the_round, rank, step, batches)
                 self._pass(job, the_round, rank, step)
             step += 1
-            self._step(the_round, rank, step, ())
+            self._step(the_round, rank, step, {rank: ()} if not job.micro_batches else {})
             self.state.epoch += 1
             self._pass(job, the_round, rank, step)
 
-    def _step(self, the_round: Round, rank: int, step: int, batch: Sequence[int]) -> None:
-        batches = the_round.gather(("step", step), rank, batch)
-        assert len({bool(each) for each in batches}) == 1, f"unequal steps: {batches}"
-        assert len({len(each) for each in batches}) == 1, f"unequal batches: {batches}"
-        self.state.trained += array.array("q", [sample for each in batches for sample in each]).tobytes()
+    def _batches(self, job: Job, the_round: Round, rank: int) -> Iterator[dict[int, Sequence[int]]]:
+        """For each step what this worker takes, by rank or by the number of the micro-batch."""
+        if not job.micro_batches:
+            for batch in self.loader:
+                yield {rank: batch}
+            return
+        reading = self.loader.steps(job.micro_batches, rank, the_round.size)
+        shares = the_round.first_shares(job.micro_batches)
+        while sizes := reading.sizes():
+            share = [n for n in shares[rank] if n < len(sizes)] or [FILLER]
+            batches = list(reading.batches(share))
+            assert len(batches) == len(share)
+            assert all(len(batch) == sizes[n] for n, batch in zip(share, batches, strict=True) if n != FILLER)
+            reading.record()
+            yield {n: batch for n, batch in zip(share, batches, strict=True) if n != FILLER}
+            shares = deal(range(job.micro_batches), the_round.size)
+
+    def _step(self, the_round: Round, rank: int, step: int, batches: dict[int, Sequence[int]]) -> None:
+        of_all = the_round.gather(("step", step), rank, batches)
+        found = {number: batch for of_one in of_all for number, batch in of_one.items()}
+        assert len(found) == sum(map(len, of_all)), f"computed twice: {of_all}"
+        if not self.micro_batches:
+            assert len({bool(each) for each in found.values()}) == 1, f"unequal steps: {of_all}"
+            assert len({len(each) for each in found.values()}) == 1, f"unequal batches: {of_all}"
+        self.state.trained += array.array("q", [n for _, batch in sorted(found.items()) for n in batch]).tobytes()
 
     def _pass(self, job: Job, the_round: Round, rank: int, step: int) -> None:
         self._die(the_round, rank, step, "torn")
@@ -219,6 +250,7 @@ class Job:
     stateful: bool
     lanes: int
     commit_every: int
+    micro_batches: int = 0
     epochs: int = 2
 
 
@@ -235,28 +267,44 @@ def job_of(rng: random.Random, seed: int) -> Job:
     )
 
 
-def run_job(job: Job, rng: random.Random) -> list[Worker]:
-    """Train to the end; returns the last round's workers."""
-    workers = [Worker(job) for _ in range(rng.randint(1, 4))]
+def new_workers(job: Job, size: int) -> list[Worker]:
+    workers = [Worker(job) for _ in range(size)]
     for worker in workers:
         worker.state.save()
         worker.state.keep_small()
+    return workers
+
+
+def train(job: Job, the_round: Round, workers: list[Worker]) -> None:
+    threads = [
+        threading.Thread(target=worker.train, args=(job, the_round, rank), daemon=True)
+        for rank, worker in enumerate(workers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND)
+        assert not thread.is_alive()
+    for worker in workers:
+        if worker.failure is not None:
+            raise worker.failure
+
+
+def undisturbed(job: Job) -> list[int]:
+    """What one worker trains on."""
+    (alone,) = workers = new_workers(job, 1)
+    train(job, Round(1, stop_at=-1, kill=None), workers)
+    return array.array("q", alone.state.trained).tolist()
+
+
+def run_job(job: Job, rng: random.Random) -> list[Worker]:
+    """Train to the end; returns the last round's workers."""
+    workers = new_workers(job, rng.randint(1, 4))
     while True:
         size = len(workers)
         kill = (rng.randrange(size), rng.randint(1, 12), rng.choice(["before", "torn", "after"]))
         the_round = Round(size, stop_at=rng.randint(1, 25), kill=kill if size > 1 and rng.random() < 0.6 else None)
-        threads = [
-            threading.Thread(target=worker.train, args=(job, the_round, rank), daemon=True)
-            for rank, worker in enumerate(workers)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(BOUND)
-            assert not thread.is_alive()
-        for worker in workers:
-            if worker.failure is not None:
-                raise worker.failure
+        train(job, the_round, workers)
         if all(worker.state.epoch == job.epochs for worker in workers):
             return workers
         stopped = "stop" in the_round.given and len(the_round.given["stop"]) == size
@@ -300,6 +348,20 @@ def test_each_sample_is_trained_on_once_through_any_losses_and_resizes(seed: int
         assert missing.total() < (5 * job.batch_size * job.epochs if job.drop_last else 1)
         assert repeated.total() <= (0 if job.drop_last else 4 * job.epochs)
         assert set(trained) <= set(everything)
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("seed", range(160))
+def test_steps_of_a_fixed_size_have_the_same_samples_through_any_losses_and_resizes(seed: int) -> None:
+    rng = random.Random(seed)
+    job = replace(job_of(rng, seed), micro_batches=rng.choice([1, 2, 3, 4, 7, 20]))
+    alone = undisturbed(replace(job, lanes=0))
+    everything = Counter({sample: job.epochs for shard in job.shards for sample in plain(shard)})
+    missing = everything - Counter(alone)
+    assert not Counter(alone) - everything, "none is repeated"
+    assert missing.total() < (job.batch_size * job.micro_batches * job.epochs if job.drop_last else 1)
+    for worker in run_job(job, rng):
+        assert array.array("q", worker.state.trained).tolist() == alone
 
 
 def stream_of(*lengths: int) -> ElasticStream:
@@ -380,3 +442,26 @@ def test_a_reader_is_taken_up_where_it_says_so() -> None:
     again = ElasticStream([(0, 500)], Stateful)
     again.load_state_dict(stream.state_dict())
     assert [n for batch in again.loader(2) for n in batch.tolist()] == list(range(120, 500))
+
+
+def test_steps_of_another_size_take_up_the_rest_of_an_epoch() -> None:
+    stream = stream_of(40, 31)
+    loader = stream.loader(2, collate_fn=tuple)
+    taken: list[int] = []
+    for micro_batches, steps in ((3, 4), (2, 3), (5, 99)):
+        reading = loader.steps(micro_batches, 0, 1)
+        for _ in range(steps):
+            if sizes := reading.sizes():
+                taken += [n for batch in reading.batches(range(len(sizes))) for n in batch]
+                reading.record()
+    taken += [n for batch in loader for n in batch]
+    assert sorted(taken) == [*range(40), *range(SHARD, SHARD + 31)]
+
+
+def test_an_iteration_by_steps_ends_where_another_begins() -> None:
+    loader = stream_of(40).loader(2)
+    reading = loader.steps(2, 0, 1)
+    assert reading.sizes() == [2, 2]
+    next(iter(loader))
+    with pytest.raises(RuntimeError, match="this iteration of the stream's loader is over"):
+        reading.sizes()

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from edriver.worker.sampler.step_schedule import StepSchedule
 from edriver.worker.sampler.stream_block import MAX_STEPS, BatchPart, Block, batches_of
 from edriver.worker.sampler.stream_plan import ShardPlan, cut, samples_in
-from edriver.worker.sampler.stream_schedule import EpochSchedule, ReadReport, StreamSettings
+from edriver.worker.sampler.stream_schedule import EpochSchedule, Position, ReadReport, StreamSettings
 from edriver.worker.sampler.stream_shards import EpochProgress, Piece, ReadRange, shard_order
 
 
@@ -139,3 +140,13 @@ def test_what_drop_last_leaves_is_counted() -> None:
     schedule = EpochSchedule(EpochProgress(1), [0], 0, 1, TERMS)
     schedule.agree([schedule.report([[Piece(0, 0, 3)]], {0: 3}, {})])
     assert (schedule.finished, schedule.dropped, schedule.batches()) == (True, 3, [])
+
+
+def test_workers_whose_steps_have_other_sizes_are_refused() -> None:
+    schedules = [
+        StepSchedule(Position.of(EpochProgress(1)), [0], rank, [[0], [1]], TERMS._replace(micro_batches=2 + rank))
+        for rank in range(2)
+    ]
+    reports = [schedule.report([[]], {}, {}) for schedule in schedules]
+    with pytest.raises(ValueError, match="rank 1 iterates a stream with micro_batches 3, and rank 0 one with 2"):
+        schedules[0].agree(reports)

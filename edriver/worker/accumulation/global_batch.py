@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,12 +19,14 @@ from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.accumulation import fixed_order
 from edriver.worker.accumulation.gradients import Gradients, Reduced
+from edriver.worker.accumulation.running_statistics import RunningStatistics
 from edriver.worker.accumulation.speed import Speed
 from edriver.worker.accumulation.unfinished import NOTHING_DONE, Resumption, Unfinished, UnfinishedSteps
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group.round_mesh import mesh
 from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler
-from edriver.worker.sampler.micro_batches import FILLER, EpochSteps
+from edriver.worker.sampler.micro_batches import FILLER, EpochSteps, deal
+from edriver.worker.sampler.stream_loader import StreamLoader
 
 
 class GlobalBatch:
@@ -40,12 +45,12 @@ class GlobalBatch:
             optimizer.step()
             state.commit()
 
-    A step is recorded in the sampler: do not call its `record_batch`. When a worker is lost while all others are still
-    accumulating, these keep what they have, and share the micro-batches that the lost one had computed.
+    A step is recorded in the sampler or the stream: do not call `record_batch`. When a worker is lost while all others
+    are still accumulating, these keep what they have, and share the micro-batches that the lost one had computed.
 
     Args:
-        loader: has an ElasticSampler, and micro-batches as `batch_size`. With `drop_last` the epoch's last step is left
-            out if it has fewer samples than others.
+        loader: has an ElasticSampler, or is an ElasticStream's, and has micro-batches as `batch_size`. With `drop_last`
+            the epoch's last step is left out if it has fewer samples than others.
         model: the model as it is trained: in DistributedDataParallel, or sharded by fully_shard; where an
             hvd.DistributedOptimizer reduces gradients, that; or several of these.
         size: the number of samples in a step, a multiple of the loader's batch size.
@@ -53,28 +58,33 @@ class GlobalBatch:
             number of workers, as far as the script's computations have. For DistributedDataParallel alone; takes
             memory for the gradients of each of a worker's micro-batches.
         shares: "even": all workers compute equally many micro-batches of a step, as far as possible; "speed": as many
-            as make the step shortest, by the time that each has taken for a micro-batch. The samples are the same.
+            as make the step shortest, by the time that each has taken for a micro-batch. The samples are the same. Not
+            with an ElasticStream.
 
     Raises:
-        TypeError: the loader has no ElasticSampler, or no batch size; a model is not wrapped; or several workers of a
-            sharded model compute with the same samples (tensor parallelism).
-        ValueError: `size` is not a multiple of the loader's batch size, or `shares` is neither.
+        TypeError: the loader has neither an ElasticSampler nor an ElasticStream, or no batch size; a model is not
+            wrapped; or several workers of a sharded model compute with the same samples (tensor parallelism).
+            Or the model has a SyncBatchNorm.
+        ValueError: `size` is not a multiple of the loader's batch size, or `shares` is neither, or "speed" with an
+            ElasticStream.
     """
 
     def __init__(
         self,
-        loader: DataLoader[Any],
+        loader: DataLoader[Any] | StreamLoader,
         model: nn.Module | Reduced | Iterable[nn.Module | Reduced],
         size: int,
         *,
         bitwise: bool = False,
         shares: Literal["even", "speed"] = "even",
     ) -> None:
-        sampler, micro_batch_size = loader.sampler, loader.batch_size
-        if not isinstance(sampler, ElasticSampler) or micro_batch_size is None:
+        micro_batch_size = loader.batch_size
+        sampler = None if isinstance(loader, StreamLoader) else loader.sampler
+        if micro_batch_size is None or not isinstance(sampler, ElasticSampler | None):
             raise TypeError(
                 "GlobalBatch takes a loader that has an edriver.ElasticSampler and a batch size, as in "
-                "DataLoader(dataset, batch_size=16, sampler=state.sampler); this one has "
+                "DataLoader(dataset, batch_size=16, sampler=state.sampler), or that of an edriver.ElasticStream, as in "
+                "stream.loader(batch_size=16); this one has "
                 + ("a batch size of None" if micro_batch_size is None else f"a {type(sampler).__name__}")
             )
         if size < 1 or size % micro_batch_size:
@@ -84,12 +94,17 @@ class GlobalBatch:
             )
         if shares not in ("even", "speed"):
             raise ValueError(f'shares={shares!r}: give "even" or "speed"')
+        if shares == "speed" and isinstance(loader, StreamLoader):
+            raise ValueError(
+                'shares="speed" would move shards of the stream between workers, and each would be read again from its '
+                'start: leave shares at "even", or train on an edriver.ElasticSampler'
+            )
         self._by_speed = shares == "speed"
-        self._loader, self._sampler, self._size = loader, sampler, size
-        self._micro_batch_size = micro_batch_size
+        self._loader, self._size, self._micro_batch_size = loader, size, micro_batch_size
         self._bitwise = bitwise
         trained = model if isinstance(model, Iterable) and not isinstance(model, nn.Module) else [model]
         self._gradients = Gradients(trained, with_others=context.assignment().size > 1)
+        self._statistics = RunningStatistics(self._gradients.models)
         if self._gradients.sharded and context.current.rounds is not None:
             refuse_dimensions(mesh().mesh_dim_names or ())
         if bitwise and not self._gradients.in_wrappers:
@@ -99,8 +114,14 @@ class GlobalBatch:
             )
 
     def __len__(self) -> int:
-        """The number of steps that are left of the epoch."""
-        return len(self._left())
+        """The number of steps that are left of the epoch.
+
+        Raises:
+            TypeError: the loader is that of an ElasticStream, whose length is not known.
+        """
+        if isinstance(self._loader, StreamLoader):
+            return len(self._loader)
+        return len(self._left(self._loader))
 
     def __iter__(self) -> Iterator[Step]:
         """The steps that are left of the epoch.
@@ -109,24 +130,36 @@ class GlobalBatch:
             RuntimeError: a step was not completed before the next, or a loss was not scaled.
             PeerLostError: another worker is lost.
         """
-        place, epoch = context.assignment(), self._left()
+        place = context.assignment()
         together = place.size if place.sharding is not None else place.replica_size
+        loader = self._loader
+        if isinstance(loader, StreamLoader):
+            steps = self._streamed(loader, place, together)
+        else:
+            steps = self._sampled(loader, place, together)
+        for step in steps:
+            yield step
+            step.check_complete()
+
+    def _sampled(self, loader: DataLoader[Any], place: Assignment, together: int) -> Iterator[Step]:
+        """The steps of a loader with a sampler."""
+        epoch, sampler = self._left(loader), loader.sampler
+        assert isinstance(sampler, ElasticSampler)
         if not len(epoch):
             return
         resumption = context.current.part(UnfinishedSteps).taken_up(
-            self._sampler, epoch.micro_batches(0), self._gradients.device
+            sampler, epoch.micro_batches(0), self._gradients.device
         )
-        done = {number for row in resumption.done for number in row}
 
         def step_time(seconds: Sequence[float], dealt_by: Sequence[float] | None) -> float:
             dealt = epoch.shares(0, place.size, together, (), dealt_by)
             return max(taken * len(share) for taken, share in zip(seconds, dealt, strict=True))
 
-        read_ahead = self._loader.num_workers * (self._loader.prefetch_factor or 0)
+        read_ahead = loader.num_workers * (loader.prefetch_factor or 0)
         speed = Speed(place.size if self._by_speed else 1, read_ahead, self._gradients.device, step_time)
 
         def shares(number: int) -> list[list[int]]:
-            return epoch.shares(number, place.size, together, () if number else done, speed.at(number))
+            return epoch.shares(number, place.size, together, () if number else resumption.numbers, speed.at(number))
 
         def places() -> Iterator[list[int]]:
             some: list[int] = []
@@ -137,17 +170,44 @@ class GlobalBatch:
                     some = []
             yield some
 
-        self._sampler.deal(places)
-        batches = iter(self._loader)
+        sampler.deal(places)
+        batches = iter(loader)
         for number in range(len(epoch)):
-            taken_up = NOTHING_DONE if number else resumption
-            step = Step(self, epoch, number, shares(number), taken_up, batches, place, speed)
-            yield step
-            step.check_complete()
+            sizes = epoch.sizes(number)
+            record = functools.partial(sampler.record_step, sum(sizes))
+            work = Work(number, sampler, sizes, shares(number), batches, record)
+            yield Step(
+                work,
+                NOTHING_DONE if number else resumption,
+                self._gradients,
+                self._statistics,
+                self._bitwise,
+                place,
+                speed,
+            )
 
-    def _left(self) -> EpochSteps:
-        done, length = self._sampler.progress()
-        return EpochSteps(done, length, self._size, self._micro_batch_size, self._loader.drop_last)
+    def _streamed(self, loader: StreamLoader, place: Assignment, together: int) -> Iterator[Step]:
+        """The steps of a stream's loader."""
+        micro_batches = self._size // self._micro_batch_size
+        reading = loader.steps(micro_batches, place.rank, place.size, together)
+        speed = Speed(1, 0, self._gradients.device, lambda *_: 0.0)
+        for number in itertools.count():
+            sizes = reading.sizes()
+            if not sizes:
+                return
+            taken_up = NOTHING_DONE
+            if number == 0:
+                unfinished = context.current.part(UnfinishedSteps)
+                taken_up = unfinished.taken_up(loader.stream, len(sizes), self._gradients.device)
+            shares = deal([n for n in range(len(sizes)) if n not in taken_up.numbers], place.size, together)
+            batches = reading.batches(shares[place.rank])
+            work = Work(number, loader.stream, sizes, shares, batches, reading.record)
+            yield Step(work, taken_up, self._gradients, self._statistics, self._bitwise, place, speed)
+
+    def _left(self, loader: DataLoader[Any]) -> EpochSteps:
+        assert isinstance(loader.sampler, ElasticSampler)
+        done, length = loader.sampler.progress()
+        return EpochSteps(done, length, self._size, self._micro_batch_size, loader.drop_last)
 
 
 def refuse_dimensions(names: Sequence[str]) -> None:
@@ -163,6 +223,27 @@ def refuse_dimensions(names: Sequence[str]) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Work:
+    """What there is to compute in a step.
+
+    Attributes:
+        number: of the step, from 0 in each round and epoch.
+        source: the sampler or stream whose samples they are.
+        sizes: the number of samples of each micro-batch.
+        shares: for each rank the micro-batches to compute, perhaps with fillers.
+        batches: those of this worker's share, and perhaps of later steps.
+        record: counts the step's samples as done.
+    """
+
+    number: int
+    source: object
+    sizes: Sequence[int]
+    shares: Sequence[Sequence[int]]
+    batches: Iterator[Any]
+    record: Callable[[], None]
+
+
 class Step:
     """One optimizer step: iterate it for this worker's micro-batches. See GlobalBatch, which makes it.
 
@@ -174,29 +255,29 @@ class Step:
 
     def __init__(
         self,
-        of: GlobalBatch,
-        epoch: EpochSteps,
-        number: int,
-        shares: list[list[int]],
+        work: Work,
         taken_up: Resumption,
-        batches: Iterator[Any],
+        gradients: Gradients,
+        statistics: RunningStatistics,
+        bitwise: bool,
         place: Assignment,
         speed: Speed,
     ) -> None:
-        self.micro_batches = epoch.micro_batches(number)
-        self.samples = len(epoch.samples(number))
-        self._sampler, self._gradients, self._bitwise = of._sampler, of._gradients, of._bitwise
-        self._epoch, self._number, self._shares, self._place = epoch, number, shares, place
-        self._taken_up = taken_up
-        self._batches = batches
-        self._speed = speed
+        self.micro_batches = len(work.sizes)
+        self.samples = sum(work.sizes)
+        self._work, self._taken_up, self._bitwise = work, taken_up, bitwise
+        self._gradients, self._statistics = gradients, statistics
+        self._place, self._speed = place, speed
         own = taken_up.own
         self._done = list(own.micro_batches) if own else []
         self._vectors = dict(own.vectors) if own else {}
         self._losses = dict(own.losses) if own else {}
         self._weights = dict(own.weights) if own else {}
-        done = taken_up.done or [[] for _ in shares]
-        self._holders = [[*have, *(n for n in share if n != FILLER)] for have, share in zip(done, shares, strict=True)]
+        self._moved = dict(own.moved) if own else {}
+        done = taken_up.done or [[] for _ in work.shares]
+        self._holders = [
+            [*have, *(n for n in share if n != FILLER)] for have, share in zip(done, work.shares, strict=True)
+        ]
         # Losses are multiplied by a power of two, so that gradients of few bits are rounded alike at any size.
         self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
@@ -205,16 +286,18 @@ class Step:
 
     def __iter__(self) -> Iterator[Any]:
         """This worker's micro-batches, as the loader yields them. The last one's backward pass reduces gradients."""
-        share = self._shares[self._place.rank]
+        work = self._work
+        share = work.shares[self._place.rank]
         taken_up, self._taken_up = self._taken_up, NOTHING_DONE
         if not self._bitwise:
             taken_up.into(self._gradients, self._factor)
-        self._speed.begin(self._number)
+        self._statistics.begin()
+        self._speed.begin(work.number)
         for at, number in enumerate(share):
             self.is_last = at == len(share) - 1
             if self.is_last:
-                self._speed.before_last(self._number, at)
-            batch = next(self._batches)
+                self._speed.before_last(work.number, at)
+            batch = next(work.batches)
             self._check_peers()
             self._gradients.reduce_in_backward(self.is_last and not self._bitwise)
             self._current, self._scaled = number, False
@@ -265,7 +348,7 @@ class Step:
         self._weighted = self._weighted or weight is not None
         share: float | torch.Tensor = 0.0
         if number != FILLER:
-            share = len(self._epoch.micro_batch(self._number, number)) / self.samples
+            share = self._work.sizes[number] / self.samples
             if weight is not None:
                 self._weights[number] = torch.as_tensor(weight, dtype=torch.float64, device=loss.device).detach()
                 share = self._weights[number] / self.micro_batches
@@ -305,8 +388,11 @@ class Step:
         self._current = None
         gradients = self._gradients.take() if self._bitwise else []
         if number == FILLER:
+            self._statistics.go_back()
             return
         self._done.append(number)
+        if self._statistics:
+            self._moved[number] = self._statistics.take()
         if self._bitwise:
             self._vectors[number] = fixed_order.Layout(self._gradients.parameters()).vectors(gradients)
 
@@ -327,31 +413,44 @@ class Step:
             return
         gradients = self._gradients.take()
         unfinished = Unfinished(
-            version, self._factor, self._done, gradients, self._vectors, self._losses, self._weights
+            version, self._factor, self._done, gradients, self._vectors, self._losses, self._weights, self._moved
         )
-        context.current.part(UnfinishedSteps).keep(self._sampler, unfinished)
+        context.current.part(UnfinishedSteps).keep(self._work.source, unfinished)
 
-    def _summed(self) -> list[torch.Tensor | None]:
-        """The gradients of all workers, in a fixed order of summation."""
-        layout, rounds = fixed_order.Layout(self._gradients.parameters()), context.current.rounds
+    def _reduce(self) -> None:
+        """Put the sums of all workers in place: of running statistics, and of gradients with a fixed order."""
+        statistics = gradients = None
         try:
-            return layout.gradients(fixed_order.summed(self._vectors, layout.zeros(), self._holders))
-        except RuntimeError:  # another worker is lost, and nothing of what this one has is changed
-            if rounds is not None:
+            if self._statistics:
+                statistics = self._summed_statistics()
+            if self._bitwise:
+                layout = fixed_order.Layout(self._gradients.parameters())
+                gradients = layout.gradients(fixed_order.summed(self._vectors, layout.zeros(), self._holders))
+        except RuntimeError:  # another worker is lost, and with a fixed order nothing of what this one has is changed
+            if self._bitwise and (rounds := context.current.rounds) is not None:
                 self._keep(rounds.version)
             raise
+        if statistics is not None:
+            self._statistics.put(statistics, self.micro_batches)
+        if gradients is not None:
+            self._gradients.put(gradients)
+
+    def _summed_statistics(self) -> torch.Tensor:
+        rows = self._statistics.sum_of(self._moved, self.micro_batches, apart=self._bitwise)
+        if self._place.size > 1 and dist.is_initialized():
+            dist.all_reduce(rows)
+        return rows
 
     def _finish(self) -> None:
         """All of this worker's micro-batches are computed."""
-        if self._bitwise:
-            self._gradients.put(self._summed())
+        self._reduce()
         if self._weighted:
             weights = self._sum_of(self._weights)
             self._correction = self.micro_batches / weights if weights else 0.0
         self._gradients.scale_reduced(
             self._correction if self._bitwise else self._correction * self._place.size / self._factor
         )
-        self._speed.end(self._number)
+        self._speed.end(self._work.number)
         self._gradients.reduce_in_backward(True)
-        self._sampler.record_step(self.samples)
+        self._work.record()
         self._complete = True

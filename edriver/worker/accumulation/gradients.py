@@ -36,6 +36,10 @@ class Gradients:
         trained: models, wrapped as they are trained, or hvd.DistributedOptimizers.
         with_others: whether this worker trains with others, so that models have to be wrapped.
 
+    Attributes:
+        models: those of the above that are models.
+        sharded: whether one is sharded by fully_shard.
+
     Raises:
         TypeError: a model is not wrapped.
     """
@@ -47,6 +51,7 @@ class Gradients:
         self._optimizers = list[Reduced]()
         self._reduce: bool | None = None
         self.sharded = False
+        self.models = [one for one in self._trained if isinstance(one, nn.Module)]
         for one in self._trained:
             before = len(self._wrapped) + len(self._reducing)
             if not isinstance(one, nn.Module):

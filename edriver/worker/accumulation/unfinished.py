@@ -21,7 +21,6 @@ from edriver.worker import context
 from edriver.worker.accumulation.fixed_order import Vectors
 from edriver.worker.accumulation.gradients import Gradients
 from edriver.worker.backend import tensors
-from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 
 @dataclass
@@ -36,6 +35,7 @@ class Unfinished:
         vectors: in a fixed order of summation, the gradients of each micro-batch instead.
         losses: of each micro-batch, and what they count.
         weights: see Step.scale.
+        moved: how far each micro-batch has moved running statistics; see running_statistics.py.
     """
 
     version: Version
@@ -45,31 +45,33 @@ class Unfinished:
     vectors: dict[int, Vectors]
     losses: dict[int, tuple[torch.Tensor, float | torch.Tensor]]
     weights: dict[int, torch.Tensor]
+    moved: dict[int, torch.Tensor]
 
 
 class UnfinishedSteps:
-    """Of this process, by the sampler whose samples they have."""
+    """Of this process, by the sampler or stream whose samples they have."""
 
     def __init__(self) -> None:
-        self._kept: weakref.WeakKeyDictionary[ElasticSampler, Unfinished] = weakref.WeakKeyDictionary()
-        self._asked: weakref.WeakKeyDictionary[ElasticSampler, RoundId] = weakref.WeakKeyDictionary()
+        self._kept: weakref.WeakKeyDictionary[object, Unfinished] = weakref.WeakKeyDictionary()
+        self._asked: weakref.WeakKeyDictionary[object, RoundId] = weakref.WeakKeyDictionary()
 
-    def keep(self, sampler: ElasticSampler, unfinished: Unfinished) -> None:
+    def keep(self, source: object, unfinished: Unfinished) -> None:
         """Keep it for the next round."""
-        self._kept[sampler] = unfinished
+        self._kept[source] = unfinished
 
-    def taken_up(self, sampler: ElasticSampler, micro_batches: int, device: torch.device) -> Resumption:
-        """At a sampler's first step of a round, what its members have of that step; later nothing. A collective.
+    def taken_up(self, source: object, micro_batches: int, device: torch.device) -> Resumption:
+        """At a sampler's or stream's first step of a round, what the members have of that step; later nothing. A
+        collective.
 
         Args:
-            sampler: the same on all members.
+            source: the same on all members.
             micro_batches: in the step.
             device: for the collective.
         """
         place, rounds = context.assignment(), context.current.rounds
-        if self._asked.get(sampler, NO_ROUND) == place.round_id:
+        if self._asked.get(source, NO_ROUND) == place.round_id:
             return NOTHING_DONE
-        kept = self._kept.get(sampler)
+        kept = self._kept.get(source)
         if kept is not None and (rounds is None or kept.version != rounds.version):
             kept = None  # the round continues from another version
         have = torch.zeros(micro_batches, dtype=torch.uint8)
@@ -80,8 +82,8 @@ class UnfinishedSteps:
             have = have.to(device)
             all_have = [torch.empty_like(have) for _ in range(place.size)]
             dist.all_gather(all_have, have)  # if another worker is lost here, what is kept counts in the next round
-        self._kept.pop(sampler, None)
-        self._asked[sampler] = place.round_id
+        self._kept.pop(source, None)
+        self._asked[source] = place.round_id
         return Resumption(kept, [row.nonzero().flatten().tolist() for row in all_have])
 
 
@@ -96,6 +98,11 @@ class Resumption:
 
     own: Unfinished | None
     done: Sequence[Sequence[int]]
+
+    @property
+    def numbers(self) -> set[int]:
+        """The micro-batches that any rank has."""
+        return {number for row in self.done for number in row}
 
     def into(self, gradients: Gradients, factor: float) -> None:
         """Put back the gradients that this worker has, as if losses had been multiplied by this factor."""

@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 from torch.utils.data import default_collate
 
 from edriver.model.ids import RoundId
+from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.sampler.stream_block import Block
+from edriver.worker.sampler.step_schedule import StepSchedule, position_of_state, state_of
 from edriver.worker.sampler.stream_loader import StreamLoader
 from edriver.worker.sampler.stream_reader import ShardReading
-from edriver.worker.sampler.stream_schedule import EpochSchedule, StreamSettings
+from edriver.worker.sampler.stream_schedule import EpochSchedule, Position, StreamSettings
 from edriver.worker.sampler.stream_shards import EpochProgress, shard_order
 
 logger = logging.getLogger("edriver.worker")
@@ -64,7 +65,7 @@ class ElasticStream:
         self._read = read
         self._seed = seed
         self._epoch = 0
-        self._progress = EpochProgress(len(shards))
+        self._position = Position.of(EpochProgress(len(shards)))  # where the schedule, if there is one, began
         self._schedule: EpochSchedule | None = None
         self._round: RoundId | None = None
         self._warned = False
@@ -96,7 +97,7 @@ class ElasticStream:
                 schedule.progress().samples_done(),
             )
         self._epoch = epoch
-        self._progress = EpochProgress(len(self.shards))
+        self._position = Position.of(EpochProgress(len(self.shards)))
         self._schedule = None
 
     def loader(
@@ -128,11 +129,18 @@ class ElasticStream:
             raise ValueError(f"a batch has at least one sample, and batch_size is {batch_size}")
         collate = default_collate if collate_fn is None else collate_fn
         reading = ShardReading(self.shards, self._read, collate)
-        return StreamLoader(reading, lambda: self._begin(batch_size, drop_last), self._check, collate, options)
+
+        def begin() -> EpochSchedule:
+            return self._begin(batch_size, drop_last)
+
+        def begin_steps(micro_batches: int, shares: Sequence[Sequence[int]]) -> StepSchedule:
+            return self._begin_steps(batch_size, drop_last, micro_batches, shares)
+
+        return StreamLoader(reading, self, batch_size, begin, begin_steps, self._check, collate, options)
 
     def state_dict(self) -> dict[str, Any]:
         """The progress as plain values; the same on all ranks at a boundary."""
-        return {"epoch": self._epoch, "seed": self._seed, **self._done().state()}
+        return {"epoch": self._epoch, "seed": self._seed, **state_of(self._reached())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the result of `state_dict`.
@@ -141,20 +149,17 @@ class ElasticStream:
             ValueError: the state belongs to a stream with another number of shards.
             KeyError: it is not the state of an ElasticStream.
         """
-        self._progress = EpochProgress.of_state(state_dict, len(self.shards))
+        self._position = position_of_state(state_dict, len(self.shards))
         self._epoch, self._seed = state_dict["epoch"], state_dict["seed"]
         self._schedule = None
 
-    def kept(self) -> tuple[int, int, EpochProgress | Block, int]:
-        """The values that a boundary keeps: epoch, seed, and two that never change once they are made."""
-        if self._schedule is None:
-            return self._epoch, self._seed, self._progress, 0
-        return self._epoch, self._seed, self._schedule.block, self._schedule.steps
+    def kept(self) -> tuple[int, int, Position]:
+        """The values that a boundary keeps: epoch, seed, and what never changes once it is made."""
+        return self._epoch, self._seed, self._reached()
 
-    def bring_back(self, kept: tuple[int, int, EpochProgress | Block, int]) -> None:
+    def bring_back(self, kept: tuple[int, int, Position]) -> None:
         """Go back to what `kept` returned."""
-        self._epoch, self._seed, done, steps = kept
-        self._progress = done.after(steps) if isinstance(done, Block) else done
+        self._epoch, self._seed, self._position = kept
         self._schedule = None
 
     def reset(self) -> None:
@@ -163,7 +168,7 @@ class ElasticStream:
         Raises:
             RuntimeError: this worker has no rank yet.
         """
-        self._progress = self._done()
+        self._position = self._reached()
         self._schedule = None
         self._round = context.assignment().round_id
 
@@ -190,11 +195,31 @@ class ElasticStream:
             "iterate stream.loader(batch_size=...), which takes a DataLoader's arguments"
         )
 
-    def _done(self) -> EpochProgress:
-        return self._progress if self._schedule is None else self._schedule.progress()
+    def _reached(self) -> Position:
+        return self._position if self._schedule is None else self._schedule.position
 
     def _begin(self, batch_size: int, drop_last: bool) -> EpochSchedule:
-        """A new course through the remaining samples."""
+        """A new course through the remaining samples, in which each worker has batches."""
+        order, place = self._order_here()
+        settings = self._settings(batch_size, drop_last, 0)
+        self._schedule = EpochSchedule(self._position.progress(), order, place.rank, place.size, settings)
+        return self._schedule
+
+    def _begin_steps(
+        self, batch_size: int, drop_last: bool, micro_batches: int, shares: Sequence[Sequence[int]]
+    ) -> StepSchedule:
+        """The course that the epoch has in these steps, taken up if it has one."""
+        order, place = self._order_here()
+        settings = self._settings(batch_size, drop_last, micro_batches)
+        schedule = self._schedule = StepSchedule(self._position, order, place.rank, shares, settings)
+        return schedule
+
+    def _order_here(self) -> tuple[list[int], Assignment]:
+        """The epoch's order and this worker's place, for a schedule from the position that is reached.
+
+        Raises:
+            RuntimeError: the round is over.
+        """
         place = context.assignment()
         if self._round is None:
             self._round = place.round_id
@@ -203,11 +228,12 @@ class ElasticStream:
                 f"this stream belongs to round {self._round}, which is over, so it would repeat and miss samples: give "
                 "it to the state, as in TorchState(..., stream=stream), or make it inside the training function"
             )
-        self._progress = self._done()
-        order = shard_order(len(self.shards), self.shuffle, self._seed, self._epoch)
-        settings = StreamSettings(self._epoch, self._seed, self.shuffle, len(self.shards), batch_size, drop_last)
-        self._schedule = EpochSchedule(self._progress, order, place.rank, place.size, settings)
-        return self._schedule
+        self._position = self._reached()
+        return shard_order(len(self.shards), self.shuffle, self._seed, self._epoch), place
+
+    def _settings(self, batch_size: int, drop_last: bool, micro_batches: int) -> StreamSettings:
+        shards = len(self.shards)
+        return StreamSettings(self._epoch, self._seed, self.shuffle, shards, batch_size, drop_last, micro_batches)
 
     def _check(self, schedule: EpochSchedule) -> None:
         """Check, before each batch of an iteration but the first, that the iteration is still valid.

@@ -50,6 +50,10 @@ class EpochSteps:
         """The number of micro-batches in a step, of all workers together."""
         return -(-len(self.samples(step)) // self.micro_batch_size)
 
+    def sizes(self, step: int) -> list[int]:
+        """The number of samples of each micro-batch of a step."""
+        return [len(self.micro_batch(step, number)) for number in range(self.micro_batches(step))]
+
     def micro_batch(self, step: int, number: int) -> range:
         """The places of a micro-batch's samples; the last of an epoch may be short. FILLER: the first."""
         start = max(number, 0) * self.micro_batch_size
@@ -112,3 +116,12 @@ def deal(
         for share in shares[first : first + replica_size]:
             share += [FILLER] * (length - len(share))
     return shares
+
+
+def usual_shares(micro_batches: int, workers: int, replica_size: int = 1) -> list[list[int]]:
+    """For each rank the micro-batches that it computes of a step of so many; at least one: it reads fillers from that.
+
+    Of a step with fewer micro-batches each rank is dealt the first ones of these.
+    """
+    shares = deal(range(micro_batches), workers, replica_size)
+    return [[n for n in share if n != FILLER] or [rank % micro_batches] for rank, share in enumerate(shares)]

@@ -65,13 +65,14 @@ class Block:
     Args:
         before: the progress when the block began; not copied.
         batches: the batches of each worker, at least one for each step.
+        steps: their number; None: as many as all workers have batches for. With more, some have none in the last ones.
 
     Attributes:
         steps: the number of steps.
     """
 
-    def __init__(self, before: EpochProgress, batches: Sequence[Sequence[Batch]]) -> None:
-        self.steps = min((len(mine) for mine in batches), default=0)
+    def __init__(self, before: EpochProgress, batches: Sequence[Sequence[Batch]], steps: int | None = None) -> None:
+        self.steps = min((len(mine) for mine in batches), default=0) if steps is None else steps
         self._before = before
         self._batches = batches
         self._reached = before.copy()
@@ -88,8 +89,9 @@ class Block:
             self._reached, self._at = self._before.copy(), 0
         while self._at < steps:
             for mine in self._batches:
-                for part in mine[self._at]:
-                    for piece in part.pieces:
-                        self._reached.take(piece)
+                for batch in mine[self._at : self._at + 1]:
+                    for part in batch:
+                        for piece in part.pieces:
+                            self._reached.take(piece)
             self._at += 1
         return self._reached.copy()

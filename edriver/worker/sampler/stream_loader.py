@@ -15,8 +15,11 @@ from torch.utils.data import DataLoader
 
 from edriver.worker import context
 from edriver.worker.backend import torch_groups
+from edriver.worker.sampler.micro_batches import usual_shares
+from edriver.worker.sampler.step_reading import StepReading
+from edriver.worker.sampler.step_schedule import StepSchedule
 from edriver.worker.sampler.stream_block import MAX_STEPS, Batch
-from edriver.worker.sampler.stream_reader import Reader, Reply, Request, ShardReading
+from edriver.worker.sampler.stream_reader import NO_REQUEST, Reader, Reply, Request, ShardReading, merged
 from edriver.worker.sampler.stream_schedule import EpochSchedule
 from edriver.worker.sampler.stream_shards import Piece, ReadRange
 
@@ -28,24 +31,32 @@ _REFUSED = {
     "shuffle": "give shuffle to the ElasticStream: it shuffles shards",
     "in_order": "batches are handed out in order on all workers",
 }
-_NO_REQUEST = Request(pieces=[], collated=False, ranges=[], ahead=0, keep=None, readers={})
-"""For a process that has nothing to do in its turn."""
-
 _PREFIX: Final = "edriver/stream"
 """Of the keys in the round's store."""
 
 
 class StreamLoader:
-    """Batches of a stream: made by `ElasticStream.loader`."""
+    """Batches of a stream: made by `ElasticStream.loader`.
+
+    Attributes:
+        stream: whose samples they have.
+        batch_size: samples in a batch.
+    """
 
     def __init__(
         self,
         dataset: ShardReading,
+        stream: object,
+        batch_size: int,
         begin: Callable[[], EpochSchedule],
+        begin_steps: Callable[[int, Sequence[Sequence[int]]], StepSchedule],
         check: Callable[[EpochSchedule], None],
         collate: Callable[[list[Any]], Any],
         options: dict[str, Any],
     ) -> None:
+        self.stream = stream
+        self.batch_size = batch_size
+        self._begin_steps = begin_steps
         for name, why in _REFUSED.items():
             if name in options:
                 raise ValueError(f"ElasticStream.loader takes no {name}: {why}")
@@ -86,6 +97,20 @@ class StreamLoader:
                 schedule.dropped,
             )
 
+    def steps(self, micro_batches: int, rank: int, workers: int, replica_size: int = 1) -> StepReading:
+        """Read micro-batches of steps, from the current position of the epoch on, in place of batches of each worker.
+
+        Args:
+            micro_batches: in each step.
+            rank: this worker's.
+            workers: in the round.
+            replica_size: the number of workers that make every forward pass together.
+        """
+        shares = usual_shares(micro_batches, workers, replica_size)
+        schedule = self._begin_steps(micro_batches, shares)
+        processes = self._kept or _Processes(self._dataset, self._options)
+        return StepReading(schedule, shares[rank], self._lanes, processes.answer, StoreAllGather, self._check)
+
     def _pass(self, schedule: EpochSchedule, lanes: _Lanes, processes: _Processes) -> Iterator[Any]:
         """Hand out the block and, unless it is the last one, read ahead for the next and agree on it."""
         last = schedule.finished
@@ -101,7 +126,7 @@ class StreamLoader:
             if reply.held is not None:
                 reports.append(reply)
                 if len(reports) == self._lanes:
-                    exchange = StoreAllGather(_report(schedule, reports))
+                    exchange = StoreAllGather(schedule.report(*merged(reports)))
             if parts_left is None:
                 continue
             if parts_left or samples:
@@ -130,7 +155,7 @@ class StreamLoader:
 
         def ask(lane: int, answer: int | None, request: Request) -> None:
             while len(requests) % self._lanes != lane:
-                requests.append(_NO_REQUEST)
+                requests.append(NO_REQUEST)
                 answers.append(None)
             shards = {piece.shard for piece in request.pieces} | {part.shard for part in request.ranges}
             requests.append(request._replace(readers={shard: readers[shard] for shard in shards & readers.keys()}))
@@ -141,7 +166,7 @@ class StreamLoader:
                 keep = [
                     piece for batch in batches[before:] for part in batch if part.lane == lane for piece in part.pieces
                 ]
-                ask(lane, None, _NO_REQUEST._replace(ranges=ranges[lane], ahead=ahead, keep=keep))
+                ask(lane, None, NO_REQUEST._replace(ranges=ranges[lane], ahead=ahead, keep=keep))
 
         early = self._lanes if len(batches) > 2 * self._lanes else 0
         for number, batch in enumerate(batches):
@@ -149,7 +174,7 @@ class StreamLoader:
                 ask_for_reports(number)
             reads = ranges and early <= number < len(batches) - early
             for at, part in enumerate(batch):
-                request = _NO_REQUEST._replace(pieces=part.pieces, collated=len(batch) == 1)
+                request = NO_REQUEST._replace(pieces=part.pieces, collated=len(batch) == 1)
                 if reads:
                     share = (number + 1 - early) / (len(batches) - 2 * early)
                     request = request._replace(ranges=ranges[part.lane], ahead=round(share * ahead))
@@ -223,15 +248,6 @@ class _Lanes:
         """These samples have been read."""
         self._begun = {piece.shard for pieces in held for piece in pieces}
         self._steps = min(2 * self._steps, max(MAX_STEPS, self._count))
-
-
-def _report(schedule: EpochSchedule, reports: Sequence[Reply]) -> str:
-    ended: dict[int, int] = {}
-    readers: dict[int, Reader] = {}
-    for reply in reports:
-        ended.update(reply.ended)
-        readers.update(reply.readers)
-    return schedule.report([reply.held or [] for reply in reports], ended, readers)
 
 
 def _as_it_is(reply: Any) -> Any:

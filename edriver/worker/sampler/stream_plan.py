@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from edriver.worker.sampler.stream_shards import EpochProgress, Piece, ReadRange
 
@@ -45,6 +46,31 @@ class ShardPlan:
         self._queues = [list(shards[rank::size]) for rank in range(size)]
         self._shared: dict[int, _Shared] = {}
         self._pieces: list[list[Piece]] | None = None  # of each worker, once samples have been moved
+
+    def copy(self, progress: EpochProgress) -> ShardPlan:
+        """Another one that says the same of what is left."""
+        other = ShardPlan([], 1, self._batch_size)
+        other._queues = [progress.open_shards(queue) for queue in self._queues]
+        shared = progress.open_shards(self._shared)
+        other._shared = {s: _Shared(self._shared[s].anchor, list(self._shared[s].workers)) for s in shared}
+        other._pieces = None if self._pieces is None else [list(pieces) for pieces in self._pieces]
+        return other
+
+    def state(self) -> list[Any]:
+        """This as plain values."""
+        shared = [[shard, one.anchor, *one.workers] for shard, one in sorted(self._shared.items())]
+        pieces = None if self._pieces is None else [[list(piece) for piece in mine] for mine in self._pieces]
+        return [self._batch_size, [list(queue) for queue in self._queues], shared, pieces]
+
+    @classmethod
+    def of_state(cls, state: Sequence[Any]) -> ShardPlan:
+        """What `state` returned."""
+        batch_size, queues, shared, pieces = state
+        plan = cls([], 1, batch_size)
+        plan._queues = [list(queue) for queue in queues]
+        plan._shared = {shard: _Shared(anchor, list(workers)) for shard, anchor, *workers in shared}
+        plan._pieces = None if pieces is None else [[Piece(*piece) for piece in mine] for mine in pieces]
+        return plan
 
     def ranges(self, rank: int, progress: EpochProgress) -> list[ReadRange]:
         """What a worker is to read next, in order."""

@@ -1,5 +1,8 @@
 """The reading side of a stream: shards that are open in this process, and samples that have been read ahead.
 
+Each reader has its own: what one has read, and whether it has come to a shard's end, does not depend on the others that
+are in the same process.
+
 It is the data set of a DataLoader, whose "samples" are answers to requests. So it runs in the DataLoader's processes,
 or in the worker's own where there are none. A request names all that it asks for: a process that has not read it ahead,
 as after a change of the plan, opens the shard again.
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from torch.utils.data import Dataset
 
@@ -30,6 +33,8 @@ class Request(NamedTuple):
         ahead: maximum number of its samples that are held.
         keep: with a report: samples that are handed out after it; everything else is forgotten. None: no report.
         readers: where to take up reading shards that are not open.
+        reader: which of the readers in this process is asked; None: one that is given up after the answer.
+        present: with a report: the readers that this process goes on with; the others are given up.
     """
 
     pieces: list[Piece]
@@ -38,6 +43,12 @@ class Request(NamedTuple):
     ahead: int
     keep: list[Piece] | None
     readers: Mapping[int, Reader]
+    reader: int | None = 0
+    present: Sequence[int] = (0,)
+
+
+NO_REQUEST: Final = Request(pieces=[], collated=False, ranges=[], ahead=0, keep=None, readers={})
+"""For a process that has nothing to do in its turn."""
 
 
 class Reply(NamedTuple):
@@ -46,7 +57,7 @@ class Reply(NamedTuple):
     Attributes:
         batch: what was to be handed out; None: nothing.
         held: what is held of the ranges; None: no report was wanted.
-        ended: of shards that have been read to their end: their lengths.
+        ended: of the ranges' shards that have been read to their end: their lengths.
         readers: where to take up reading those shards.
     """
 
@@ -54,6 +65,17 @@ class Reply(NamedTuple):
     held: list[Piece] | None
     ended: dict[int, int]
     readers: dict[int, Reader]
+
+
+def merged(replies: Sequence[Reply]) -> tuple[list[list[Piece]], dict[int, int], dict[int, Reader]]:
+    """Of several replies what each holds, and what they tell of shards: of several marks the one that is behind."""
+    ended: dict[int, int] = {}
+    marks: dict[int, Reader] = {}
+    for reply in replies:
+        ended.update(reply.ended)
+        for shard, mark in reply.readers.items():
+            marks[shard] = min(marks.get(shard, mark), mark)
+    return [reply.held or [] for reply in replies], ended, marks
 
 
 class _OpenShard:
@@ -84,6 +106,8 @@ class _OpenShard:
     def read_to(self, number: int) -> bool:
         """Hold a sample; False: the shard ends before it. What is passed over on the way is not held."""
         while number not in self.held:
+            if self.ended:
+                return False
             try:
                 sample = next(self._samples)
             except StopIteration:
@@ -134,7 +158,7 @@ class ShardReading(Dataset[Reply]):
         self._shards = shards
         self._read = read
         self._collate = collate
-        self._open: dict[int, _OpenShard] = {}
+        self._open: dict[int, _Opened] = {}
 
     def __getitem__(self, request: Request) -> Reply:
         """Hand out, then read ahead.
@@ -142,23 +166,54 @@ class ShardReading(Dataset[Reply]):
         Raises:
             ValueError: a shard has fewer samples than it had before.
         """
+        if request.reader is None:
+            passing = _Opened(self._shards, self._read, self._collate)
+            try:
+                return passing.answer(request)
+            finally:
+                passing.close()
+        opened = self._open.get(request.reader)
+        if opened is None:
+            opened = self._open[request.reader] = _Opened(self._shards, self._read, self._collate)
+        if request.keep is not None:
+            for reader in self._open.keys() - set(request.present):
+                self._open.pop(reader).close()
+        return opened.answer(request)
+
+
+class _Opened:
+    """What one reader has open. See ShardReading."""
+
+    def __init__(
+        self, shards: Sequence[Any], read: Callable[[Any], Iterable[Any]], collate: Callable[[list[Any]], Any]
+    ) -> None:
+        self._shards = shards
+        self._read = read
+        self._collate = collate
+        self._open: dict[int, _OpenShard] = {}
+
+    def answer(self, request: Request) -> Reply:
+        """Hand out, then read ahead."""
         with without_worker_info():
             samples = [sample for piece in request.pieces for sample in self._samples(piece, request.readers)]
         batch = None if not samples else self._collate(samples) if request.collated else samples
-        if request.ranges:
-            with without_worker_info():
-                held = self._read_ahead(request)
-        else:
-            held = []
+        with without_worker_info():
+            for piece in request.keep or ():
+                self._hold(piece, request.readers)
+            held, ended = self._read_ahead(request) if request.ranges else ([], {})
         if request.keep is None:
             return Reply(batch, None, {}, {})
         starts: dict[int, int] = {}
         for part in request.ranges:
             starts[part.shard] = min(part.start, starts.get(part.shard, part.start))
         self._forget_all_but([*request.keep, *held], starts)
-        ended = {shard: one.at for shard, one in self._open.items() if one.ended}
         marks = {n: mark for n, one in self._open.items() if n in starts and (mark := one.mark_before(starts[n]))}
         return Reply(batch, held, ended, marks)
+
+    def close(self) -> None:
+        """Close all shards."""
+        for shard in self._open.values():
+            shard.close()
 
     def _samples(self, piece: Piece, readers: Mapping[int, Reader]) -> Iterator[Any]:
         for number in range(piece.start, piece.stop):
@@ -167,13 +222,15 @@ class ShardReading(Dataset[Reply]):
                 self._refuse_shorter(piece.shard)
             yield shard.held.pop(number)
 
-    def _read_ahead(self, request: Request) -> list[Piece]:
+    def _read_ahead(self, request: Request) -> tuple[list[Piece], dict[int, int]]:
+        """What is held then of the ranges, and the lengths of those of their shards whose end was met."""
         held: list[Piece] = []
+        ended: dict[int, int] = {}
         missing = request.ahead
         for part in request.ranges:
             for run in part.runs():
                 if not missing:
-                    return held
+                    return held, ended
                 wanted = min(run.stop - run.start, missing)
                 got = self._hold(Piece(run.shard, run.start, run.start + wanted), request.readers)
                 missing -= got
@@ -182,8 +239,9 @@ class ShardReading(Dataset[Reply]):
                 if got < wanted:
                     if part.stop is not None:
                         self._refuse_shorter(run.shard)
+                    ended[run.shard] = self._open[run.shard].at
                     break
-        return held
+        return held, ended
 
     def _hold(self, run: Piece, readers: Mapping[int, Reader]) -> int:
         """Hold consecutive samples; returns their number."""

@@ -15,7 +15,11 @@ from edriver.worker.sampler.stream_shards import EpochProgress, Piece, ReadRange
 
 
 class StreamSettings(NamedTuple):
-    """What must be the same on all workers, or they would train on different samples than others believe."""
+    """What must be the same on all workers, or they would train on different samples than others believe.
+
+    Attributes:
+        micro_batches: in each step, where all have the same number of samples; 0: each worker has a batch in each.
+    """
 
     epoch: int
     seed: int
@@ -23,6 +27,7 @@ class StreamSettings(NamedTuple):
     shards: int
     batch_size: int
     drop_last: bool
+    micro_batches: int = 0
 
 
 class ReadReport(NamedTuple):
@@ -59,6 +64,47 @@ class ReadReport(NamedTuple):
         )
 
 
+class Position(NamedTuple):
+    """A place in an epoch: what a boundary keeps. None of it changes once it is made.
+
+    Attributes:
+        block: a block,
+        steps: and how many of its steps are done.
+        course: how the epoch goes on, where that does not depend on the round (step_schedule.py).
+    """
+
+    block: Block
+    steps: int
+    course: Course | None = None
+
+    @classmethod
+    def of(cls, progress: EpochProgress) -> Position:
+        """The one at which this is done; it is not copied."""
+        return cls(Block(progress, []), 0)
+
+    def progress(self) -> EpochProgress:
+        """What is done."""
+        return self.block.after(self.steps)
+
+
+class Course(NamedTuple):
+    """What readers have agreed on with a block.
+
+    Attributes:
+        settings: see StreamSettings.
+        plan: who reads what next.
+        ahead: the number of steps to read ahead for,
+        last: or the block is the epoch's last one.
+        dropped: the number of samples left after it.
+    """
+
+    settings: StreamSettings
+    plan: ShardPlan
+    ahead: int
+    last: bool
+    dropped: int
+
+
 class EpochSchedule:
     """One worker's view of an epoch, from its current position to its end or to the end of the round.
 
@@ -66,7 +112,7 @@ class EpochSchedule:
         progress: the progress of the epoch; not changed.
         order: the order of the shards in this epoch.
         rank: this worker's rank.
-        size: the number of workers.
+        size: the number of those that share the stream: the workers, or the readers of step_schedule.py.
         settings: see StreamSettings.
 
     Attributes:
@@ -99,7 +145,12 @@ class EpochSchedule:
 
     def progress(self) -> EpochProgress:
         """What is done, with what has been handed out."""
-        return self.block.after(self.steps)
+        return self.position.progress()
+
+    @property
+    def position(self) -> Position:
+        """Where that is, as a boundary keeps it."""
+        return Position(self.block, self.steps)
 
     def to_read(self) -> list[ReadRange]:
         """What this worker is to hold when the block has been handed out."""
@@ -146,7 +197,7 @@ class EpochSchedule:
         progress.readers.update({shard: (at, state) for shard, at, state in reversed(everywhere)})
         for shard in [shard for shard in progress.readers if not progress.left(shard)]:
             del progress.readers[shard]
-        self.block, self.steps = Block(progress, [batches_of(report.lanes, self.batch_size) for report in parsed]), 0
+        self.block, self.steps = Block(progress, self._batches(parsed)), 0
         self._progress = self.block.after(self.block.steps)
         if self._last_batch:
             self.finished = True
@@ -162,11 +213,19 @@ class EpochSchedule:
         if left >= self._size * self._settings.batch_size:
             self._plan.move(progress, left // (self._size * self._settings.batch_size) * self._settings.batch_size)
         elif left and not self._settings.drop_last:
-            self._last_batch = -(-left // self._size)
-            self._plan.move(progress, self._last_batch)
-            self._plan.pad(self._last_batch)
+            self._read_rest(left)
         else:
             self.finished, self.dropped = True, left
+
+    def _batches(self, parsed: Sequence[ReadReport]) -> list[list[Batch]]:
+        """Those that each can make of what it holds."""
+        return [batches_of(report.lanes, self.batch_size) for report in parsed]
+
+    def _read_rest(self, left: int) -> None:
+        """So few samples are left that not all get a whole batch of them."""
+        self._last_batch = -(-left // self._size)
+        self._plan.move(self._progress, self._last_batch)
+        self._plan.pad(self._last_batch)
 
     def _compare(self, parsed: Sequence[ReadReport]) -> None:
         first = parsed[0].settings

@@ -128,7 +128,7 @@ class EpochProgress:
 
     def open_shards(self, order: Iterable[int]) -> list[int]:
         """Those of which samples are left, or may be."""
-        return [shard for shard in order if self.left(shard)]
+        return [shard for shard in order if shard not in self.lengths or self.left(shard)]
 
     def samples_done(self) -> int:
         """The number of samples done."""

@@ -11,7 +11,9 @@ import functools
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +36,9 @@ VICTIMS: dict[str, list[int]] = json.loads(os.environ.get("VICTIMS", "{}"))
 """For a step the ranks that wait in front of their third micro-batch to be killed. The others wait there as well, until
 they know of a loss. Nobody waits once there is a file in the working folder that has the step as its name."""
 
+SHARDS = [30, 7, 0, 45, 18] if "STREAMED" in os.environ else []
+"""Lengths of the shards, where samples are streamed."""
+
 SIZES: dict[str, int] = json.loads(os.environ.get("SIZES", "{}"))
 """In front of a step all wait until there are so many workers."""
 
@@ -50,13 +55,26 @@ class Counting(torch.nn.Module):
         return torch.nn.functional.cross_entropy(self.classifier(inputs), labels) + self.counts[numbers].mean()
 
 
+def read(shard: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The samples of a shard."""
+    numbered, first = Numbered(SAMPLES), sum(SHARDS[:shard])
+    for number in range(first, first + SHARDS[shard]):
+        yield numbered[number]
+
+
 torch.manual_seed(3)
 model = Counting()
 optimizer = torch.optim.Adam(model.classifier.parameters(), lr=0.01)
 optimizer.add_param_group({"params": [model.counts], "lr": 0.0})
-sampler = edriver.ElasticSampler(range(SAMPLES), seed=5)
+source: edriver.ElasticStream | edriver.ElasticSampler
+if SHARDS:
+    source = stream = edriver.ElasticStream(range(len(SHARDS)), read, seed=5)
+    loader: Any = stream.loader(MICRO_BATCH, num_workers=1, persistent_workers=True)
+else:
+    source = edriver.ElasticSampler(range(SAMPLES), seed=5)
+    loader = DataLoader(Numbered(SAMPLES), MICRO_BATCH, sampler=source)
 state = edriver.TorchState(
-    model, optimizer, sampler=sampler, epoch=0, step=0, counted=[[0.0] * SAMPLES for _ in range(EPOCHS)]
+    model, optimizer, source=source, epoch=0, step=0, counted=[[0.0] * SAMPLES for _ in range(EPOCHS)]
 )
 
 
@@ -87,9 +105,8 @@ def wait_for_size() -> None:
 def train(state: edriver.TorchState) -> None:
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}", flush=True)
     wrapped = DistributedDataParallel(model, init_sync=False)
-    loader = DataLoader(Numbered(SAMPLES), MICRO_BATCH, sampler=sampler)
     while state.epoch < EPOCHS:
-        sampler.set_epoch(state.epoch)
+        source.set_epoch(state.epoch)
         for step in edriver.GlobalBatch(loader, wrapped, size=SIZE):
             wait_for_size()
             optimizer.zero_grad()
