@@ -170,6 +170,8 @@ class Step:
         micro_batches: the number of micro-batches of all workers together.
         samples: the number of samples in them.
         is_last: whether the current micro-batch is this worker's last one of the step.
+        number: that of the current micro-batch among those of the step; None: it is a filler, or there is none.
+        done: the numbers of those that this worker has computed, or had when the step was interrupted.
     """
 
     def __init__(
@@ -191,12 +193,12 @@ class Step:
         self._batches = batches
         self._speed = speed
         own = taken_up.own
-        self._done = list(own.micro_batches) if own else []
+        self.done = list(own.micro_batches) if own else []
         self._vectors = dict(own.vectors) if own else {}
         self._losses = dict(own.losses) if own else {}
         self._weights = dict(own.weights) if own else {}
-        done = taken_up.done or [[] for _ in shares]
-        self._holders = [[*have, *(n for n in share if n != FILLER)] for have, share in zip(done, shares, strict=True)]
+        held = taken_up.done or [[] for _ in shares]
+        self._holders = [[*have, *(n for n in share if n != FILLER)] for have, share in zip(held, shares, strict=True)]
         # Losses are multiplied by a power of two, so that gradients of few bits are rounded alike at any size.
         self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
@@ -221,12 +223,18 @@ class Step:
             yield batch
             self.computed()
 
+    @property
+    def number(self) -> int | None:
+        """See Step."""
+        return None if self._current == FILLER else self._current
+
     def computed(self) -> None:
         """Note that the backward pass of the current micro-batch has ended. The loop over the step does it before the
         next one; a loop whose body also calls `optimizer.step` does it before that. A collective after the last one.
 
         Raises:
             RuntimeError: the loss was not scaled.
+            PeerLostError: another worker is lost.
         """
         if (number := self._current) is None:
             return
@@ -238,6 +246,8 @@ class Step:
         self._note_done(number)
         if self.is_last:
             self._finish()
+        else:
+            self._check_peers()  # before a boundary does, which would keep nothing
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """Multiply the mean loss of the current micro-batch so that the step's gradient is that of the mean loss of all
@@ -306,7 +316,7 @@ class Step:
         gradients = self._gradients.take() if self._bitwise else []
         if number == FILLER:
             return
-        self._done.append(number)
+        self.done.append(number)
         if self._bitwise:
             self._vectors[number] = fixed_order.Layout(self._gradients.parameters()).vectors(gradients)
 
@@ -323,11 +333,18 @@ class Step:
 
     def _keep(self, version: Version) -> None:
         """Keep for the next round what this worker has of the step, which follows the boundary of this version."""
-        if not self._done or self._gradients.sharded:
+        if not self.done or self._gradients.sharded:
             return
         gradients = self._gradients.take()
         unfinished = Unfinished(
-            version, self._factor, self._done, gradients, self._vectors, self._losses, self._weights
+            version,
+            self._sampler.samples_done(),
+            self._factor,
+            self.done,
+            gradients,
+            self._vectors,
+            self._losses,
+            self._weights,
         )
         context.current.part(UnfinishedSteps).keep(self._sampler, unfinished)
 

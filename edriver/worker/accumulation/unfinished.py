@@ -21,6 +21,7 @@ from edriver.worker import context
 from edriver.worker.accumulation.fixed_order import Vectors
 from edriver.worker.accumulation.gradients import Gradients
 from edriver.worker.backend import tensors
+from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 
@@ -30,6 +31,8 @@ class Unfinished:
 
     Attributes:
         version: of the boundary that the step follows.
+        begins_at: how far the epoch was done when the step began. It need not be the first step after the boundary: one
+            that GradScaler skips has none.
         factor: by which its losses were multiplied, besides their shares of the step.
         micro_batches: those that it has computed.
         gradients: their sum, for each parameter.
@@ -39,6 +42,7 @@ class Unfinished:
     """
 
     version: Version
+    begins_at: SamplesDone
     factor: float
     micro_batches: list[int]
     gradients: list[torch.Tensor | None]
@@ -70,8 +74,10 @@ class UnfinishedSteps:
         if self._asked.get(sampler, NO_ROUND) == place.round_id:
             return NOTHING_DONE
         kept = self._kept.get(sampler)
-        if kept is not None and (rounds is None or kept.version != rounds.version):
-            kept = None  # the round continues from another version
+        if kept is not None and (
+            rounds is None or kept.version != rounds.version or kept.begins_at != sampler.samples_done()
+        ):
+            kept = None  # the round continues from another version, or with another step
         have = torch.zeros(micro_batches, dtype=torch.uint8)
         if kept is not None:
             have[kept.micro_batches] = 1
