@@ -202,7 +202,8 @@ class ElasticAccelerator(Accelerator):
             )
         self._backward_due = False
         scaled = step.scale(loss, self.weight if weight is None else weight)
-        (scaled if self.scaler is None else self.scaler.scale(scaled)).backward(**kwargs)
+        root: Any = scaled if self.scaler is None else self.scaler.scale(scaled)
+        root.backward(**kwargs)
         step.computed()
 
     def _begin_micro_batch(self, step: Step) -> None:
@@ -345,7 +346,7 @@ class StepsLoader(ElasticLoader):
         samples = length - done
         if self.drop_last:
             samples -= samples % self.step_size
-        return -(-samples // self.batch_size)
+        return int(-(-samples // self.batch_size))
 
     def __iter__(self) -> Iterator[Any]:
         """This worker's micro-batches; its last one of a step is where Accelerate synchronizes gradients."""

@@ -93,12 +93,13 @@ class StepsTrainer(RoundTrainer):
     def _own_tokens(self, inputs: Any) -> int:
         """The number of tokens in inputs, as Trainer counts them."""
         before, self.state.num_input_tokens_seen = self.state.num_input_tokens_seen, 0
-        vars(self.accelerator)["gather"] = lambda tensor: tensor  # which would add those of the others
+        accelerator: Any = self.accelerator
+        accelerator.gather = lambda tensor: tensor  # which would add those of the others
         try:
             self._track_num_input_tokens(inputs)
             return int(self.state.num_input_tokens_seen)
         finally:
-            del vars(self.accelerator)["gather"]
+            del accelerator.gather
             self.state.num_input_tokens_seen = before
 
     def _count(self, step: Step) -> None:

@@ -199,7 +199,7 @@ def trainer_by_hand() -> tuple[list[float], list[float]]:
     model = Tagger(None, True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     sampler = edriver.ElasticSampler(range(SAMPLES), seed=42)
-    loader = DataLoader(Sequences(), SIZE, sampler=sampler)  # type: ignore[arg-type]
+    loader = DataLoader(Sequences(), SIZE, sampler=sampler)
     losses: list[float] = []
     for epoch in range(2):
         sampler.set_epoch(epoch)

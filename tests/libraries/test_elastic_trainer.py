@@ -228,7 +228,7 @@ def test_a_step_has_the_same_samples_whatever_the_number_of_workers(counts: bool
 
 
 def test_losses_and_resizes_change_neither_steps_nor_rates_nor_logs() -> None:
-    epochs = {"max_steps": -1, "num_train_epochs": 1.5}
+    epochs: dict[str, Any] = {"max_steps": -1, "num_train_epochs": 1.5}
     (alone,) = quiet(1, **epochs)
     assert alone.steps == (8, 8), "5 steps an epoch"
     with world(steps_of(**epochs), gate_at=6) as one:
