@@ -64,7 +64,6 @@ def planned(
     full: int,
     max_steps: int,
     num_train_epochs: float,
-    position: float,
 ) -> tuple[int, int]:
     """Compute where the run ends with a round's workers.
 
@@ -75,7 +74,6 @@ def planned(
         full: the number of steps of a whole epoch with this round's workers.
         max_steps: as in TrainingArguments; below 1 the epochs decide.
         num_train_epochs: as in TrainingArguments.
-        position: the data done so far, in epochs.
 
     Returns:
         The total number of epochs begun, and the total number of steps.
@@ -83,8 +81,5 @@ def planned(
     if max_steps > 0:
         later = max(0, max_steps - global_step - rest)
         return epoch + 1 + math.ceil(later / max(1, full)), max_steps
-    if num_train_epochs >= epoch + 1:
-        left = rest + math.ceil((num_train_epochs - epoch - 1) * full)
-    else:
-        left = max(0, math.ceil((num_train_epochs - position) * full))
-    return math.ceil(num_train_epochs), global_step + left
+    left = rest + math.ceil(num_train_epochs * full) - (epoch + 1) * full
+    return math.ceil(num_train_epochs), global_step + max(0, left)

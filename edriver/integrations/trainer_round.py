@@ -23,6 +23,11 @@ from edriver.worker.state.torch_state import TorchState
 class RoundTrainer(Trainer):
     """A Trainer that can begin in the middle of its run, with another number of workers than before.
 
+    Args:
+        args: Trainer's positional arguments.
+        global_batch: see ElasticTrainer.
+        kwargs: Trainer's keyword arguments.
+
     Attributes:
         optimizer, control: Trainer's.
     """
@@ -34,8 +39,9 @@ class RoundTrainer(Trainer):
     _begins_at: tuple[int, int]  # steps and epochs, before the first step of `train`
     _picked_up: bool
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, global_batch: bool = False, **kwargs: Any) -> None:
         self._elastic: TorchState | None = None  # while `train` is in a round
+        self._global_batch = global_batch
         super().__init__(*args, **kwargs)
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -45,7 +51,8 @@ class RoundTrainer(Trainer):
             enter_round(self.args.use_cpu)
         super().create_accelerator_and_postprocess()
         if self._elastic is not None:
-            ElasticAccelerator.adopt(self.accelerator, self._elastic.scaler)
+            micro_batches = self.args.gradient_accumulation_steps if self._global_batch else None
+            ElasticAccelerator.adopt(self.accelerator, self._elastic.scaler, micro_batches)
 
     def _enter(self, state: TorchState) -> None:
         """Forget what belongs to the round before."""
@@ -89,15 +96,23 @@ class RoundTrainer(Trainer):
                 "it return self.accelerator.prepare(DataLoader(..., sampler=self._get_train_sampler()))"
             )
         _, _, num_examples, num_train_samples, batch, _, _ = super().set_initial_training_values(args, dataloader)
-        size, length = context.assignment().size, len(self.train_dataset)
+        # A step of all workers together is as long as that of one which is alone.
+        size, length = 1 if self._global_batch else context.assignment().size, len(self.train_dataset)
         share, each = -(-length // size), self._train_batch_size
         batches = share // each if args.dataloader_drop_last else -(-share // each)
+        if self._global_batch and args.dataloader_drop_last:
+            batches -= batches % args.gradient_accumulation_steps
         full = max(1, -(-batches // args.gradient_accumulation_steps))
         rest = -(-len(dataloader) // args.gradient_accumulation_steps)
         step, epoch = self._under_way()
-        position = epoch + self._sampler.state_dict()["offset"] / max(1, length)
-        epochs, max_steps = planned(step, epoch, rest, full, args.max_steps, args.num_train_epochs, position)
+        epochs, max_steps = planned(step, epoch, rest, full, args.max_steps, args.num_train_epochs)
         return epochs, full, num_examples, num_train_samples, batch, batches, max_steps
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """The number of samples in a step of all workers."""
+        if self._global_batch:
+            return int(self._train_batch_size * args.gradient_accumulation_steps)
+        return int(super().get_total_train_batch_size(args))
 
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume: str | None, trial: Any

@@ -28,7 +28,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput, set_seed
 
 from edriver.integrations.trainer_progress import TrainerProgress
-from edriver.integrations.trainer_round import RoundTrainer, callback_states
+from edriver.integrations.trainer_round import callback_states
+from edriver.integrations.trainer_steps import StepsTrainer
 from edriver.worker import context
 from edriver.worker.rounds.run import run
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
@@ -56,18 +57,25 @@ _OF_TRAINER: Final = (
 """What of the trainer itself does: what it computes logged losses and speeds from."""
 
 
-class ElasticTrainer(RoundTrainer):
+class ElasticTrainer(StepsTrainer):
     """A Trainer whose `train` is elastic: create it once per process, outside of any function that `edriver.run` wraps.
 
     `max_steps` counts optimizer steps of the whole run, independently of the number of workers. `num_train_epochs`
     counts data: its number of steps, and with it the length of the learning rate's schedule, follows from each round's
     number of workers. `per_device_train_batch_size` is the batch size of one worker.
 
+    With `global_batch` a step consists of the same samples whatever the number of workers, so that steps, epochs, the
+    schedule and logged losses do not depend on it: `per_device_train_batch_size * gradient_accumulation_steps` of them,
+    in micro-batches of `per_device_train_batch_size`, which the workers share. See GlobalBatch. Where the model, or
+    `compute_loss_func`, divides by `num_items_in_batch`, a step's gradient is that of the mean over all its items.
+
     Callbacks get `on_train_begin` in each round, and `on_epoch_begin` when an epoch continues. Callbacks with state
     must inherit ExportableState, as EarlyStoppingCallback does, so that the state survives.
 
     Args:
         args: Trainer's positional arguments.
+        global_batch: whether `gradient_accumulation_steps` is the number of micro-batches in a step of all workers
+            together.
         kwargs: Trainer's keyword arguments.
 
     Raises:
@@ -158,7 +166,7 @@ class ElasticTrainer(RoundTrainer):
         batches = len(train_dataloader)
         steps = -(-batches // self.args.gradient_accumulation_steps)
         arguments = {"model": model, "trial": rest["trial"], "ignore_keys_for_eval": rest["ignore_keys_for_eval"]}
-        if due:
+        if due and self._is_anything_due():
             self._do_what_is_due(due, self._progress.values["logged"], epoch, **arguments)
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True  # as it begins: a checkpoint of the last step
@@ -166,6 +174,8 @@ class ElasticTrainer(RoundTrainer):
         if due != "epoch" and (ended or (not batches and self._sampler.state_dict()["offset"])):
             self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
             self._maybe_log_save_evaluate(self._tr_loss, None, epoch=epoch, start_time=self._start_time, **arguments)
+        elif due != "epoch" and self._global_batch:
+            self._run_steps(model, epoch, train_dataloader, rest["trial"], rest["ignore_keys_for_eval"])
         elif due != "epoch":
             rest |= {
                 "steps_in_epoch": batches,
@@ -178,12 +188,15 @@ class ElasticTrainer(RoundTrainer):
 
     def _step_done(self) -> None:
         """An optimizer step is done: its batches are, too."""
-        size = self._train_batch_size
-        for _ in range(self.current_gradient_accumulation_steps):
-            self._sampler.record_batch(self._batch, size)
-            self._batch += 1
+        loader: Any = self.callback_handler.train_dataloader
+        if self._global_batch:
+            ended = not loader.left
+        else:
+            for _ in range(self.current_gradient_accumulation_steps):
+                self._sampler.record_batch(self._batch, self._train_batch_size)
+                self._batch += 1
+            ended = self._batch >= len(loader)
         done = self._sampler.samples_done()
-        ended = self._batch >= len(self.callback_handler.train_dataloader)
         self.state.epoch = done.epoch + (1 if ended else done.done / done.samples)
 
     def _maybe_log_save_evaluate(
@@ -203,8 +216,12 @@ class ElasticTrainer(RoundTrainer):
         norm = float(grad_norm) if grad_norm is not None and self.control.should_log else None
         logged = {"grad_norm": norm, "learning_rate": learning_rate}
         self._boundary(due, epoch, logged=logged)
-        if self.control.should_log or self.control.should_evaluate or self.control.should_save:
+        if self._is_anything_due():
             self._do_what_is_due(due, logged, epoch, model, trial, ignore_keys_for_eval)
+
+    def _is_anything_due(self) -> bool:
+        # If not, there is no second boundary, behind which what others have of an interrupted step would not count.
+        return bool(self.control.should_log or self.control.should_evaluate or self.control.should_save)
 
     def _do_what_is_due(
         self, due: str, logged: dict[str, Any], epoch: int, model: Any, trial: Any, ignore_keys_for_eval: Any

@@ -17,6 +17,8 @@ from tests.process.running import ROOT, Hosts, Run, running
 SCRIPTS = Path(__file__).with_name("scripts")
 HOW_TO = (ROOT / "docs" / "how-to" / "hugging-face.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", HOW_TO, re.DOTALL)
+CHANGES = re.findall(r"```diff\n(.*?)```", HOW_TO, re.DOTALL)
+"""Of the examples, for the same steps at any size."""
 
 NO_NOISE = (
     "DeprecationWarning",
@@ -103,7 +105,19 @@ def test_a_second_host_joins_and_loses_its_worker(script: str, tmp_path: Path) -
             assert [survivor[step] for step in (4, 5, 9, 10)] == [2, 3, 2, 3], "which are waited for"
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=["trainer", "accelerate"])
+def changed(example: str, diff: str) -> str:
+    """An example with the changes of a diff that shows changed lines alone."""
+    for removed, added in re.findall(r"^-(.*\n)((?:^\+.*\n)*)", diff, re.MULTILINE):
+        assert example.count(removed) == 1, removed
+        example = example.replace(removed, re.sub(r"^\+", "", added, flags=re.MULTILINE))
+    return example
+
+
+@pytest.mark.parametrize(
+    "example",
+    [*EXAMPLES, *map(changed, EXAMPLES, CHANGES)],
+    ids=["trainer", "accelerate", "trainer with global_batch", "accelerate with global_batch"],
+)
 def test_the_how_tos_examples_run(example: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(example)
     with running(["-np", "2", sys.executable, "train.py"], tmp_path, {"CUDA_VISIBLE_DEVICES": ""}) as run:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.libraries.same_steps import TrainedByTrainer, trainer_by_hand
 from tests.libraries.worlds import script
-from tests.torch.elastic_world import Death, undisturbed, world
+from tests.torch.elastic_world import Death, Script, undisturbed, world
+from tests.torch.global_batch_training import MICRO_BATCH, SIZE, STEPS, Trained, samples_of
 
 pytestmark = [pytest.mark.libraries, pytest.mark.timeout(900)]
 
@@ -174,3 +178,89 @@ def test_a_checkpoint_leads_to_the_same_sample_with_another_number_of_workers(tm
 @pytest.mark.parametrize("name", ["trainer_refusals", "trainer_overridden"])
 def test_what_it_refuses(name: str, tmp_path: Path) -> None:
     assert undisturbed(script(name, folder=tmp_path)) is None
+
+
+def steps_of(folder: Path | None = None, **arguments: Any) -> Script:
+    """A run with global_batch=True."""
+    return script("trainer", "global_batches", folder=folder or Path(tempfile.gettempdir()), **arguments)
+
+
+@functools.cache
+def quiet(size: int, **arguments: Any) -> tuple[TrainedByTrainer, ...]:
+    with world(steps_of(**arguments)) as one:
+        one.form(one.start(*[None] * size))
+        return tuple(one.finish())
+
+
+def assert_same(found: TrainedByTrainer, expected: TrainedByTrainer) -> None:
+    """What all workers know; in the log losses are of 32 bits."""
+    assert found.parameters == pytest.approx(expected.parameters, rel=1e-9, abs=1e-11)
+    assert found.steps == expected.steps
+    assert len(found.logs) == len(expected.logs)
+    for entry, other in zip(found.logs, expected.logs, strict=True):
+        assert entry == pytest.approx(other, rel=1e-6)
+
+
+SGD_BY_HAND = {"optim": "sgd", "max_grad_norm": 0.0, "logging_steps": 1}
+
+
+def test_a_step_is_that_of_all_its_tokens() -> None:
+    """Also of those of a micro-batch in which none counts."""
+    parameters, losses = trainer_by_hand()
+    for size in (1, 2, 3):
+        for found in quiet(size, **SGD_BY_HAND):
+            assert found.parameters == pytest.approx(parameters, rel=1e-9, abs=1e-11)
+            assert [loss for _, _, loss, *_ in found.logs[:-1]] == pytest.approx(losses, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_step_has_the_same_samples_whatever_the_number_of_workers(counts: bool, size: int) -> None:
+    (alone,) = quiet(1, counts=counts)
+    found = quiet(size, counts=counts)
+    for one in found:
+        assert_same(one, alone)
+        assert one.rates == alone.rates
+        assert one.operations == alone.operations
+    everyone = [Trained([], one.computed, {}) for one in found]
+    for step in range(STEPS):
+        assert samples_of(step, everyone) == samples_of(step, [Trained([], alone.computed, {})])
+
+
+def test_losses_and_resizes_change_neither_steps_nor_rates_nor_logs() -> None:
+    epochs: dict[str, Any] = {"max_steps": -1, "num_train_epochs": 1.5}
+    (alone,) = quiet(1, **epochs)
+    assert alone.steps == (8, 8), "5 steps an epoch"
+    with world(steps_of(**epochs), gate_at=6) as one:
+        one.form(one.start(None, Death(3, "micro-batch 1"), Death(1, "micro-batch 2")))
+        one.form(one.await_death())
+        one.form([*one.await_death(), *one.start(None)])
+        one.form([*one.interrupt(), *one.start(None)])
+        found = one.finish()
+    for trained in found:
+        assert_same(trained, alone)
+    assert found[0].rates == alone.rates
+
+
+def test_what_others_have_computed_of_a_step_is_not_computed_again() -> None:
+    with world(steps_of(lost_at=(2, 1))) as one:
+        one.form(one.start(None, None, Death(2, "micro-batch 2")))
+        one.form(one.await_death())
+        found = one.finish()
+    (alone,) = quiet(1)
+    for trained in found:
+        assert_same(trained, alone)
+    computed = [numbers for trained in found for step, numbers in trained.computed if step == 2]
+    assert len(computed) == SIZE // MICRO_BATCH
+    assert len({number for numbers in computed for number in numbers}) == SIZE
+
+
+def test_a_checkpoint_of_such_a_run_leads_to_the_same_steps(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 3}
+    with world(steps_of(tmp_path, **saving)) as one:
+        one.form(one.start(None, None))
+        first, _ = one.finish()
+    resumed = undisturbed(steps_of(tmp_path, resume=str(tmp_path / "checkpoint-3")))
+    assert {step for step, _ in resumed.computed} == set(range(3, STEPS))
+    assert resumed.parameters == pytest.approx(first.parameters, rel=1e-9, abs=1e-11)
+    assert resumed.logs[:-1] == [pytest.approx(entry, rel=1e-6) for entry in first.logs[:-1]]

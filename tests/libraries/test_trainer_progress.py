@@ -9,18 +9,20 @@ from edriver.integrations.trainer_progress import TrainerProgress, planned
 
 
 @pytest.mark.parametrize(
-    ("step", "epoch", "rest", "full", "max_steps", "num_train_epochs", "position", "expected"),
+    ("step", "epoch", "rest", "full", "max_steps", "num_train_epochs", "expected"),
     [
-        pytest.param(0, 0, 8, 8, 12, 3.0, 0.0, (2, 12), id="steps, from the start"),
-        pytest.param(5, 0, 3, 8, 12, 3.0, 5 / 8, (2, 12), id="steps, in the middle"),
-        pytest.param(4, 0, 8, 16, 12, 3.0, 0.5, (1, 12), id="steps, with half the workers one epoch is enough"),
-        pytest.param(12, 1, 4, 8, 12, 3.0, 1.5, (2, 12), id="steps, all done"),
-        pytest.param(0, 0, 8, 8, -1, 3.0, 0.0, (3, 24), id="epochs, from the start"),
-        pytest.param(4, 0, 8, 16, -1, 2.0, 0.5, (2, 28), id="epochs, with half the workers"),
-        pytest.param(8, 1, 4, 4, -1, 2.0, 1.0, (2, 12), id="epochs, with twice the workers"),
-        pytest.param(0, 0, 8, 8, -1, 1.5, 0.0, (2, 12), id="one epoch and a half"),
-        pytest.param(10, 1, 6, 8, -1, 1.5, 1.25, (2, 12), id="in that half"),
-        pytest.param(24, 3, 8, 8, -1, 3.0, 3.0, (3, 24), id="epochs, all done"),
+        pytest.param(0, 0, 8, 8, 12, 3.0, (2, 12), id="steps, from the start"),
+        pytest.param(5, 0, 3, 8, 12, 3.0, (2, 12), id="steps, in the middle"),
+        pytest.param(4, 0, 8, 16, 12, 3.0, (1, 12), id="steps, with half the workers one epoch is enough"),
+        pytest.param(12, 1, 4, 8, 12, 3.0, (2, 12), id="steps, all done"),
+        pytest.param(0, 0, 8, 8, -1, 3.0, (3, 24), id="epochs, from the start"),
+        pytest.param(4, 0, 8, 16, -1, 2.0, (2, 28), id="epochs, with half the workers"),
+        pytest.param(8, 1, 4, 4, -1, 2.0, (2, 12), id="epochs, with twice the workers"),
+        pytest.param(0, 0, 8, 8, -1, 1.5, (2, 12), id="one epoch and a half"),
+        pytest.param(10, 1, 6, 8, -1, 1.5, (2, 12), id="in that half"),
+        pytest.param(0, 0, 5, 5, -1, 1.6, (2, 8), id="a fraction that is no binary one"),
+        pytest.param(6, 1, 4, 5, -1, 1.6, (2, 8), id="in that"),
+        pytest.param(24, 3, 8, 8, -1, 3.0, (3, 24), id="epochs, all done"),
     ],
 )
 def test_what_is_planned(
@@ -30,10 +32,9 @@ def test_what_is_planned(
     full: int,
     max_steps: int,
     num_train_epochs: float,
-    position: float,
     expected: tuple[int, int],
 ) -> None:
-    assert planned(step, epoch, rest, full, max_steps, num_train_epochs, position) == expected
+    assert planned(step, epoch, rest, full, max_steps, num_train_epochs) == expected
 
 
 def test_a_boundary_keeps_a_long_log_by_its_length() -> None:

@@ -16,6 +16,7 @@ from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
 from edriver.worker.accumulation.global_batch import refuse_dimensions
 from edriver.worker.accumulation.unfinished import Unfinished, UnfinishedSteps
+from edriver.worker.reports import SamplesDone
 from tests.torch.elastic_world import Death, Script, world
 from tests.torch.global_batch_training import (
     MICRO_BATCH,
@@ -273,6 +274,8 @@ def test_misuse_is_named() -> None:
     assert next(batches).tolist() == [4, 5, 6, 7]
     with pytest.raises(RuntimeError, match=r"without step\.scale"):
         next(batches)
+    with pytest.raises(RuntimeError, match="leave the call of record_batch out"):
+        sampler.record_batch(0, 4)
     streamed = edriver.ElasticStream(["a"], lambda _: iter(range(24))).loader(4)
     with pytest.raises(ValueError, match=r'shares="speed" would move shards .* leave shares at "even"'):
         edriver.GlobalBatch(streamed, model, size=8, shares="speed")
@@ -296,12 +299,17 @@ class Rounds:
         pass
 
 
-@pytest.mark.parametrize(("boundaries", "done"), [(3, [[0, 2]]), (2, [[]]), (4, [[]])])
-def test_what_a_worker_has_counts_only_if_the_round_goes_on_from_its_version(
-    monkeypatch: pytest.MonkeyPatch, boundaries: int, done: list[list[int]]
+@pytest.mark.parametrize(
+    ("boundaries", "samples", "done"),
+    [(3, 8, [[0, 2]]), (2, 8, [[]]), (4, 8, [[]]), (3, 0, [[]]), (3, 16, [[]])],
+)
+def test_what_a_worker_has_counts_only_if_the_round_goes_on_with_its_step(
+    monkeypatch: pytest.MonkeyPatch, boundaries: int, samples: int, done: list[list[int]]
 ) -> None:
     sampler, steps = edriver.ElasticSampler(range(24)), UnfinishedSteps()
-    steps.keep(sampler, Unfinished(Version(RoundId(1, 1), 3), 1.0, [0, 2], [], {}, {}, {}, {}))
+    begins_at = SamplesDone(0, samples, 24)
+    steps.keep(sampler, Unfinished(Version(RoundId(1, 1), 3), begins_at, 1.0, [0, 2], [], {}, {}, {}, {}))
+    sampler.load_state_dict({"epoch": 0, "seed": 0, "offset": 8})
     monkeypatch.setattr(context.current, "rounds", Rounds(Version(RoundId(1, 1), boundaries)))
     place = dataclasses.replace(SINGLE_WORKER, round_id=RoundId(1, 2))
     with context.current.place.rehearsing(place):

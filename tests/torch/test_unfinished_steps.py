@@ -41,9 +41,12 @@ Has = tuple[int, ...]
 class Source:
     """The samples of one member."""
 
+    def samples_done(self) -> int:
+        return 0
+
 
 class Rounds:
-    """Those of a member that learns of a loss in the check before a micro-batch."""
+    """Those of a member that learns of a loss in a check; there is one before and one after each micro-batch."""
 
     version = Version(RoundId(1, 1), 3)
 
@@ -91,7 +94,7 @@ class Member:
             what it keeps, and the gradient with which it ends the step.
         """
         model, source, unfinished = Counts(), Source(), context.current.part(UnfinishedSteps)
-        context.current.rounds = Rounds(before_loss)  # type: ignore[assignment]  # what a step needs of them
+        context.current.rounds = Rounds(2 * before_loss)  # type: ignore[assignment]  # what a step needs of them
         work = Work(0, source, sizes, deal_out(self.has, len(sizes)), iter(self.share), lambda: None)
         step = Step(
             work,

@@ -21,7 +21,7 @@ from edriver.worker.accumulation import fixed_order
 from edriver.worker.accumulation.gradients import Gradients, Reduced
 from edriver.worker.accumulation.running_statistics import RunningStatistics
 from edriver.worker.accumulation.speed import Speed
-from edriver.worker.accumulation.unfinished import NOTHING_DONE, Resumption, Unfinished, UnfinishedSteps
+from edriver.worker.accumulation.unfinished import NOTHING_DONE, Resumption, Source, Unfinished, UnfinishedSteps
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group.round_mesh import mesh
 from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler
@@ -237,7 +237,7 @@ class Work:
     """
 
     number: int
-    source: object
+    source: Source
     sizes: Sequence[int]
     shares: Sequence[Sequence[int]]
     batches: Iterator[Any]
@@ -251,6 +251,8 @@ class Step:
         micro_batches: the number of micro-batches of all workers together.
         samples: the number of samples in them.
         is_last: whether the current micro-batch is this worker's last one of the step.
+        number: that of the current micro-batch among those of the step; None: it is a filler, or there is none.
+        done: the numbers of those that this worker has computed, or had when the step was interrupted.
     """
 
     def __init__(
@@ -269,14 +271,14 @@ class Step:
         self._gradients, self._statistics = gradients, statistics
         self._place, self._speed = place, speed
         own = taken_up.own
-        self._done = list(own.micro_batches) if own else []
+        self.done = list(own.micro_batches) if own else []
         self._vectors = dict(own.vectors) if own else {}
         self._losses = dict(own.losses) if own else {}
         self._weights = dict(own.weights) if own else {}
         self._moved = dict(own.moved) if own else {}
-        done = taken_up.done or [[] for _ in work.shares]
+        held = taken_up.done or [[] for _ in work.shares]
         self._holders = [
-            [*have, *(n for n in share if n != FILLER)] for have, share in zip(done, work.shares, strict=True)
+            [*have, *(n for n in share if n != FILLER)] for have, share in zip(held, work.shares, strict=True)
         ]
         # Losses are multiplied by a power of two, so that gradients of few bits are rounded alike at any size.
         self._factor = 2.0 ** math.floor(math.log2(place.size))
@@ -304,12 +306,18 @@ class Step:
             yield batch
             self.computed()
 
+    @property
+    def number(self) -> int | None:
+        """See Step."""
+        return None if self._current == FILLER else self._current
+
     def computed(self) -> None:
         """Note that the backward pass of the current micro-batch has ended. The loop over the step does it before the
         next one; a loop whose body also calls `optimizer.step` does it before that. A collective after the last one.
 
         Raises:
             RuntimeError: the loss was not scaled.
+            PeerLostError: another worker is lost.
         """
         if (number := self._current) is None:
             return
@@ -321,6 +329,8 @@ class Step:
         self._note_done(number)
         if self.is_last:
             self._finish()
+        else:
+            self._check_peers()  # before a boundary does, which would keep nothing
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """Multiply the mean loss of the current micro-batch so that the step's gradient is that of the mean loss of all
@@ -390,7 +400,7 @@ class Step:
         if number == FILLER:
             self._statistics.go_back()
             return
-        self._done.append(number)
+        self.done.append(number)
         if self._statistics:
             self._moved[number] = self._statistics.take()
         if self._bitwise:
@@ -409,11 +419,19 @@ class Step:
 
     def _keep(self, version: Version) -> None:
         """Keep for the next round what this worker has of the step, which follows the boundary of this version."""
-        if not self._done or self._gradients.sharded:
+        if not self.done or self._gradients.sharded:
             return
         gradients = self._gradients.take()
         unfinished = Unfinished(
-            version, self._factor, self._done, gradients, self._vectors, self._losses, self._weights, self._moved
+            version,
+            self._work.source.samples_done(),
+            self._factor,
+            self.done,
+            gradients,
+            self._vectors,
+            self._losses,
+            self._weights,
+            self._moved,
         )
         context.current.part(UnfinishedSteps).keep(self._work.source, unfinished)
 

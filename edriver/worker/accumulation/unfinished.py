@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,8 @@ class Unfinished:
 
     Attributes:
         version: of the boundary that the step follows.
+        begins_at: how far the epoch was done when the step began. It need not be the first step after the boundary: one
+            that GradScaler skips has none.
         factor: by which its losses were multiplied, besides their shares of the step.
         micro_batches: those that it has computed.
         gradients: their sum, for each parameter.
@@ -39,6 +41,7 @@ class Unfinished:
     """
 
     version: Version
+    begins_at: object
     factor: float
     micro_batches: list[int]
     gradients: list[torch.Tensor | None]
@@ -48,6 +51,13 @@ class Unfinished:
     moved: dict[int, torch.Tensor]
 
 
+class Source(Protocol):
+    """A sampler, or a stream."""
+
+    def samples_done(self) -> object:
+        """How far the epoch is done, and which epoch it is."""
+
+
 class UnfinishedSteps:
     """Of this process, by the sampler or stream whose samples they have."""
 
@@ -55,11 +65,11 @@ class UnfinishedSteps:
         self._kept: weakref.WeakKeyDictionary[object, Unfinished] = weakref.WeakKeyDictionary()
         self._asked: weakref.WeakKeyDictionary[object, RoundId] = weakref.WeakKeyDictionary()
 
-    def keep(self, source: object, unfinished: Unfinished) -> None:
+    def keep(self, source: Source, unfinished: Unfinished) -> None:
         """Keep it for the next round."""
         self._kept[source] = unfinished
 
-    def taken_up(self, source: object, micro_batches: int, device: torch.device) -> Resumption:
+    def taken_up(self, source: Source, micro_batches: int, device: torch.device) -> Resumption:
         """At a sampler's or stream's first step of a round, what the members have of that step; later nothing. A
         collective.
 
@@ -72,8 +82,10 @@ class UnfinishedSteps:
         if self._asked.get(source, NO_ROUND) == place.round_id:
             return NOTHING_DONE
         kept = self._kept.get(source)
-        if kept is not None and (rounds is None or kept.version != rounds.version):
-            kept = None  # the round continues from another version
+        if kept is not None and (
+            rounds is None or kept.version != rounds.version or kept.begins_at != source.samples_done()
+        ):
+            kept = None  # the round continues from another version, or with another step
         have = torch.zeros(micro_batches, dtype=torch.uint8)
         if kept is not None:
             have[kept.micro_batches] = 1

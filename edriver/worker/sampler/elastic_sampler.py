@@ -98,7 +98,13 @@ class ElasticSampler(Sampler[int]):
 
         Raises:
             ValueError: this is not the next batch: record each batch once, in order.
+            RuntimeError: the batch is of a GlobalBatch.
         """
+        if self._dealt is not None:
+            raise RuntimeError(
+                "the steps of a GlobalBatch record themselves, so that this batch would count twice: leave the call of "
+                "record_batch out"
+            )
         self._placed().record_batch(batch_idx, batch_size)
         context.current.part(ScriptReports).batch_recorded()
         self._batch_size = batch_size

@@ -195,6 +195,10 @@ class ElasticStream:
             "iterate stream.loader(batch_size=...), which takes a DataLoader's arguments"
         )
 
+    def samples_done(self) -> tuple[int, int]:
+        """The epoch, and the number of its samples that all workers together have done."""
+        return self._epoch, self._reached().progress().samples_done()
+
     def _reached(self) -> Position:
         return self._position if self._schedule is None else self._schedule.position
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from torch.utils.data import DataLoader
 
@@ -35,6 +35,13 @@ _PREFIX: Final = "edriver/stream"
 """Of the keys in the round's store."""
 
 
+class Stream(Protocol):
+    """The ElasticStream of a loader, as its user sees it."""
+
+    def samples_done(self) -> tuple[int, int]:
+        """The epoch, and the number of its samples that all workers together have done."""
+
+
 class StreamLoader:
     """Batches of a stream: made by `ElasticStream.loader`.
 
@@ -46,7 +53,7 @@ class StreamLoader:
     def __init__(
         self,
         dataset: ShardReading,
-        stream: object,
+        stream: Stream,
         batch_size: int,
         begin: Callable[[], EpochSchedule],
         begin_steps: Callable[[int, Sequence[Sequence[int]]], StepSchedule],
