@@ -170,6 +170,7 @@ class Step:
         micro_batches: the number of micro-batches of all workers together.
         samples: the number of samples in them.
         is_last: whether the current micro-batch is this worker's last one of the step.
+        micro_batch_samples: the number of samples in the current micro-batch; 0 for a filler.
     """
 
     def __init__(
@@ -201,6 +202,7 @@ class Step:
         self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
         self._current: int | None = None
+        self.micro_batch_samples = 0
         self.is_last = self._scaled = self._weighted = self._complete = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -218,6 +220,7 @@ class Step:
             self._check_peers()
             self._gradients.reduce_in_backward(self.is_last and not self._bitwise)
             self._current, self._scaled = number, False
+            self.micro_batch_samples = 0 if number == FILLER else len(self._epoch.micro_batch(self._number, number))
             yield batch
             self.computed()
 
@@ -265,7 +268,7 @@ class Step:
         self._weighted = self._weighted or weight is not None
         share: float | torch.Tensor = 0.0
         if number != FILLER:
-            share = len(self._epoch.micro_batch(self._number, number)) / self.samples
+            share = self.micro_batch_samples / self.samples
             if weight is not None:
                 self._weights[number] = torch.as_tensor(weight, dtype=torch.float64, device=loss.device).detach()
                 share = self._weights[number] / self.micro_batches
