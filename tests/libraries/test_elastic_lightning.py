@@ -192,7 +192,7 @@ def alone(folder: Path, *command: str) -> str:
     return result.stdout
 
 
-KINDS = ["clipping", "accumulation", "manual", "bf16", "steps", "intervals", "plateau", "limited", "early"]
+KINDS = ["clipping", "accumulation", "shared", "manual", "bf16", "steps", "intervals", "plateau", "limited", "early"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Workers of scripts/: their libraries are imported once, in the server that workers are forked from."""
+"""Workers of the scripts that run in a world: forked from a server that has imported their libraries once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.torch.elastic_world import Fate, Script
 from tests.torch.forks import FORKS
 
 _SCRIPTS = "tests.libraries.scripts."
+_LIGHTNING = _SCRIPTS + "lightning_worlds"
 
 
 def script(name: str, module: str = "elastic_worlds", **arguments: Any) -> Script:
@@ -20,3 +21,13 @@ def script(name: str, module: str = "elastic_worlds", **arguments: Any) -> Scrip
 
 def _run(module: str, name: str, arguments: dict[str, Any], fate: Fate) -> Any:
     return getattr(importlib.import_module(module), name)(fate, **arguments)
+
+
+def in_lightning(**options: Any) -> Script:
+    """A training of scripts/lightning_worlds.py."""
+    FORKS.set_forkserver_preload(["tests.torch.group_ranks", "torch._dynamo", _LIGHTNING])
+    return functools.partial(_train, tuple(options.items()))
+
+
+def _train(options: tuple[tuple[str, Any], ...], fate: Fate) -> Any:
+    return importlib.import_module(_LIGHTNING).Training(**dict(options))(fate)

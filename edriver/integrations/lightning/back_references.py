@@ -25,6 +25,20 @@ class OwnerOfLoops(Protocol):
         """Pass a boundary."""
 
 
+class OwnerOfSteps(Protocol):
+    """The trainer, to the steps that workers share; besides, Lightning's own attributes, of Lightning's own classes."""
+
+    optimizers: list[Any]
+    fit_loop: Any
+    precision_plugin: Any
+    lightning_module: Any
+    _logger_connector: Any
+
+    @property
+    def steps(self) -> Any:
+        """The current loader, a StepsOfEpoch."""
+
+
 class OwnerOfStrategy(Protocol):
     """The trainer, to its strategy."""
 
@@ -37,6 +51,9 @@ class OwnerOfStrategy(Protocol):
 
     def take_place(self) -> None:
         """Adapt to the round: its rank is known, and its process group is there."""
+
+    def leave_place(self) -> None:
+        """Let go of what belongs to the round."""
 
     def put_back(self) -> None:
         """Set the loops, the metrics and the callbacks to the state."""

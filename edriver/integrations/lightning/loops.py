@@ -64,6 +64,9 @@ class RestOfEpoch:
         """Count a batch as done, by its number in the epoch."""
         self.sampler.record_batch(batch_idx - self._done, self._batch_size)
 
+    def close(self) -> None:
+        """Let go of what belongs to the round."""
+
 
 class ElasticEpochLoop(_TrainingEpochLoop):
     """Attributes:

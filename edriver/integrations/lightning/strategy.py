@@ -150,4 +150,5 @@ class ElasticStrategy(DDPStrategy):
 
     def teardown(self) -> None:
         """Let go of the round's wrapper and its process group; nothing is moved."""
+        self.trainer.leave_place()
         self.model = self.lightning_module

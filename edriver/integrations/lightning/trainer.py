@@ -19,6 +19,8 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from edriver.integrations.lightning.loggers import take_over
 from edriver.integrations.lightning.loops import ElasticEpochLoop, ElasticFitLoop, RestOfEpoch
 from edriver.integrations.lightning.progress import Callbacks, Counters, Metrics, TrainerPart
+from edriver.integrations.lightning.step_results import StepResults
+from edriver.integrations.lightning.steps import StepOptimization, StepsOfEpoch, micro_batches_of, refuse_other_loops
 from edriver.integrations.lightning.strategy import ElasticStrategy
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import HostsUpdatedInterrupt
@@ -51,6 +53,9 @@ class ElasticTrainer(Trainer):
     call `state.commit()` or `state.check_host_updates()` itself.
 
     Args:
+        global_batch: whether `accumulate_grad_batches` is the number of micro-batches, of the loader's batch size, in a
+            step of all workers together, which share them: each step then has the same samples, whatever the number
+            of workers. To Lightning, a batch is then a step.
         strategy: "auto", "ddp", "ddp_find_unused_parameters_true", or an ElasticStrategy.
         devices: do not set it: each worker has one device, and edriver's -np sets the number of workers.
         num_nodes: do not set it.
@@ -66,6 +71,7 @@ class ElasticTrainer(Trainer):
     def __init__(
         self,
         *,
+        global_batch: bool = False,
         strategy: str | ElasticStrategy = "auto",
         devices: Any = "auto",
         num_nodes: int = 1,
@@ -82,6 +88,7 @@ class ElasticTrainer(Trainer):
                 f"devices={devices!r} and num_nodes={num_nodes!r}: each worker has one device; leave both out, and set "
                 "the number of workers and their hosts with edriver's -np and -H"
             )
+        self._micro_batches = micro_batches_of(options) if global_batch else None
         self._parts: dict[str, TrainerPart] = {}
         self._elastic: TorchState | None = None
         self._loader: RestOfEpoch | None = None
@@ -93,6 +100,9 @@ class ElasticTrainer(Trainer):
         limits, steps = self.fit_loop, self.fit_loop.epoch_loop
         self.fit_loop = ElasticFitLoop(self, min_epochs=limits.min_epochs, max_epochs=limits.max_epochs)
         self.fit_loop.epoch_loop = ElasticEpochLoop(self, min_steps=steps.min_steps, max_steps=steps.max_steps)
+        if global_batch:
+            self.fit_loop.epoch_loop.automatic_optimization = StepOptimization(self)
+            self.fit_loop.epoch_loop._results = StepResults()
         # Lightning's handler of SIGTERM has all workers end where one gets it.
         self._signal_connector.register_signal_handlers = lambda: None
 
@@ -111,10 +121,11 @@ class ElasticTrainer(Trainer):
             A state with the attributes model, optimizer, sampler, and others of this class.
 
         Raises:
-            ValueError: a callback cannot work in elastic mode.
+            ValueError: a callback cannot work in elastic mode, or the model cannot be trained with `global_batch`.
             TypeError: something cannot be kept, and why.
         """
-        for callback in [*self.callbacks, *_list(model.configure_callbacks())]:
+        callbacks = [*self.callbacks, *_list(model.configure_callbacks())]
+        for callback in callbacks:
             if isinstance(callback, _CALLBACKS):
                 raise ValueError(f"{type(callback).__name__} cannot be carried from worker to worker: {_RESTART}")
         model.trainer = self
@@ -123,6 +134,8 @@ class ElasticTrainer(Trainer):
         self.strategy.precision_plugin.convert_module(model)
         self.strategy.model_to_device()
         self.strategy.setup_optimizers(self)
+        if self._micro_batches is not None:
+            refuse_other_loops(model, callbacks, self.strategy.optimizers)
         optimizers = {f"optimizer_{i}": each for i, each in enumerate(self.strategy.optimizers[1:], 1)}
         schedulers = {f"scheduler_{i}": c.scheduler for i, c in enumerate(self.strategy.lr_scheduler_configs)}
         scaler = getattr(self.precision_plugin, "scaler", None)
@@ -195,9 +208,14 @@ class ElasticTrainer(Trainer):
             ValueError: max_steps is not set.
         """
         if self.max_steps == -1 and self.max_epochs != -1:
+            why = (
+                "an epoch has more steps with fewer workers"
+                if self._micro_batches is None
+                else "configure_optimizers is called before fit is given the loader"
+            )
             raise ValueError(
-                "trainer.estimated_stepping_batches is not known in elastic mode, because an epoch has more steps with "
-                "fewer workers: give ElasticTrainer max_steps, or give the scheduler a number of steps"
+                f"trainer.estimated_stepping_batches is not known in elastic mode, because {why}: give ElasticTrainer "
+                "max_steps, or give the scheduler a number of steps"
             )
         return float("inf") if self.max_steps == -1 else self.max_steps
 
@@ -223,6 +241,12 @@ class ElasticTrainer(Trainer):
                 if isinstance(callback, ModelSummary):
                     callback._max_depth = 0  # it was printed in the first round
 
+    def leave_place(self) -> None:
+        """Let go of what belongs to the round."""
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
+
     def put_back(self) -> None:
         """Set the loops, the metrics and the callbacks to the state."""
         for part in self._parts.values():
@@ -232,7 +256,17 @@ class ElasticTrainer(Trainer):
         """The training loader, for the epoch that is next or under way."""
         epoch = self.fit_loop.epoch_loop
         done = epoch.batch_progress.current.ready if epoch.mid_epoch else 0
-        self._loader = RestOfEpoch(loader, self.sampler, done)
+        if self._micro_batches is None:
+            self._loader = RestOfEpoch(loader, self.sampler, done)
+        else:
+            zero_grad = epoch.automatic_optimization.zero_grad
+            self._loader = StepsOfEpoch(loader, self.sampler, done, self.strategy.model, self._micro_batches, zero_grad)
+        return self._loader
+
+    @property
+    def steps(self) -> StepsOfEpoch:
+        """The loader that is being trained on, with `global_batch`."""
+        assert isinstance(self._loader, StepsOfEpoch)
         return self._loader
 
     def record_batch(self, batch_idx: int) -> None:

@@ -253,6 +253,7 @@ class Step:
         is_last: whether the current micro-batch is this worker's last one of the step.
         number: that of the current micro-batch among those of the step; None: it is a filler, or there is none.
         done: the numbers of those that this worker has computed, or had when the step was interrupted.
+        micro_batch_samples: the number of samples in the current micro-batch; 0 for a filler.
     """
 
     def __init__(
@@ -284,6 +285,7 @@ class Step:
         self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
         self._current: int | None = None
+        self.micro_batch_samples = 0
         self.is_last = self._scaled = self._weighted = self._complete = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -303,6 +305,7 @@ class Step:
             self._check_peers()
             self._gradients.reduce_in_backward(self.is_last and not self._bitwise)
             self._current, self._scaled = number, False
+            self.micro_batch_samples = 0 if number == FILLER else self._work.sizes[number]
             yield batch
             self.computed()
 
@@ -358,7 +361,7 @@ class Step:
         self._weighted = self._weighted or weight is not None
         share: float | torch.Tensor = 0.0
         if number != FILLER:
-            share = self._work.sizes[number] / self.samples
+            share = self.micro_batch_samples / self.samples
             if weight is not None:
                 self._weights[number] = torch.as_tensor(weight, dtype=torch.float64, device=loss.device).detach()
                 share = self._weights[number] / self.micro_batches

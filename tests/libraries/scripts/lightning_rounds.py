@@ -39,6 +39,7 @@ dataset, held_out = TensorDataset(x[:14], x[:14].sum(1)), TensorDataset(x[14:], 
 KINDS: dict[str, dict[str, Any]] = {
     "clipping": {"gradient_clip_val": 0.1, "max_epochs": 2},
     "accumulation": {"accumulate_grad_batches": 3, "max_epochs": 2},
+    "shared": {"accumulate_grad_batches": 3, "global_batch": True, "max_epochs": 2},
     "manual": {"max_epochs": 2},
     "bf16": {"precision": "bf16-mixed", "max_epochs": 2},
     "steps": {"max_steps": 10, "max_epochs": -1},
