@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import edriver
-from edriver.worker.accumulation.unfinished import Unfinished, UnfinishedSteps
+from edriver.worker.accumulation.unfinished import Source, Unfinished, UnfinishedSteps
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from examples.charlm.train import GPT, Windows, read_text
 
@@ -125,7 +125,7 @@ def loss(folder: Path, micro_batches: int, seconds: float) -> None:
         time.sleep(0.02)
     keep = UnfinishedSteps.keep
 
-    def keep_unless_anew(self: UnfinishedSteps, source: object, unfinished: Unfinished) -> None:
+    def keep_unless_anew(self: UnfinishedSteps, source: Source, unfinished: Unfinished) -> None:
         if not (folder / "anew").exists():
             keep(self, source, unfinished)
 

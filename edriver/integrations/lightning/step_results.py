@@ -75,5 +75,6 @@ def _with(metric: _ResultMetric, before: torch.Tensor | None, value: torch.Tenso
     if before is None:
         return value.clone()
     if metric.meta.is_max_reduction or metric.meta.is_min_reduction:
-        return metric.meta.reduce_fx(before, value)
+        most_or_least: torch.Tensor = metric.meta.reduce_fx(before, value)
+        return most_or_least
     return before + value
