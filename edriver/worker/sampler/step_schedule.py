@@ -53,12 +53,12 @@ class StepSchedule(EpochSchedule):
     @property
     def position(self) -> Position:
         """What is done, and the course."""
-        course = Course(self._settings, self._plan, self.ahead, self.finished, self.dropped)
+        course = Course(self.settings, self._plan, self.ahead, self.finished, self.dropped)
         return Position(self.block, self.steps, course)
 
     def micro_batches(self, step: int) -> list[list[Piece]]:
         """The samples of each micro-batch of a step of the block; only the epoch's last step may have fewer."""
-        all_of_it = (self.block.of(reader) for reader in range(self._settings.micro_batches))
+        all_of_it = (self.block.of(reader) for reader in range(self.settings.micro_batches))
         return [mine[step][0].pieces for mine in all_of_it if step < len(mine)]
 
     def ranges(self, reader: int) -> list[ReadRange]:
@@ -76,13 +76,13 @@ class StepSchedule(EpochSchedule):
         """
         self._plan = self._plan.copy(self._progress)  # positions that were kept have the one before
         super().agree(reports)
-        self.ahead = min(max(1, 2 * self.block.steps), max(MIN_AHEAD, MAX_STEPS // self._settings.micro_batches))
+        self.ahead = min(max(1, 2 * self.block.steps), max(MIN_AHEAD, MAX_STEPS // self.settings.micro_batches))
 
     def _batches(self, parsed: Sequence[ReadReport]) -> list[list[Batch]]:
         held: dict[int, list[Piece]] = {}
         for readers, report in zip(self._readers, parsed, strict=True):
             held.update(zip(readers, report.lanes, strict=True))
-        return [batches_of([held[reader]], self.batch_size) for reader in range(self._settings.micro_batches)]
+        return [batches_of([held[reader]], self.batch_size) for reader in range(self.settings.micro_batches)]
 
     def _read_rest(self, left: int) -> None:
         """Make the last step of what is left: whole micro-batches, the last one perhaps short."""
@@ -93,7 +93,7 @@ class StepSchedule(EpochSchedule):
             for start, stop in progress.left(shard)
             if stop is not None  # all lengths are known
         ]
-        numbers = range(self._settings.micro_batches)
+        numbers = range(self.settings.micro_batches)
         batches = [[_batch(cut(pieces, size))] if number * size < left else [] for number in numbers]
         self.block, self.finished = Block(progress, batches, steps=1), True
         self._progress = self.block.after(1)

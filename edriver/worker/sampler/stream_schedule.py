@@ -116,6 +116,7 @@ class EpochSchedule:
         settings: see StreamSettings.
 
     Attributes:
+        settings: as given.
         block: the block whose batches are being yielded.
         steps: the number of batches of the block that were yielded.
         finished: whether the block is the last one.
@@ -126,7 +127,7 @@ class EpochSchedule:
     def __init__(
         self, progress: EpochProgress, order: Sequence[int], rank: int, size: int, settings: StreamSettings
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._rank = rank
         self._size = size
         self._progress = progress.copy()  # when the block has been handed out
@@ -169,12 +170,12 @@ class EpochSchedule:
     @property
     def batch_size(self) -> int:
         """Samples in the batches that are being read."""
-        return self._last_batch or self._settings.batch_size
+        return self._last_batch or self.settings.batch_size
 
     def report(self, lanes: list[list[Piece]], ended: dict[int, int], readers: dict[int, tuple[int, str]]) -> str:
         """What this worker sends, once the block has been read ahead for."""
         new = {s: reader for s, reader in readers.items() if self._progress.readers.get(s) != tuple(reader)}
-        return ReadReport(self._settings, lanes, ended, new).text()
+        return ReadReport(self.settings, lanes, ended, new).text()
 
     def agree(self, reports: Sequence[str]) -> None:
         """Begin the next block; one without steps is to be read ahead for again.
@@ -210,9 +211,9 @@ class EpochSchedule:
         if self._plan.share(progress):
             return
         left = sum(stop - start for s in range(progress.shards) for start, stop in progress.left(s) if stop is not None)
-        if left >= self._size * self._settings.batch_size:
-            self._plan.move(progress, left // (self._size * self._settings.batch_size) * self._settings.batch_size)
-        elif left and not self._settings.drop_last:
+        if left >= self._size * self.settings.batch_size:
+            self._plan.move(progress, left // (self._size * self.settings.batch_size) * self.settings.batch_size)
+        elif left and not self.settings.drop_last:
             self._read_rest(left)
         else:
             self.finished, self.dropped = True, left
