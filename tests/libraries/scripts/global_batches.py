@@ -83,7 +83,13 @@ def accelerated(fate: Fate, kind: Accelerated) -> Trained:
             state.check_host_updates()
 
     train(state)
-    return Trained(values_of(model, optimizer), computed, losses)
+    return Trained([scheduler._step_count, *values_of(model, optimizer)], computed, losses)
+
+
+class OnDevice(ElasticAccelerator):
+    """One that has a GradScaler, as with fp16 on a GPU."""
+
+    scaler = property(lambda self: torch.amp.GradScaler("cpu"), lambda self, value: None)  # type: ignore[assignment]
 
 
 def misuse(fate: Fate) -> None:
@@ -121,6 +127,7 @@ def misuse(fate: Fate) -> None:
         next(batches)
         accelerator.gather(loss.detach())
         refused(lambda: next(batches), "each batch has its accelerator.backward")
+        refused(lambda: OnDevice(cpu=True, global_batch=True), r"scaler=state\.scaler", ValueError)
         usual = ElasticAccelerator(cpu=True)
         refused(lambda: usual.backward(loss, weight=2.0), "for ElasticAccelerator.global_batch=True", TypeError)
 
