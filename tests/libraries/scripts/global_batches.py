@@ -89,7 +89,7 @@ def accelerated(fate: Fate, kind: Accelerated) -> Trained:
 class OnDevice(ElasticAccelerator):
     """One that has a GradScaler, as with fp16 on a GPU."""
 
-    scaler = property(lambda self: torch.amp.GradScaler("cpu"), lambda self, value: None)  # type: ignore[assignment]
+    scaler = property(lambda self: torch.amp.GradScaler("cpu"), lambda self, value: None)
 
 
 def misuse(fate: Fate) -> None:
@@ -106,7 +106,7 @@ def misuse(fate: Fate) -> None:
         accelerator = ElasticAccelerator(cpu=True, global_batch=True, gradient_accumulation_steps=2)
         refused(lambda: accelerator.backward(torch.ones(())), r"DataLoader\(.*sampler=state\.sampler\)")
         refused(accelerator.step_loss, "inside the loop over the loader")
-        plain = DataLoader(range(24), 4, sampler=state.sampler)  # type: ignore[arg-type]
+        plain = DataLoader(range(24), 4, sampler=state.sampler)
         loader = accelerator.prepare(plain)
         refused(lambda: next(iter(loader)), "the model is prepared before")
         model = accelerator.prepare(state.model)
@@ -142,7 +142,7 @@ def left_in_the_middle(fate: Fate) -> None:
     @edriver.run
     def loop(state: Any) -> None:
         accelerator = ElasticAccelerator(cpu=True, global_batch=True, gradient_accumulation_steps=3)
-        plain = DataLoader(range(24), 4, sampler=state.sampler)  # type: ignore[arg-type]
+        plain = DataLoader(range(24), 4, sampler=state.sampler)
         model, loader = accelerator.prepare(state.model, plain)
         for _ in range(2):
             for batch in loader:
