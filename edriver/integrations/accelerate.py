@@ -103,8 +103,6 @@ class ElasticAccelerator(Accelerator):
         self._backward_due = False
         if self.scaler is not None and scaler is not None:
             self.scaler = scaler
-        if micro_batches is not None:  # or schedulers would count the micro-batches of this worker
-            self.gradient_state.plugin_kwargs["adjust_scheduler"] = False
 
     def free_memory(self, *objects: Any) -> Any:
         """Release the prepared objects. Without any, as when Trainer begins a round, collect no garbage."""

@@ -112,7 +112,7 @@ class Accelerated:
                 optimizer.step()
                 scheduler.step()
             epoch += 1
-        return values_of(model, optimizer)
+        return [scheduler._step_count, *values_of(model, optimizer)]
 
 
 def values_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:

@@ -83,7 +83,13 @@ def accelerated(fate: Fate, kind: Accelerated) -> Trained:
             state.check_host_updates()
 
     train(state)
-    return Trained(values_of(model, optimizer), computed, losses)
+    return Trained([scheduler._step_count, *values_of(model, optimizer)], computed, losses)
+
+
+class OnDevice(ElasticAccelerator):
+    """One that has a GradScaler, as with fp16 on a GPU."""
+
+    scaler = property(lambda self: torch.amp.GradScaler("cpu"), lambda self, value: None)
 
 
 def misuse(fate: Fate) -> None:
@@ -100,7 +106,7 @@ def misuse(fate: Fate) -> None:
         accelerator = ElasticAccelerator(cpu=True, global_batch=True, gradient_accumulation_steps=2)
         refused(lambda: accelerator.backward(torch.ones(())), r"DataLoader\(.*sampler=state\.sampler\)")
         refused(accelerator.step_loss, "inside the loop over the loader")
-        plain = DataLoader(range(24), 4, sampler=state.sampler)  # type: ignore[arg-type]
+        plain = DataLoader(range(24), 4, sampler=state.sampler)
         loader = accelerator.prepare(plain)
         refused(lambda: next(iter(loader)), "the model is prepared before")
         model = accelerator.prepare(state.model)
@@ -121,6 +127,7 @@ def misuse(fate: Fate) -> None:
         next(batches)
         accelerator.gather(loss.detach())
         refused(lambda: next(batches), "each batch has its accelerator.backward")
+        refused(lambda: OnDevice(cpu=True, global_batch=True), r"scaler=state\.scaler", ValueError)
         usual = ElasticAccelerator(cpu=True)
         refused(lambda: usual.backward(loss, weight=2.0), "for ElasticAccelerator.global_batch=True", TypeError)
 
@@ -135,7 +142,7 @@ def left_in_the_middle(fate: Fate) -> None:
     @edriver.run
     def loop(state: Any) -> None:
         accelerator = ElasticAccelerator(cpu=True, global_batch=True, gradient_accumulation_steps=3)
-        plain = DataLoader(range(24), 4, sampler=state.sampler)  # type: ignore[arg-type]
+        plain = DataLoader(range(24), 4, sampler=state.sampler)
         model, loader = accelerator.prepare(state.model, plain)
         for _ in range(2):
             for batch in loader:
