@@ -458,6 +458,29 @@ def test_steps_of_another_size_take_up_the_rest_of_an_epoch() -> None:
     assert sorted(taken) == [*range(40), *range(SHARD, SHARD + 31)]
 
 
+@pytest.mark.parametrize("steps", [4, 5, 6])
+def test_steps_that_are_taken_up_in_the_middle_of_a_block_open_each_shard_once(steps: int) -> None:
+    """Also those of a reader whose micro-batch of the first step is not wanted, as where another worker has it."""
+    opened: Counter[int] = Counter()
+
+    def read(shard: tuple[int, int]) -> Iterator[int]:
+        opened[shard[0]] += 1
+        return plain(shard)
+
+    stream = ElasticStream([(number, 60) for number in range(3)], read, shuffle=False)
+    for share in [[0, 1, 2]] * steps, [[0, 2], [0, 1, 2], [0, 1, 2], [0, 1, 2]]:
+        reading = stream.loader(2, collate_fn=tuple).steps(3, 0, 1)
+        for numbers in share:
+            assert reading.sizes() == [2, 2, 2]
+            list(reading.batches(numbers))
+            reading.record()
+        assert opened == {0: 1, 1: 1, 2: 1}
+        opened.clear()
+        state = stream.state_dict()
+        stream = ElasticStream(stream.shards, read, shuffle=False)
+        stream.load_state_dict(state)
+
+
 def test_an_iteration_by_steps_ends_where_another_begins() -> None:
     loader = stream_of(40).loader(2)
     reading = loader.steps(2, 0, 1)

@@ -114,7 +114,7 @@ class Member:
 
 
 def deal_out(has: Sequence[Has], micro_batches: int) -> list[list[int]]:
-    done = set(itertools.chain(*has))
+    done = Resumption(None, has).numbers
     return deal([number for number in range(micro_batches) if number not in done], len(has))
 
 
