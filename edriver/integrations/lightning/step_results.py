@@ -25,7 +25,8 @@ class StepResults(_ResultCollection):
     @contextlib.contextmanager
     def gathering(self) -> Iterator[None]:
         """Gather what is logged inside, and reduce it at the end. A collective."""
-        gathered = self._gathered = {}
+        gathered: dict[str, torch.Tensor] = {}
+        self._gathered = gathered
         try:
             yield
         finally:
@@ -74,7 +75,6 @@ def _with(metric: _ResultMetric, before: torch.Tensor | None, value: torch.Tenso
         value = torch.stack([value * samples, value.new_tensor(samples)])
     if before is None:
         return value.clone()
-    if metric.meta.is_max_reduction or metric.meta.is_min_reduction:
-        most_or_least: torch.Tensor = metric.meta.reduce_fx(before, value)
-        return most_or_least
-    return before + value
+    if metric.meta.is_max_reduction:
+        return torch.maximum(before, value)
+    return torch.minimum(before, value) if metric.meta.is_min_reduction else before + value

@@ -139,10 +139,8 @@ class _WholeStep(Closure):
         batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
         batch = call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
         trainer._logger_connector.on_batch_start(batch)
-        arguments: OrderedDict[str, Any] = trainer.fit_loop.epoch_loop._build_kwargs(
-            OrderedDict(), batch, self._batch_idx
-        )
-        return arguments
+        kwargs: OrderedDict[str, Any] = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, self._batch_idx)
+        return kwargs
 
     def _compute(self, kwargs: OrderedDict[str, Any], step: Step, results: StepResults) -> ClosureResult:
         results.begin_micro_batch(step.micro_batch_samples)
