@@ -137,9 +137,6 @@ class DisturbedRun(ChaosRun):
     """A run of four workers on two hosts, in elastic mode, which may be smaller for a while.
 
     Its ranks write down lines whose `what` is "begins", in each round, and "notes", of a step that they have made.
-
-    Attributes:
-        killed: the ranks that were killed.
     """
 
     JOB: ClassVar[str]
@@ -152,7 +149,6 @@ class DisturbedRun(ChaosRun):
     """To which it can be resized."""
 
     def __init__(self, folder: Path) -> None:
-        self.killed: list[int] = []
         self._taken: list[tuple[str, ...]] = []
         super().__init__(folder)
 
@@ -222,7 +218,6 @@ class DisturbedRun(ChaosRun):
         match kind:
             case "kill" if workers:
                 pid = draw.choice(workers)
-                self.killed.append(began[pid])
                 kill(pid)
                 return f"kill rank {began[pid]}"
             case "stop" if workers:
