@@ -27,8 +27,8 @@ class StepsTrainer(RoundTrainer):
     _start_time: float
     _tr_loss: torch.Tensor
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, global_batch: bool, **kwargs: Any) -> None:
+        super().__init__(*args, global_batch=global_batch, **kwargs)
         self._counted = {}
 
     def _run_steps(self, model: Any, epoch: int, loader: Any, trial: Any, ignore_keys_for_eval: Any) -> None:

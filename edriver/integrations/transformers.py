@@ -82,6 +82,9 @@ class ElasticTrainer(StepsTrainer):
         ValueError: an argument cannot be used in elastic mode; the message names it and the alternative.
     """
 
+    def __init__(self, *args: Any, global_batch: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, global_batch=global_batch, **kwargs)
+
     def _inner_training_loop(
         self,
         batch_size: int | None = None,
