@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from benchmarks.processes import MARK, kill, kill_all, processes_of
 
@@ -147,6 +147,9 @@ class DisturbedRun(ChaosRun):
 
     SIZES: ClassVar[Sequence[int]]
     """To which it can be resized."""
+
+    HOLDERS: ClassVar[int]
+    """How many workers hold the whole state between them."""
 
     def __init__(self, folder: Path) -> None:
         self._taken: list[tuple[str, ...]] = []
@@ -278,6 +281,33 @@ class Verdict:
     done: str
     faults: Sequence[str] = ()
     over: str = ""
+
+
+FaultsIn: TypeAlias = Callable[[list[dict[str, Any]]], list[str]]
+"""Finds what is wrong with the lines that ranks have written down."""
+
+STATE_LOST: Final = "all workers that held the "
+"""What a run says that ends because nobody has the state any more."""
+
+
+def disturbed_schedule(run: DisturbedRun, seed: int, faults_in: FaultsIn) -> Verdict:
+    """Do one, on a run that trains. It may end the run if as many workers were killed or stopped as held the state."""
+    began, lost = time.monotonic(), run.steps_lost()
+    done = run.disturb(random.Random(seed))
+    try:
+        goes_on = run.wait_for_training(time.monotonic())
+    except TimeoutError as error:
+        return Verdict(", ".join(done), [str(error)])
+    lines = [line for line in run.lines() if line["at"] > began]
+    faults = faults_in(lines)
+    if run.steps_lost() != lost:
+        faults.append(f"{run.steps_lost() - lost} steps lost")
+    # A worker that is stopped for longer than its lease is given up.
+    hurt = sum(what.startswith(("kill rank", "stop")) for what in done)
+    copies = min(line["size"] for line in lines) // run.HOLDERS
+    if not goes_on and not (STATE_LOST in run.output() and hurt >= copies):
+        faults.append("the run has ended")
+    return Verdict(", ".join(done), faults, over="" if goes_on else "ok: the state was lost, and the run ended")
 
 
 @contextmanager

@@ -9,19 +9,17 @@ pauses; then what was taken is given back, and all four workers train again. Fro
 * the model is that of the undisturbed run after as many steps, but for the order of summation;
 * no round has lost a step.
 
-Where as many were killed or stopped as a round had workers, what they had trained is lost with them, and the run ends
-or begins anew.
+Where as many were killed or stopped as a round had workers, what they had trained is lost with them, and the run ends.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import sys
-import time
+from functools import partial
 from typing import Any, Final
 
-from benchmarks.chaos import DisturbedRun, Verdict, chaos
+from benchmarks.chaos import DisturbedRun, chaos, disturbed_schedule
 from benchmarks.global_batch_chaos_job import Undisturbed
 
 TOLERANCE: Final = 1e-9
@@ -34,6 +32,7 @@ class GlobalBatchRun(DisturbedRun):
     JOB = "global_batch_chaos_job.py"
     FLAGS = ()
     SIZES = (1, 2, 3, 4)
+    HOLDERS = 1
 
 
 def faults_in(lines: list[dict[str, Any]], undisturbed: Undisturbed) -> list[str]:
@@ -51,30 +50,10 @@ def faults_in(lines: list[dict[str, Any]], undisturbed: Undisturbed) -> list[str
     return faults
 
 
-def schedule(run: GlobalBatchRun, seed: int, undisturbed: Undisturbed) -> Verdict:
-    """Do one, on a run that trains."""
-    began, lost = time.monotonic(), run.steps_lost()
-    done = run.disturb(random.Random(seed))
-    try:
-        goes_on = run.wait_for_training(time.monotonic())
-    except TimeoutError as error:
-        return Verdict(", ".join(done), [str(error)])
-    found = [line for line in run.lines() if line["at"] > began]
-    faults = faults_in(found, undisturbed)
-    # A worker that is stopped for longer than its lease is given up.
-    hurt = sum(what.startswith(("kill rank", "stop")) for what in done)
-    all_lost = hurt >= min(line["size"] for line in found)
-    if run.steps_lost() != lost and not all_lost:
-        faults.append(f"{run.steps_lost() - lost} steps lost")
-    if not goes_on and not all_lost:
-        faults.append("the run has ended")
-    return Verdict(", ".join(done), faults, over="" if goes_on else "ok: all workers were lost, and the run ended")
-
-
 def main() -> int:
     """Do as many schedules as are asked for; 1 if anything was wrong."""
-    undisturbed = Undisturbed()
-    done = chaos("global_batch_chaos", GlobalBatchRun, lambda run, seed: schedule(run, seed, undisturbed))
+    faults_of = partial(faults_in, undisturbed=Undisturbed())
+    done = chaos("global_batch_chaos", GlobalBatchRun, partial(disturbed_schedule, faults_in=faults_of))
     print(json.dumps(done))
     return min(1, done["faulty"])
 

@@ -6,8 +6,6 @@ samples in the step, how often sample i has counted in that step. `Undisturbed` 
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import edriver
+from benchmarks.notebook import notebook
 
 SAMPLES: Final = 100
 SIZE: Final = 24
@@ -111,12 +110,7 @@ def main() -> None:
     optimizer = new_optimizer(model.classifier)
     sampler = edriver.ElasticSampler(range(SAMPLES), seed=SEED)
     state = edriver.TorchState(model, optimizer, sampler=sampler, epoch=0, step=0)
-    log = Path(sys.argv[1], f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115  open until the end
-
-    def note(what: str, **more: object) -> None:
-        now = time.clock_gettime(time.CLOCK_MONOTONIC)
-        place = {"rank": edriver.rank(), "size": edriver.size(), "pid": os.getpid(), "step": state.step}
-        print(json.dumps({"what": what, "at": now, **place, **more}), file=log)
+    note = notebook(Path(sys.argv[1]), state)
 
     @edriver.run
     def train(state: edriver.TorchState) -> None:
@@ -127,11 +121,9 @@ def main() -> None:
             sampler.set_epoch(state.epoch)
             for step in edriver.GlobalBatch(loader, wrapped, size=SIZE):
                 model.zero_grad()
-                computed = 0
                 for micro_batch in step:
                     time.sleep(PAUSE)
                     step.scale(wrapped(*micro_batch)).backward()  # type: ignore[no-untyped-call]
-                    computed += 1
                 optimizer.step()
                 state.step += 1
                 state.check_host_updates()
@@ -139,14 +131,7 @@ def main() -> None:
                 counted = (model.counts.grad * step.samples).tolist()
                 numbers = [number for number, times in enumerate(counted) if times]
                 worst = max(abs(counted[number] - 1) for number in numbers)
-                note(
-                    "notes",
-                    numbers=numbers,
-                    worst=worst,
-                    projection=projection(model.classifier),
-                    computed=computed,
-                    micro_batches=step.micro_batches,
-                )
+                note("notes", numbers=numbers, worst=worst, projection=projection(model.classifier))
             state.epoch += 1
             state.check_host_updates()
 

@@ -27,6 +27,7 @@ from typing import IO, Any, Final
 
 from benchmarks.processes import death, marked, processes_of, usage_of
 from edriver.client import Address, AsyncClient, Client, here
+from tests.waiting import until
 
 SLOTS: Final = 8
 BOUND: Final = 600.0
@@ -111,7 +112,7 @@ class Assigned:
 
 
 class Rounds:
-    """The rounds whose assignments have come to hosts."""
+    """Rounds, as the assignments that hosts receive tell of them."""
 
     def __init__(self) -> None:
         self.received: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -121,7 +122,7 @@ class Rounds:
         """Wait for a round with so many members that has begun since; returns it, and how many rounds there were.
 
         Raises:
-            TimeoutError: there is none within BOUND.
+            TimeoutError: no such round begins within BOUND.
         """
         deadline = time.monotonic() + BOUND
         while time.monotonic() < deadline:
@@ -222,9 +223,7 @@ def measured(hosts: int) -> dict[str, Any]:
     with marked(command, folder, os.environ) as mark, ExitStack() as stack:
         os.environ["XDG_STATE_HOME"] = str(folder / "state")
         errors = stack.enter_context((folder / "agents").open("ab"))
-        deadline = time.monotonic() + BOUND
-        while not credentials.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(credentials.exists)
         processes = [Agents(credentials, rounds.received, errors) for _ in range(3)]
         for process in processes:
             stack.callback(process.end)
@@ -254,5 +253,7 @@ def measured(hosts: int) -> dict[str, Any]:
         at = time.monotonic()
         client.stop()
         ended = death(driver, BOUND)
-        run.line["end"] = {"s": None if ended is None else round(ended - at, 3)}
+        if ended is None:
+            raise TimeoutError(f"the driver does not end within {BOUND:g} s")
+        run.line["end"] = {"s": round(ended - at, 3)}
     return {"hosts": hosts, "workers": hosts * SLOTS, "rack": rack_size, "more": more, **run.line}

@@ -14,15 +14,12 @@ A run may end if as many workers were killed or stopped as there were replicas: 
 from __future__ import annotations
 
 import json
-import random
 import sys
-import time
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
-from benchmarks.chaos import DisturbedRun, Verdict, chaos
+from benchmarks.chaos import DisturbedRun, chaos, disturbed_schedule
 from benchmarks.sharded_chaos_job import SHARDS, Undisturbed
-
-POSITIONS_LOST: Final = "all workers that held the "
 
 
 class ShardedRun(DisturbedRun):
@@ -31,6 +28,7 @@ class ShardedRun(DisturbedRun):
     JOB = "sharded_chaos_job.py"
     FLAGS = ("--replica-size", str(SHARDS))
     SIZES = (2, 4)
+    HOLDERS = SHARDS
 
 
 def faults_in(lines: list[dict[str, Any]], undisturbed: Undisturbed) -> list[str]:
@@ -42,29 +40,10 @@ def faults_in(lines: list[dict[str, Any]], undisturbed: Undisturbed) -> list[str
     ]
 
 
-def schedule(run: ShardedRun, seed: int, undisturbed: Undisturbed) -> Verdict:
-    """Do one, on a run that trains."""
-    began, lost = time.monotonic(), run.steps_lost()
-    done = run.disturb(random.Random(seed))
-    try:
-        goes_on = run.wait_for_training(time.monotonic())
-    except TimeoutError as error:
-        return Verdict(", ".join(done), [str(error)])
-    found = [line for line in run.lines() if line["at"] > began]
-    faults = faults_in(found, undisturbed)
-    if run.steps_lost() != lost:
-        faults.append(f"{run.steps_lost() - lost} steps lost")
-    replicas = min(line["size"] for line in found) // SHARDS
-    hurt = sum(what.startswith(("kill rank", "stop")) for what in done)
-    if not goes_on and not (POSITIONS_LOST in run.output() and hurt >= replicas):
-        faults.append("the run has ended")
-    return Verdict(", ".join(done), faults, over="" if goes_on else "ok: a position was lost, and the run ended")
-
-
 def main() -> int:
     """Do as many schedules as are asked for; 1 if anything was wrong."""
-    undisturbed = Undisturbed()
-    done = chaos("sharded_chaos", ShardedRun, lambda run, seed: schedule(run, seed, undisturbed))
+    faults_of = partial(faults_in, undisturbed=Undisturbed())
+    done = chaos("sharded_chaos", ShardedRun, partial(disturbed_schedule, faults_in=faults_of))
     print(json.dumps(done))
     return min(1, done["faulty"])
 

@@ -8,8 +8,6 @@ in one process.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import sys
 import time
 from collections.abc import Iterable
@@ -21,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 import edriver
+from benchmarks.notebook import notebook
 
 SHARDS: Final = 2
 NOTED_EVERY: Final = 10
@@ -108,12 +107,7 @@ def build(mesh: DeviceMesh) -> torch.nn.Module:
 def main() -> None:
     """Train until this is killed."""
     state = edriver.ShardedState(build=build, optimizer=lambda model: new_optimizer(model.parameters()), step=0)
-    log = Path(sys.argv[1], f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115  open until the end
-
-    def note(what: str, **more: object) -> None:
-        now = time.clock_gettime(time.CLOCK_MONOTONIC)
-        place = {"rank": edriver.rank(), "size": edriver.size(), "pid": os.getpid(), "step": state.step}
-        print(json.dumps({"what": what, "at": now, **place, **more}), file=log)
+    note = notebook(Path(sys.argv[1]), state)
 
     @edriver.run
     def train(state: edriver.ShardedState) -> None:

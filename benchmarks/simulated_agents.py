@@ -3,8 +3,8 @@
     python -m benchmarks.simulated_agents CREDENTIALS SLOTS
 
 Takes orders on standard input, a JSON list each: ["join", "host-0", ...]; ["end", ...] (these hosts' agents end, and
-their workers with them). Prints for each round, as a JSON line, when the first and the last of its assignments came to
-hosts of this process, and for how many of them and of their workers, once none has come for QUIET. Times are of the
+their workers with them). When this process's hosts have received assignments of a round and then, for QUIET, no more,
+it prints a JSON line: when the first and the last one came, and the numbers of hosts and workers. Times are of the
 monotonic clock, which all processes of a machine share.
 """
 
@@ -32,6 +32,8 @@ from edriver.wire.driver_channel import open_channel, target_of
 from edriver.wire.grpc_streams import CHANNEL_OPTIONS
 
 QUIET: Final = 0.5
+"""Seconds."""
+
 OWN_CONNECTION: Final = (("grpc.use_local_subchannel_pool", 1),)
 """Else all agents of a process would share one connection."""
 
@@ -66,7 +68,7 @@ class SimulatedAgent:
         host: its name.
         slots: the number of workers that it takes.
         credentials: those of the run.
-        assignments: is told of each assignment's round.
+        assignments: records each assignment that it receives.
     """
 
     def __init__(self, host: str, slots: int, credentials: JoinConfig, assignments: Assignments) -> None:

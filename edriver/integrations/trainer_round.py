@@ -39,7 +39,7 @@ class RoundTrainer(Trainer):
     _begins_at: tuple[int, int]  # steps and epochs, before the first step of `train`
     _picked_up: bool
 
-    def __init__(self, *args: Any, global_batch: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, global_batch: bool, **kwargs: Any) -> None:
         self._elastic: TorchState | None = None  # while `train` is in a round
         self._global_batch = global_batch
         super().__init__(*args, **kwargs)

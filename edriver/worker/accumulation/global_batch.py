@@ -277,10 +277,7 @@ class Step:
         self._losses = dict(own.losses) if own else {}
         self._weights = dict(own.weights) if own else {}
         self._moved = dict(own.moved) if own else {}
-        held = taken_up.done or [[] for _ in work.shares]
-        self._holders = [
-            [*have, *(n for n in share if n != FILLER)] for have, share in zip(held, work.shares, strict=True)
-        ]
+        self._held = taken_up.done or [[] for _ in work.shares]
         # Losses are multiplied by a power of two, so that gradients of few bits are rounded alike at any size.
         self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
@@ -446,7 +443,7 @@ class Step:
                 statistics = self._summed_statistics()
             if self._bitwise:
                 layout = fixed_order.Layout(self._gradients.parameters())
-                gradients = layout.gradients(fixed_order.summed(self._vectors, layout.zeros(), self._holders))
+                gradients = layout.gradients(fixed_order.summed(self._vectors, layout.zeros(), self._holders()))
         except RuntimeError:  # another worker is lost, and with a fixed order nothing of what this one has is changed
             if self._bitwise and (rounds := context.current.rounds) is not None:
                 self._keep(rounds.version)
@@ -455,6 +452,11 @@ class Step:
             self._statistics.put(statistics, self.micro_batches)
         if gradients is not None:
             self._gradients.put(gradients)
+
+    def _holders(self) -> list[list[int]]:
+        """For each rank the micro-batches whose gradients it has."""
+        dealt = zip(self._held, self._work.shares, strict=True)
+        return [[*held, *(number for number in share if number != FILLER)] for held, share in dealt]
 
     def _summed_statistics(self) -> torch.Tensor:
         rows = self._statistics.sum_of(self._moved, self.micro_batches, apart=self._bitwise)

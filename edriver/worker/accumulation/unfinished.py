@@ -62,8 +62,8 @@ class UnfinishedSteps:
     """Of this process, by the sampler or stream whose samples they have."""
 
     def __init__(self) -> None:
-        self._kept: weakref.WeakKeyDictionary[object, Unfinished] = weakref.WeakKeyDictionary()
-        self._asked: weakref.WeakKeyDictionary[object, RoundId] = weakref.WeakKeyDictionary()
+        self._kept: weakref.WeakKeyDictionary[Source, Unfinished] = weakref.WeakKeyDictionary()
+        self._asked: weakref.WeakKeyDictionary[Source, RoundId] = weakref.WeakKeyDictionary()
 
     def keep(self, source: Source, unfinished: Unfinished) -> None:
         """Keep it for the next round."""

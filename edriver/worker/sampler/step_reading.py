@@ -67,7 +67,7 @@ class StepReading:
         self._check(schedule)
         while schedule.steps == schedule.block.steps:
             if schedule.finished:
-                self._end()
+                end_epoch(schedule, "a step has")
                 return []
             for _ in self._pass or self._read(()):
                 raise AssertionError("a batch was not handed out")
@@ -97,15 +97,6 @@ class StepReading:
     def record(self) -> None:
         """Count the next step as done."""
         self._schedule.steps += 1
-
-    def _end(self) -> None:
-        schedule = self._schedule
-        schedule.exhausted = True
-        if schedule.dropped and schedule.is_rank_0:
-            logger.warning(
-                "%d samples at the end of the epoch are left out, as drop_last requests: fewer than a step has",
-                schedule.dropped,
-            )
 
     def _read(self, share: Sequence[int]) -> Iterator[Any]:
         """A pass: the batches of this share of the next step, and of the usual ones of the block's others."""
@@ -176,3 +167,19 @@ class StepReading:
         """The micro-batches of a share, or any if these are fillers alone."""
         own = self._share[0]
         return [n for n in share if n != FILLER] or [own if own < micro_batches else 0]
+
+
+def end_epoch(schedule: EpochSchedule, least: str) -> None:
+    """Note that all batches were yielded, and warn of samples that are left out.
+
+    Args:
+        schedule: the course of the epoch.
+        least: what these are too few for.
+    """
+    schedule.exhausted = True
+    if schedule.dropped and schedule.is_rank_0:
+        logger.warning(
+            "%d samples at the end of the epoch are left out, as drop_last requests: fewer than %s",
+            schedule.dropped,
+            least,
+        )

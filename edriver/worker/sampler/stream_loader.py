@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from edriver.worker import context
 from edriver.worker.backend import torch_groups
 from edriver.worker.sampler.micro_batches import usual_shares
-from edriver.worker.sampler.step_reading import StepReading
+from edriver.worker.sampler.step_reading import StepReading, end_epoch
 from edriver.worker.sampler.step_schedule import StepSchedule
 from edriver.worker.sampler.stream_block import MAX_STEPS, Batch
 from edriver.worker.sampler.stream_reader import NO_REQUEST, Reader, Reply, Request, ShardReading, merged
@@ -96,13 +96,7 @@ class StreamLoader:
         while not last:
             last = schedule.finished
             yield from self._pass(schedule, lanes, processes)
-        schedule.exhausted = True
-        if schedule.dropped and schedule.is_rank_0:
-            logger.warning(
-                "%d samples at the end of the epoch are left out, as drop_last requests: fewer than a batch for each "
-                "worker",
-                schedule.dropped,
-            )
+        end_epoch(schedule, "a batch for each worker")
 
     def steps(self, micro_batches: int, rank: int, workers: int, replica_size: int = 1) -> StepReading:
         """Read micro-batches of steps, from the current position of the epoch on, in place of batches of each worker.

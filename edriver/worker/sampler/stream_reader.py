@@ -10,6 +10,7 @@ as after a change of the plan, opens the shard again.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
@@ -155,9 +156,7 @@ class ShardReading(Dataset[Reply]):
     def __init__(
         self, shards: Sequence[Any], read: Callable[[Any], Iterable[Any]], collate: Callable[[list[Any]], Any]
     ) -> None:
-        self._shards = shards
-        self._read = read
-        self._collate = collate
+        self._reader = functools.partial(_Opened, shards, read, collate)
         self._open: dict[int, _Opened] = {}
 
     def __getitem__(self, request: Request) -> Reply:
@@ -167,14 +166,14 @@ class ShardReading(Dataset[Reply]):
             ValueError: a shard has fewer samples than it had before.
         """
         if request.reader is None:
-            passing = _Opened(self._shards, self._read, self._collate)
+            passing = self._reader()
             try:
                 return passing.answer(request)
             finally:
                 passing.close()
         opened = self._open.get(request.reader)
         if opened is None:
-            opened = self._open[request.reader] = _Opened(self._shards, self._read, self._collate)
+            opened = self._open[request.reader] = self._reader()
         if request.keep is not None:
             for reader in self._open.keys() - set(request.present):
                 self._open.pop(reader).close()

@@ -14,7 +14,6 @@ Where survivors make a step in between, nothing ends: a worker that dies of its 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
@@ -122,7 +121,7 @@ class BreakageWatch:
             return None
         tracebacks = Tracebacks(
             ended.plan.version,
-            tuple((ended.name(w), ended.raised[w]) for w in heapq.nsmallest(MAX_NAMED, ended.raised)),
+            tuple((ended.name(w), ended.raised[w]) for w in sorted(ended.raised)[:MAX_NAMED]),
         )
         return Cause(CauseKind.COLLECTIVES_BROKEN, detail=tracebacks)
 
