@@ -17,18 +17,23 @@ CHECKPOINT = Path("checkpoint.pt")
 STEPS = int(os.environ.get("STEPS", "20"))
 PAUSE = 0.05 if STEPS > 1000 else 0.01  # the test ends it: leave the processor to processes that start
 EVERY = int(os.environ.get("EVERY", "1"))
+BY_SIGNAL = "SIGUSR1" in os.environ
 signalled: list[int] = []
 
 
 def checkpoint_wanted() -> bool:
-    """Whether to save now, besides every so many steps."""
-    return bool(signalled)
+    """Whether to save now, besides every so many steps: on all ranks once one of them has received the signal."""
+    if not BY_SIGNAL:
+        return False
+    seen = torch.tensor(float(bool(signalled)))
+    dist.all_reduce(seen, dist.ReduceOp.MAX)
+    return bool(seen)
 
 
 @record
 def main() -> None:
     dist.init_process_group("gloo")
-    if "SIGUSR1" in os.environ:
+    if BY_SIGNAL:
         signal.signal(signal.SIGUSR1, lambda number, _: signalled.append(number))
     rank, size = dist.get_rank(), dist.get_world_size()
     assert (str(rank), str(size)) == (os.environ["RANK"], os.environ["WORLD_SIZE"])
@@ -57,7 +62,7 @@ def main() -> None:
             new = CHECKPOINT.with_suffix(".new")
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, new)
             new.replace(CHECKPOINT)
-        if signalled:
+        if wanted and BY_SIGNAL:
             sys.exit(0)
         print(f"rank {rank} passed step {step}", flush=True)
         time.sleep(PAUSE)
