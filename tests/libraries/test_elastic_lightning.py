@@ -259,6 +259,45 @@ train(state)
 """
 
 
+SYNC_BATCHNORM = """
+import torch
+from lightning.pytorch import LightningModule
+from torch.utils.data import TensorDataset
+import edriver
+from edriver.integrations.lightning import ElasticTrainer
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1))
+    def training_step(self, batch, index):
+        return self.net(batch[0]).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+model, sampler = Model(), edriver.ElasticSampler(TensorDataset(torch.ones(8, 1)))
+quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
+         "enable_model_summary": False, "max_epochs": 1, "sync_batchnorm": True}
+state = ElasticTrainer(**quiet).elastic_state(model, sampler)
+print(type(model.net[0]).__name__)
+optimized = {id(p) for group in state.optimizer.param_groups for p in group["params"]}
+print(optimized == {id(p) for p in state.model.parameters()})
+try:
+    ElasticTrainer(global_batch=True, accumulate_grad_batches=2, **quiet).elastic_state(Model(), sampler)
+except ValueError as said:
+    print(said)
+"""
+
+
+def test_sync_batchnorm_converts_the_model_before_its_state_is_made(tmp_path: Path) -> None:
+    """Its layers train on GPUs only: DistributedDataParallel refuses them on the CPU."""
+    (tmp_path / "sync_batchnorm.py").write_text(SYNC_BATCHNORM)
+    converted, optimized, refused = alone(tmp_path, "sync_batchnorm.py").splitlines()
+    assert converted == "SyncBatchNorm"
+    assert optimized == "True"
+    assert "SyncBatchNorm has them wait for" in refused
+
+
 def test_what_cannot_work_is_refused_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "refusals.py").write_text(REFUSALS)
     said = alone(tmp_path, "refusals.py").splitlines()

@@ -131,6 +131,8 @@ class ElasticTrainer(Trainer):
         model.trainer = self
         self.strategy.connect(model)
         model.configure_model()
+        if self.strategy._layer_sync is not None:  # sync_batchnorm=True: before the optimizers take the parameters
+            self.strategy._layer_sync.apply(model)
         self.strategy.precision_plugin.convert_module(model)
         self.strategy.model_to_device()
         self.strategy.setup_optimizers(self)

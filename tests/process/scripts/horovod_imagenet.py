@@ -161,6 +161,12 @@ def save_checkpoint(epoch: int) -> None:
         new.replace(CHECKPOINT.format(epoch=epoch + 1))
 
 
+def stopped() -> bool:
+    """Whether the test says so: all ranks end after the same epoch."""
+    seen: torch.Tensor = hvd.allreduce(torch.tensor(float(Path("stop").exists())), op=hvd.Max)
+    return bool(seen)
+
+
 def end_epoch(state: Any) -> None:
     state.epoch += 1
     state.batch = 0
@@ -176,7 +182,7 @@ def full_train(state: Any) -> None:
     print(
         f"rank {hvd.rank()} of {hvd.size()} pid {os.getpid()} at epoch {state.epoch}, batch {state.batch}", flush=True
     )
-    while state.epoch < EPOCHS and not Path("stop").exists():
+    while state.epoch < EPOCHS and not stopped():
         train(state)
         validate(state.epoch)
         save_checkpoint(state.epoch)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -69,9 +70,10 @@ def train(state: edriver.TorchState) -> None:
     ddp = DistributedDataParallel(state.model)
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.steps}", flush=True)
     with (FOLDER / f"steps.{edriver.rank()}").open("a") as steps:
-        while not (FOLDER / "end").exists():
+        ends = torch.zeros(())
+        while not ends:
             batches = iter(DataLoader(data, batch_size=1))
-            while not (FOLDER / "end").exists():
+            while not ends:
                 began = time.monotonic()
                 if (batch := next(batches, None)) is None:
                     break
@@ -86,6 +88,8 @@ def train(state: edriver.TorchState) -> None:
                 optimizer.zero_grad()
                 loss: torch.Tensor = torch.nn.functional.mse_loss(ddp(batch[0]), batch[1])
                 loss.backward()  # type: ignore[no-untyped-call]
+                ends.fill_((FOLDER / "end").exists())
+                dist.all_reduce(ends, dist.ReduceOp.MAX)  # on all after the same step
                 optimizer.step()
                 state.steps += 1
                 state.commit()

@@ -16,7 +16,7 @@ import edriver
 
 STEPS, EVERY = int(os.environ["STEPS"]), int(os.environ.get("EVERY", "10"))
 EVERY_DISK = int(os.environ.get("EVERY_DISK", "1000000"))
-STOP = Path(os.environ.get("STOP", "/nonexistent"))
+STOP = os.environ.get("STOP")
 PAUSE = float(os.environ.get("PAUSE", "0"))
 
 dist.init_process_group("gloo")
@@ -56,7 +56,10 @@ for step in range(begins + 1, STEPS + 1):
         checkpoints.save(step, state)
     if step % 10 == 0 and (found := digest()) and rank == 0:
         print(f"the state of step {step} is {found}", flush=True)
-    if STOP.exists():
-        break
+    if STOP:
+        stops = torch.tensor(float(Path(STOP).exists()))
+        dist.all_reduce(stops, dist.ReduceOp.MAX)  # on all ranks after the same step
+        if stops:
+            break
 print(f"rank {rank} ends at step {step} with {digest()}", flush=True)
 dist.destroy_process_group()
