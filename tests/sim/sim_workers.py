@@ -133,8 +133,9 @@ class SimWorkers:
                     self._fabric.sever(round_id, process.worker_id)
 
     def _cannot_reach(self, process: Process, parties: frozenset[int]) -> bool:
-        hosts = {other.host.name for other in self._world.processes() if other.worker_id in parties}
-        return process.host.name in self.unlinked and len(hosts) > 1
+        if process.host.name not in self.unlinked:
+            return False
+        return len({other.host.name for other in self._world.processes() if other.worker_id in parties}) > 1
 
     def _wake(self, process: Process, ticket: int, value: Any, error: BaseException | None) -> None:
         if not process.alive or ticket != process.ticket:
