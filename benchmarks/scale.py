@@ -3,6 +3,8 @@
 `python -m benchmarks.scale run --hosts 10 100 1000`: a driver with simulated agents, see scale_run.py. Prints one JSON
 object a size, then how each time grows from the smallest size to the largest, by host.
 
+`python -m benchmarks.scale store --members 64 256 1024`: the store in which a round's members meet, see scale_store.py.
+
 `python -m benchmarks.scale core --hosts 10 100 1000`: the core alone. Hosts of eight slots each form a round, lose a
 host, and form the next; the core is fed one event at a time, as the driver feeds it, and asked for its next deadline
 after each. No process, no message, no file takes part, and no garbage collection. Prints one JSON object a size, in
@@ -21,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import scale_run
+from benchmarks import scale_run, scale_store
 from benchmarks.jobs import end_well_on_sigterm
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
@@ -201,9 +203,12 @@ def main() -> None:
     for name, title in (("core", "the core alone"), ("run", "a driver with simulated agents")):
         part = what.add_parser(name, help=title)
         part.add_argument("--hosts", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
+    store = what.add_parser("store", help="the store of a round with many members")
+    store.add_argument("--members", type=int, nargs="+", default=[64, 256, 1024], metavar="N")
     flags = parser.parse_args()
     end_well_on_sigterm()
-    for line in parts[flags.what](flags.hosts):
+    found = map(scale_store.measured, flags.members) if flags.what == "store" else parts[flags.what](flags.hosts)
+    for line in found:
         print(json.dumps(line), flush=True)
 
 

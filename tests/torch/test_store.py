@@ -16,8 +16,17 @@ import pytest
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistNetworkError, DistStoreError
 
+from edriver.worker.group import store_protocol as protocol
 from edriver.worker.group import store_server
 from edriver.worker.group.store import StoreClient
+from edriver.worker.group.store_protocol import (
+    COMPRESSED_KEYS,
+    COMPRESSED_MULTI_GET,
+    COUNT,
+    as_list,
+    compressed,
+    decompressed,
+)
 from edriver.worker.group.store_server import StoreServer
 from tests.torch.stores import LIMIT_SECONDS, SERVER, WIRE, client, client_of
 
@@ -110,6 +119,82 @@ def test_several_keys_are_answered_once_all_are_set_without_delaying_other_reque
         assert raw.recv(9, socket.MSG_WAITALL) == struct.pack("!II", 8, 1) + b"1"
         setting.multi_set(["soon", "late"], ["x", "yz"])
         assert raw.recv(19, socket.MSG_WAITALL) == struct.pack("!III1sI2s", 7, 11, 1, b"x", 2, b"yz")
+
+
+def test_a_key_that_is_deleted_while_another_is_awaited_is_awaited_again() -> None:
+    keys = struct.pack("!I5sI5s", 5, b"first", 5, b"later")
+    with client() as setting, socket.create_connection((SERVER.host, SERVER.port), LIMIT_SECONDS) as raw:
+        setting.set("first", "x")
+        raw.sendall(struct.pack("!BIII", 5, 7, 0, len(keys)) + keys + struct.pack("!BIII", 2, 8, 5, 1) + b"asked1")
+        assert raw.recv(9, socket.MSG_WAITALL) == struct.pack("!II", 8, 1) + b"1"  # so the question is being kept
+        assert setting.delete_key("first")
+        setting.set("later", "z")
+        setting.set("first", "y")
+        assert raw.recv(18, socket.MSG_WAITALL) == struct.pack("!III1sI1s", 7, 10, 1, b"y", 1, b"z")
+
+
+def test_the_values_of_many_keys_travel_compressed_and_are_those_of_now(tmp_path: Path) -> None:
+    server = StoreServer(str(tmp_path / "store"), WIRE)
+    keys = [f"0/{number}" for number in range(COMPRESSED_KEYS)]
+    with client(server) as one, client_of(server, WIRE) as other:
+        one.multi_set(keys, ["the same for all"] * len(keys))
+        assert one.multi_get(keys) == other.multi_get(keys) == [b"the same for all"] * len(keys)
+        one.set(keys[-1], "another")
+        assert other.multi_get(keys)[-2:] == [b"the same for all", b"another"]
+        assert other.delete_key(keys[0])
+        with futures.ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(other.multi_get, keys)
+            one.set(keys[0], "again")
+            assert asked.result(LIMIT_SECONDS)[:2] == [b"again", b"the same for all"]
+        assert server._last_list[0] == COMPRESSED_MULTI_GET, "or nothing was compressed"
+
+
+def test_a_server_of_an_older_release_is_asked_for_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs up on requests of kinds that it does not know."""
+    monkeypatch.setattr(protocol, "LAST_KIND", COUNT)
+    keys = [f"old/{number}" for number in range(COMPRESSED_KEYS)]
+    with client() as one:
+        monkeypatch.setattr(StoreServer, "_knows", lambda self, key: key in self._values)
+        one.multi_set(keys, keys)
+        assert one.multi_get(keys) == [key.encode() for key in keys]
+
+
+@pytest.mark.parametrize("answer", [b"", b"no list", compressed(b"a list that is cut")[:-1], compressed(bytes(1001))])
+def test_an_answer_that_is_no_compressed_list_is_refused(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_LIST_BYTES", 1000)
+    with pytest.raises(ValueError, match="compressed list"):
+        decompressed(answer)
+
+
+class CountedValues(dict[bytes, bytes]):
+    """How often a key was looked for."""
+
+    looked = 0
+
+    def __contains__(self, key: object) -> bool:
+        self.looked += 1
+        return super().__contains__(key)
+
+
+def test_a_group_of_many_looks_for_few_keys_whatever_the_order_in_which_members_come() -> None:
+    """Each of n members sets its own key and asks for all of them: n * n lookups, and some more, not n * n * n."""
+    members = 200
+    keys = tuple(b"%d" % number for number in range(members))
+    server = StoreServer("127.0.0.1", WIRE)
+    server._values = values = CountedValues()
+    with contextlib.ExitStack() as stack:
+        callers = [
+            stack.enter_context(socket.create_connection((server.host, server.port), LIMIT_SECONDS)) for _ in keys
+        ]
+        question = as_list(keys)
+        for key, caller in zip(keys, callers, strict=True):
+            caller.sendall(struct.pack("!BIII", 0, 1, len(key), 1) + key + b"v")
+            assert caller.recv(8, socket.MSG_WAITALL) == struct.pack("!II", 1, 0)
+            caller.sendall(struct.pack("!BIII", 5, 2, 0, len(question)) + question)
+        answer = as_list([b"v"] * members)
+        for caller in callers:
+            assert caller.recv(8 + len(answer), socket.MSG_WAITALL) == struct.pack("!II", 2, len(answer)) + answer
+    assert values.looked < 5 * members**2
 
 
 def test_what_is_appended_comes_in_order() -> None:

@@ -69,6 +69,7 @@ class StoreClient(Store):
         self._lock = threading.Lock()
         self._number = 0
         self._received = bytearray()
+        self._server_compresses: bool | None = None
 
     def connect(self) -> None:
         """Connect to the server.
@@ -119,10 +120,20 @@ class StoreClient(Store):
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """The values of several keys, as soon as all of them are set."""
-        found = list(items_of(self._ask(protocol.MULTI_GET, "", as_list(key.encode() for key in keys), shown=keys)))
+        names = as_list(key.encode() for key in keys)
+        if len(keys) >= protocol.COMPRESSED_KEYS and self._compresses():
+            found = _decompressed(self._ask(protocol.COMPRESSED_MULTI_GET, "", names, shown=keys))
+        else:
+            found = self._ask(protocol.MULTI_GET, "", names, shown=keys)
         if keys:
             self._meet(keys[0], together=True)
-        return found
+        return list(items_of(found))
+
+    def _compresses(self) -> bool:
+        """Whether the server is of a release that compresses lists."""
+        if self._server_compresses is None:
+            self._server_compresses = self._ask(protocol.CHECK, protocol.COMPRESSION_KEY.decode()) == b"1"
+        return self._server_compresses
 
     def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
         """Set several keys, one after the other."""
@@ -210,6 +221,13 @@ class StoreClient(Store):
             if not data:
                 raise ConnectionResetError("closed by the other end")
             self._received += data
+
+
+def _decompressed(answer: bytes) -> bytes:
+    try:
+        return protocol.decompressed(answer)
+    except ValueError as error:
+        raise DistNetworkError(f"rank 0's store has sent {error}") from None
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -15,9 +15,10 @@ import selectors
 import socket
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from edriver.wire import store_values
 from edriver.wire.unauthenticated import UnauthenticatedCallers
@@ -42,6 +43,11 @@ _ACCEPT_RETRY_DELAY = 0.05
 _MAX_UNSENT_BYTES = 1 << 26
 """Bytes of answers that a caller may leave unread: all values of the largest round, several times."""
 
+_SEND_BYTES = 1 << 18
+"""The maximum number of bytes to send a caller before the others have a turn."""
+
+_NO_LIST: Final = (0, (), b"")
+
 _MAX_LOGGED_ERRORS = 10
 """The maximum number of unexpected errors to log."""
 
@@ -53,16 +59,23 @@ class _Caller:
     Attributes:
         connection: to it.
         received: what it has sent of its next request.
-        unsent: the part of its answers for which its socket has had no room.
+        unsent: the parts of its answers for which its socket has had no room.
+        unsent_bytes: of all of them.
         keys: the keys that it was first to set.
         gone: whether its connection is closed.
     """
 
     connection: socket.socket
     received: bytearray = field(default_factory=bytearray)
-    unsent: bytearray = field(default_factory=bytearray)
+    unsent: deque[memoryview] = field(default_factory=deque)
+    unsent_bytes: int = 0
     keys: list[bytes] = field(default_factory=list)
     gone: bool = False
+
+    def drop_answers(self) -> None:
+        """Send it nothing more."""
+        self.unsent.clear()
+        self.unsent_bytes = 0
 
     def requests(self) -> Iterator[tuple[int, int, bytes, bytes]]:
         """Remove and return a complete request: kind, number, key, value.
@@ -85,18 +98,34 @@ class _Caller:
             yield kind, number, bytes(key), bytes(value)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Question:
-    """A request for values, some of which may not be set yet."""
+    """A request for values, some of which may not be set yet.
+
+    Attributes:
+        caller: who asks.
+        number: of the request.
+        kind: of the request.
+        keys: whose values are asked for.
+        at: the place among the keys of the first that was missing. All members ask for the keys of all of them, so that
+            a search from the first key, each time that the missing one is set, would take the cube of their number.
+    """
 
     caller: _Caller
     number: int
+    kind: int
     keys: tuple[bytes, ...]
-    as_list: bool
+    at: int = 0
 
-    def answer(self, values: dict[bytes, bytes]) -> bytes:
-        found = [values[key] for key in self.keys]
-        return as_list(found) if self.as_list else found[0]
+    def missing(self, values: Mapping[bytes, bytes]) -> bytes | None:
+        """The next key that is not set; None: all of them are."""
+        while self.at < len(self.keys):
+            if (key := self.keys[self.at]) not in values:
+                return key
+            self.at += 1
+        # One that was passed is gone if its owner has left meanwhile.
+        self.at = next((at for at, key in enumerate(self.keys) if key not in values), self.at)
+        return self.keys[self.at] if self.at < len(self.keys) else None
 
 
 class StoreServer:
@@ -145,6 +174,8 @@ class StoreServer:
         self._errors = 0
         self._values: dict[bytes, bytes] = {}
         self._owners: dict[bytes, _Caller] = {}
+        self._last_names: tuple[bytes, tuple[bytes, ...]] = (b"", ())
+        self._last_list: tuple[int, tuple[bytes, ...], bytes] = _NO_LIST
         self._waiting: defaultdict[bytes, list[_Question]] = defaultdict(list)
         threading.Thread(target=self._run, name="edriver-store", daemon=True).start()
 
@@ -249,7 +280,7 @@ class StoreServer:
             self._keep(caller, key, self._values.get(key, b"") + value)
             self._reply(caller, number, b"")
         elif kind == protocol.CHECK:
-            self._reply(caller, number, b"1" if key in self._values else b"0")
+            self._reply(caller, number, b"1" if self._knows(key) else b"0")
         elif kind == protocol.COMPARE_SET:
             expected, desired = items_of(value)
             answer, is_set = store_values.compared(self._values.get(key), expected, desired)
@@ -261,18 +292,40 @@ class StoreServer:
         elif kind == protocol.COUNT:
             self._reply(caller, number, b"%d" % len(self._values))
         else:
-            keys = tuple(items_of(value)) if kind == protocol.MULTI_GET else (key,)
-            self._answer_once_set(_Question(caller, number, keys, as_list=kind == protocol.MULTI_GET))
+            self._answer_once_set(
+                _Question(caller, number, kind, (key,) if kind == protocol.GET else self._names_in(value))
+            )
+
+    def _knows(self, key: bytes) -> bool:
+        return key in self._values or key == protocol.COMPRESSION_KEY
+
+    def _names_in(self, text: bytes) -> tuple[bytes, ...]:
+        """The keys that a request names; one object for all members that ask for the same."""
+        if text != self._last_names[0]:
+            self._last_names = text, tuple(items_of(text))
+        return self._last_names[1]
 
     def _answer_once_set(self, question: _Question) -> None:
         """Answer, or look again when the first of its keys that is missing is set."""
-        missing = next((key for key in question.keys if key not in self._values), None)
+        missing = question.missing(self._values)
         if missing is None:
-            self._reply(question.caller, question.number, question.answer(self._values))
+            found = self._values[question.keys[0]] if question.kind == protocol.GET else self._list_for(question)
+            self._reply(question.caller, question.number, found)
         else:
             self._waiting[missing].append(question)
 
+    def _list_for(self, question: _Question) -> bytes:
+        """The values that are asked for, made once for all members that ask for the same."""
+        kind, keys, found = self._last_list
+        if (kind, keys) != (question.kind, question.keys):
+            found = as_list(self._values[key] for key in question.keys)
+            if question.kind == protocol.COMPRESSED_MULTI_GET:
+                found = protocol.compressed(found)
+            self._last_list = question.kind, question.keys, found
+        return found
+
     def _keep(self, caller: _Caller, key: bytes, value: bytes) -> None:
+        self._last_list = _NO_LIST
         if key not in self._values:
             caller.keys.append(key)
             self._owners[key] = caller
@@ -284,12 +337,17 @@ class StoreServer:
         """Remove a key; returns whether it was set."""
         if key not in self._values:
             return False
+        self._last_list = _NO_LIST
         del self._values[key]
         self._owners.pop(key).keys.remove(key)
         return True
 
     def _reply(self, caller: _Caller, number: int, value: bytes) -> None:
-        caller.unsent += protocol.REPLY_FORMAT.pack(number, len(value)) + value
+        head = protocol.REPLY_FORMAT.pack(number, len(value))
+        # What is large is not copied: members share it.
+        parts = (head + value,) if len(value) <= _SEND_BYTES else (head, value)
+        caller.unsent.extend(map(memoryview, parts))
+        caller.unsent_bytes += len(head) + len(value)
         self._send(caller)
 
     def _send(self, caller: _Caller) -> None:
@@ -298,13 +356,19 @@ class StoreServer:
             return  # since this turn began
         waited = bool(self._selector.get_key(caller.connection).events & selectors.EVENT_WRITE)
         try:
-            del caller.unsent[: caller.connection.send(caller.unsent)]
+            if caller.unsent:
+                # TLS wants the same bytes again where it has had no room for them.
+                sent = caller.connection.send(caller.unsent[0][:_SEND_BYTES])
+                caller.unsent_bytes -= sent
+                caller.unsent[0] = caller.unsent[0][sent:]
+                if not caller.unsent[0]:
+                    caller.unsent.popleft()
         except WOULD_BLOCK_ERRORS:
             pass
         except OSError:  # its end of file is still to be read
-            caller.unsent.clear()
-        if len(caller.unsent) > _MAX_UNSENT_BYTES:
-            caller.unsent.clear()
+            caller.drop_answers()
+        if caller.unsent_bytes > _MAX_UNSENT_BYTES:
+            caller.drop_answers()
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(caller.connection, socket.SHUT_RDWR)
         if bool(caller.unsent) != waited:
@@ -316,6 +380,7 @@ class StoreServer:
         self._unauthenticated.discard(caller)
         self._selector.unregister(caller.connection)
         caller.connection.close()
+        self._last_list = _NO_LIST
         for key in caller.keys:
             del self._values[key], self._owners[key]
         for key, waiting in list(self._waiting.items()):
