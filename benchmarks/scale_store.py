@@ -160,4 +160,7 @@ def tell(process: subprocess.Popen[str]) -> None:
 
 
 if __name__ == "__main__":
-    {"serve": serve, "play": play}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    else:
+        play(*sys.argv[2:])

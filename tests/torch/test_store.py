@@ -155,7 +155,7 @@ def test_a_server_of_an_older_release_is_asked_for_what_it_knows(monkeypatch: py
     keys = [f"old/{number}" for number in range(COMPRESSED_KEYS)]
     with client() as one:
         monkeypatch.setattr(StoreServer, "_knows", lambda self, key: key in self._values)
-        one.multi_set(keys, keys)
+        one.multi_set(keys, [*keys])
         assert one.multi_get(keys) == [key.encode() for key in keys]
 
 
