@@ -4,6 +4,7 @@
 object a size, then how each time grows from the smallest size to the largest, by host.
 
 `python -m benchmarks.scale store --members 64 256 1024`: the store in which a round's members meet, see scale_store.py.
+`python -m benchmarks.scale sync --receivers 1 8 63`: see scale_sync.py.
 
 `python -m benchmarks.scale core --hosts 10 100 1000`: the core alone. Hosts of eight slots each form a round, lose a
 host, and form the next; the core is fed one event at a time, as the driver feeds it, and asked for its next deadline
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import scale_run, scale_store
+from benchmarks import scale_run, scale_store, scale_sync
 from benchmarks.jobs import end_well_on_sigterm
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
@@ -205,9 +206,18 @@ def main() -> None:
         part.add_argument("--hosts", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
     store = what.add_parser("store", help="the store of a round with many members")
     store.add_argument("--members", type=int, nargs="+", default=[64, 256, 1024], metavar="N")
+    sync = what.add_parser("sync", help="a sync to many receivers, over links in virtual time")
+    sync.add_argument("--receivers", type=int, nargs="+", default=[1, 8, 63], metavar="N")
     flags = parser.parse_args()
     end_well_on_sigterm()
-    found = map(scale_store.measured, flags.members) if flags.what == "store" else parts[flags.what](flags.hosts)
+    found: Iterable[dict[str, Any]]
+    match flags.what:
+        case "store":
+            found = map(scale_store.measured, flags.members)
+        case "sync":
+            found = map(scale_sync.measured, flags.receivers)
+        case _:
+            found = parts[flags.what](flags.hosts)
     for line in found:
         print(json.dumps(line), flush=True)
 

@@ -77,5 +77,6 @@ def sent(tree: Any) -> tuple[torch.Tensor, SyncRecord]:
     sink, store = Sink(), HashStore()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(c10d, "_get_default_store", lambda: store)
-        sync._send(tree, sink, "key")  # type: ignore[arg-type]
+        patch.setattr(sync, "Downstream", lambda _rank, _window: sink)
+        sync._send(tree, (0, 1), "key")
     return torch.cat(sink.sent), SyncRecord.read(bytes(store.get("key")))

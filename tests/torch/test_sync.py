@@ -118,10 +118,13 @@ def comparable(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def sync_odd_trees(rank: int) -> list[dict[str, Any]]:
-    """Rank 0 sends the same tree to the others in pieces of several sizes."""
+    """Rank 0 sends the same tree to the others in pieces of several sizes; the last time, of one that it chooses."""
     results = []
-    for piece_bytes in (100, 1024, relay.PIECE_BYTES):
-        relay.PIECE_BYTES = piece_bytes
+    for piece_bytes in (100, 1024, relay.PIECE_BYTES, 300):
+        if piece_bytes != 300:
+            relay.PIECE_BYTES = piece_bytes
+        elif rank == 0:  # as in a chain of many
+            relay.LONG_CHAIN, relay._MIN_PIECE_BYTES = 1, 300
         sent = odd_tree()
         got: Any = sync_state(sent if rank == 0 else None, place_of(rank, 3, source=0, receivers=(1, 2)))
         tree: dict[str, Any] = sent if rank == 0 else got
@@ -291,7 +294,7 @@ def lose_the_source_amid_a_piece(rank: int) -> bool:
     relay.PIECE_BYTES = 16 * 2**20
     state = TorchState(large=torch.full((2**26,), float(rank)))
     if rank == 0:
-        die_at_piece(Downstream, "pass_on", relay.WINDOW_PIECES + 4)
+        die_at_piece(Downstream, "pass_on", relay.window_of(relay.PIECE_BYTES) + 4)
     with told_of_the_loss():
         state.sync()
     return bool((state.large == rank).all())

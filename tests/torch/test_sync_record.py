@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from edriver.worker.errors import PeerLostError
-from edriver.worker.sync import sync
+from edriver.worker.sync import relay, sync
 from edriver.worker.sync.sync import SyncRecord
 from tests.torch.synced_states import Custom, new_state, sent, train
 
@@ -76,7 +76,14 @@ def test_classes_are_looked_up_where_the_source_has_recorded_that_its_state_hold
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\0" * 48, SyncRecord(length=64, end=128, digest=bytes(32), classes=False).text()], ids=str
+    "text",
+    [
+        b"",
+        b"\0" * 48,
+        SyncRecord(64, 128, bytes(32), False, relay.PIECE_BYTES).text(),
+        SyncRecord(128, 64, bytes(32), False, 0).text(),
+    ],
+    ids=str,
 )
 def test_a_record_that_is_none_is_refused(text: bytes) -> None:
     with pytest.raises(PeerLostError, match="record"):

@@ -48,6 +48,8 @@ from edriver.worker.sync.packing import ALIGNMENT_BYTES, Layout, elements_in, pa
 from edriver.worker.sync.relay import Downstream, Upstream, staging
 
 _RECORD_FORMAT: Final = struct.Struct("!QQ32s?")
+_LONG_RECORD_FORMAT: Final = struct.Struct("!QQ32s?I")
+"""Where pieces are not of the usual length: in long chains."""
 
 _PLAIN_CLASSES: Final = (OrderedDict, torch.Size, torch.dtype, complex)
 """What a state of tensors and plain values is made of beside what pickle knows on its own."""
@@ -93,12 +95,11 @@ def send_along(chain: tuple[int, ...], tree: Any, assignment: Assignment) -> Any
     if len(chain) == 1 or assignment.rank not in chain:
         return None
     at = chain.index(assignment.rank)
-    downstream = Downstream(chain[at + 1] if at + 1 < len(chain) else None)
     with without_tensor_modes():
         if at == 0:
-            _send(tree, downstream, key)
+            _send(tree, chain, key)
             return None
-        return _receive(Upstream(chain[at - 1]), downstream, key)
+        return _receive(chain[at - 1], chain[at + 1] if at + 1 < len(chain) else None, key)
 
 
 def _next_key(assignment: Assignment, source: int) -> str:
@@ -115,16 +116,20 @@ class SyncRecord(NamedTuple):
         end: where in it the tensors end and the pickled part begins.
         digest: the SHA-256 of the pickled part.
         classes: whether that needs classes or functions: the state holds some.
+        piece: bytes that are sent at a time.
     """
 
     length: int
     end: int
     digest: bytes
     classes: bool
+    piece: int
 
     def text(self) -> bytes:
         """As the store has it."""
-        return _RECORD_FORMAT.pack(*self)
+        if self.piece == relay.PIECE_BYTES:
+            return _RECORD_FORMAT.pack(*self[:-1])
+        return _LONG_RECORD_FORMAT.pack(*self)
 
     @staticmethod
     def read(text: bytes) -> SyncRecord:
@@ -133,10 +138,14 @@ class SyncRecord(NamedTuple):
         Raises:
             PeerLostError: the text is not a record.
         """
+        record = None
         if len(text) == _RECORD_FORMAT.size:
-            record = SyncRecord(*_RECORD_FORMAT.unpack(text))
-            if record.end <= record.length:
-                return record
+            length, end, digest, classes = _RECORD_FORMAT.unpack(text)
+            record = SyncRecord(length, end, digest, classes, relay.PIECE_BYTES)
+        elif len(text) == _LONG_RECORD_FORMAT.size:
+            record = SyncRecord(*_LONG_RECORD_FORMAT.unpack(text))
+        if record is not None and record.end <= record.length and record.piece > 0:
+            return record
         raise PeerLostError("the source's record of the sync is not one")
 
 
@@ -302,7 +311,7 @@ class _TreeUnpickler(_PlainUnpickler):
         return self._tensors[pid]
 
 
-def _send(tree: Any, downstream: Downstream, key: str) -> None:
+def _send(tree: Any, chain: tuple[int, ...], key: str) -> None:
     file = io.BytesIO()
     pickler = _TreePickler(file, _occurrences_in(tree))
     pickler.dump(tree)
@@ -311,18 +320,22 @@ def _send(tree: Any, downstream: Downstream, key: str) -> None:
     text.extend(bytes(-len(text) % ALIGNMENT_BYTES))  # as it travels
     layout = pickler.layout
     end = layout.add(torch.frombuffer(text, dtype=torch.uint8))
-    record = SyncRecord(layout.length, end, hashlib.sha256(text).digest(), pickler.classes)
+    piece = relay.piece_bytes(layout.length, len(chain) - 1)
+    record = SyncRecord(layout.length, end, hashlib.sha256(text).digest(), pickler.classes, piece)
     torch_groups.default_store().set(key, record.text())  # type: ignore[arg-type]  # takes bytes as well
-    buffers = staging(min(layout.length, relay.PIECE_BYTES * (relay.WINDOW_PIECES + 1)))
-    for piece in packed(layout, relay.PIECE_BYTES, relay.pieces_of(buffers)):
-        downstream.pass_on(piece)
+    window = relay.window_of(piece)
+    downstream = Downstream(chain[1], window)
+    buffers = staging(min(layout.length, piece * (window + 1)))
+    for part in packed(layout, piece, relay.pieces_of(buffers, piece)):
+        downstream.pass_on(part)
     downstream.finish()
 
 
-def _receive(upstream: Upstream, downstream: Downstream, key: str) -> Any:
+def _receive(source: int, receiver: int | None, key: str) -> Any:
+    """Receive the stream from one rank, and pass it on to another, if there is one; returns the tree in it."""
     record = SyncRecord.read(bytes(torch_groups.default_store().get(key)))
-    stream = staging(record.length)
-    upstream.receive(relay.pieces_of(stream), downstream)
+    stream, window = staging(record.length), relay.window_of(record.piece)
+    Upstream(source, window).receive(relay.pieces_of(stream, record.piece), Downstream(receiver, window))
     return _unpacked(stream, record)
 
 
