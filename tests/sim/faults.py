@@ -62,7 +62,7 @@ CRASH_SHARE = 0.5
 LONG_STOP = 300.0
 """Seconds for which a worker is stopped that must not resume before the others go on without it."""
 
-LIVENESS_BOUND = 900.0
+LIVENESS_BOUND = 1500.0
 """Virtual seconds, after the faults have ended, within which every run must end."""
 
 
