@@ -418,10 +418,10 @@ def test_check_host_updates_commits_where_one_is_due(tmp_path: Path) -> None:
 def test_an_operators_request_is_met_at_the_next_boundary_once(tmp_path: Path) -> None:
     state, asked = new_state(tmp_path, every=1000), context.current.save_requests
     train(state, 2)
-    asked.request(RoundId(7, 7))  # of another round
+    asked.request(RoundId(7, 7), 1)  # of another round
     train(state, 1)
     assert CheckpointFolder(str(tmp_path)).found() == []
-    asked.request(context.assignment().round_id)
+    asked.request(context.assignment().round_id, 1)
     for _ in range(2):
         state.check_host_updates()
     assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4]
