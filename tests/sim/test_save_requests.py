@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from edriver.driver.core.save_requests import SaveRequests
+from edriver.driver.run.driver_state import state_codec
 from edriver.model.ids import RoundId
 from edriver.worker import context
 
@@ -74,7 +75,9 @@ class Story:
             case "round":
                 self.round += 1
             case "driver":
-                self.core = replace(self.core)
+                state = state_codec().save(requests=self.core)
+                self.core = SaveRequests()
+                state_codec().load(self.core, state, "requests")
         if self.core.ask(RoundId(1, self.round)):
             order = self.round, self.core.last
             assert order not in self.orders, "rank 0 of a round is asked again for the same"

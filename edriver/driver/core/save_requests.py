@@ -7,6 +7,8 @@ write what they hold in memory, whatever becomes of the round (disk_writes.py).
 Requests are numbered, and a checkpoint that is begun after one meets all before it as well. So two requests at once
 come to one checkpoint, and whatever writes the next one after a write that has failed meets it, too: the schedule, or
 another rank 0.
+
+A worker of an older release does not report what it has written: it is asked once in each round.
 """
 
 from __future__ import annotations
