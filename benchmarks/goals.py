@@ -217,7 +217,9 @@ GOALS = (
     Goal("UP: adoption, less the newcomers' own boot and a poll", _ours("UP", "adoption beyond boot"), most=0.5),
     *_whole("UP"),
     Goal("DOWN: longest pause", _ours("DOWN", "longest pause"), most=0.080),
-    Goal("DOWN: discovery's answer to the first step by 2", _ours("DOWN", "answer to first step"), most=0.5),
+    Goal(
+        "DOWN: discovery's first answer to the first step by 2", _ours("DOWN", "first answer to first step"), most=0.5
+    ),
     Goal("DOWN: steps lost", _ours("DOWN", "steps lost"), most=0),
     *_whole("DOWN"),
     Goal(

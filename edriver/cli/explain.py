@@ -65,6 +65,7 @@ class Bound:
 
 DRIVER_BOUNDS: Final = (
     Bound(discovery_feed, "POLL_INTERVAL", "discovery is polled every"),
+    Bound(discovery_feed, "CONFIRM_INTERVAL", "and, once an answer lacks a host that is used, after"),
     Bound(broker_feed, "RECONCILE_INTERVAL", "a broker is called every"),
     Bound(broker_feed, "RECONCILE_TIMEOUT", "a broker may take to answer"),
     Bound(broker_feed, "CLOSE_TIMEOUT", "and to give everything back at the end"),

@@ -175,12 +175,13 @@ class Client:
     def save_checkpoint(self) -> control_pb2.SaveCheckpointResponse:
         """Have a checkpoint written to disk, behind training; does not wait for that.
 
-        In restart mode it is the newest whole one in memory, in elastic mode one of the next boundary,
-        which is not written if a worker is lost before.
+        In restart mode it is the newest whole one in memory, in elastic mode one of the next boundary. The run keeps
+        the request until such a checkpoint, or a later one, is on disk, also if workers, hosts or its driver are lost
+        before. If the run ends first, it says so.
 
         Raises:
-            RunError: no checkpoint in memory is whole, or it does not belong on disk; or no round trains, or its state
-                has no checkpoints.
+            RunError: no checkpoint in memory is whole, or it does not belong on disk; or no worker has called
+                `edriver.run` yet, or its state has no checkpoints.
         """
         return self._do(core.save_checkpoint(self._requester))
 

@@ -32,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
         prog="edriver checkpoint",
         description="inspect: lists the checkpoints in a folder, the one with the most steps first, and what is in the "
         "newest whole one. Torn ones are listed with what is wrong with them. save: has a run write a checkpoint to "
-        "disk now: in restart mode the newest one in memory, in elastic mode one of the next boundary. If a worker is "
-        "lost before that one is written, ask again.",
+        "disk now: in restart mode the newest one in memory, in elastic mode one of the next boundary. If workers are "
+        "lost before it is written, the next round writes one.",
     )
     made.add_argument("verb", choices=("inspect", "save"), help="list them, or have a run write one")
     made.add_argument(
@@ -68,7 +68,10 @@ def checkpoint(arguments: Sequence[str]) -> str:
         with client_of(flags) as run:
             saved = run.save_checkpoint()
             if not saved.HasField("step"):
-                return f"run {run.run_id}: rank 0 writes a checkpoint at its next boundary"
+                return (
+                    f"run {run.run_id}: rank 0 writes a checkpoint at its next boundary, or that of the next round if "
+                    "it is lost before"
+                )
             done = "goes to disk now, or a newer one in its place: edriver status says when it is there"
             if saved.on_disk:
                 done = "is on disk already"

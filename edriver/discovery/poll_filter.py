@@ -1,9 +1,13 @@
 """From discovery's answers to the set of hosts in force: additions at once, removals when they persist.
 
-A source is often a script over an API that fails now and then. A host that is missing from one
-answer is far more often a hiccup than a host that is gone, and taking it away costs the run a round; so the
-slots in force of a host are the most that the last few answers gave it. A poll that failed says nothing about
-hosts: it neither counts as an answer without them nor breaks a row of such answers.
+A source is often a script over an API that fails now and then, or over a file that is being written. A host that is
+missing from one answer is often a hiccup, and taking it away costs the run a round; so the slots in force of a host are
+the most that the last few answers gave it. A poll that failed says nothing about hosts: it neither counts as an answer
+without them nor breaks a row of such answers.
+
+The answer that decides about a removal is asked for soon, so that a host that is gone is left soon. The price is a
+source that is wrong for longer than that moment. It costs one round, once: a source that names a host again soon after
+an answer without it is known to be wrong at times, and has an interval to correct itself from then on.
 """
 
 from __future__ import annotations
@@ -17,6 +21,13 @@ from edriver.text.phrases import some_of
 
 REMOVAL_POLLS: Final = 2
 """Answers in a row without a host after which it leaves."""
+
+RECALL_ANSWERS: Final = 30
+"""Answers within which a host that was missing must be named again for its absence to count as an error of the source.
+Half a minute: a machine that was taken away is not back sooner."""
+
+CAUTIOUS_ANSWERS: Final = 600
+"""Answers after such an error for which the source is not asked sooner than usual: ten minutes."""
 
 _MAX_SHOWN_HOSTS = 5
 
@@ -32,6 +43,7 @@ class PollResult:
             be logged once per change. Empty when all is quiet.
         failures: how many polls in a row gave no believed answer, this one included.
         error: why this one gave none; empty if it did.
+        ask_soon: whether the next answer may remove a host, and is to be asked for soon.
     """
 
     hosts: HostSet
@@ -39,6 +51,7 @@ class PollResult:
     note: str
     failures: int
     error: str = ""
+    ask_soon: bool = False
 
 
 @dataclass(slots=True)
@@ -89,6 +102,9 @@ class PollFilter:
         self._answers: deque[HostSet] = deque(maxlen=removal_polls)
         self._empty = 0
         self._failures = 0
+        self._count = 0  # of answers
+        self._missed: dict[str, tuple[int, int]] = {}  # hosts: the answer that gave less, and the slots before it
+        self._cautious_until = 0
 
     @property
     def hosts(self) -> HostSet:
@@ -119,6 +135,7 @@ class PollFilter:
     def _believe(self, answers: list[HostSet]) -> PollResult:
         self._answers.extend(answers)
         before, self._hosts = self._hosts, self._most_of_answers()
+        self._look_for_errors(before)
         failures, self._failures = self._failures, 0
         delta = before.delta(self._hosts)
         notes = []
@@ -128,7 +145,27 @@ class PollFilter:
             notes.append(f"{some_of(delta.changes, _MAX_SHOWN_HOSTS)}; now {self._hosts}")
         if doubted := self._doubted():
             notes.append(doubted)
-        return PollResult(self._hosts, changed=bool(delta.result), note="; ".join(notes), failures=0)
+        ask_soon = bool(doubted) and bool(self._answers[-1]) and self._count >= self._cautious_until
+        note = "; ".join(notes)
+        return PollResult(self._hosts, changed=bool(delta.result), note=note, failures=0, ask_soon=ask_soon)
+
+    def _look_for_errors(self, before: HostSet) -> None:
+        """Remember which hosts the last answer gives less than before; those that it names again were there all along.
+
+        Args:
+            before: the set in force before that answer.
+        """
+        answer = self._answers[-1]
+        self._count += 1
+        for name, (at, slots) in [*self._missed.items()]:
+            if answer.slots(name) >= slots:
+                del self._missed[name]
+                self._cautious_until = self._count + CAUTIOUS_ANSWERS
+            elif self._count - at >= RECALL_ANSWERS:
+                del self._missed[name]
+        for host in before:
+            if answer.slots(host.name) < host.slots:
+                self._missed.setdefault(host.name, (self._count, host.slots))
 
     def _most_of_answers(self) -> HostSet:
         """Each host with the most slots that one of the last answers gave it, in order of age."""

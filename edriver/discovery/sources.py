@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -26,12 +27,14 @@ class SourceContext:
         default_slots: the slots of a host for which the source knows none.
         timeout: seconds that one answer may take.
         dialled_in: the hosts that have dialled in; None: none do.
+        changed: has the source asked at once, because its answer has changed; without hosts that dial in, as usual.
     """
 
     argument: str
     default_slots: int
     timeout: float
     dialled_in: HostSource | None = None
+    changed: Callable[[], None] = lambda: None
 
 
 class HostSource(Protocol):

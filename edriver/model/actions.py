@@ -144,10 +144,17 @@ class FindNewestCheckpoint:
 
 @frozen
 class SaveCheckpoint:
-    """Rank 0 of a round in elastic mode writes a checkpoint of its next boundary."""
+    """Rank 0 of a round in elastic mode writes a checkpoint of its next boundary.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        number: of the request, which CheckpointWritten has once it is met.
+    """
 
     worker_id: int
     round_id: RoundId
+    number: int
 
 
 @frozen

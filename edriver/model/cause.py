@@ -116,6 +116,7 @@ class CauseKind(enum.Enum):
     CHECKPOINT_UNCOPIED = "checkpoint-uncopied"  # ReportedText: why a copy for the host's memory could not be fetched
     CHECKPOINT_UNWRITTEN = "checkpoint-unwritten"  # ReportedText: why a checkpoint in memory could not go to disk
     SAVE_MISSED = "save-missed"  # ReportedText: which rank of the host has not saved a step that others have
+    SAVE_UNMET = "save-unmet"  # the run ends before the checkpoint is on disk that the requester has asked for
     UNWRITTEN = "unwritten"  # ReportedText: which file of the run cannot be written, and why
     DRIVER_PAUSED = "driver-paused"  # Duration: for how long the driver stood still
     CLOCK_SET = "clock-set"  # Duration: by how much the clock of its machine was set forward; below 0: back

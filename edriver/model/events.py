@@ -173,6 +173,14 @@ class CheckpointSaved:
 
 
 @frozen
+class CheckpointWritten:
+    """A worker has written a checkpoint to disk that it had begun after this request (SaveCheckpoint.number)."""
+
+    worker_id: int
+    number: int
+
+
+@frozen
 class FirstBoundaryPassed:
     """A member has passed its first boundary of the round.
 
@@ -519,8 +527,8 @@ class ResizeRequested:
 
 @frozen
 class CheckpointRequested:
-    """A checkpoint is to be written to disk: the newest in memory, if it is not there; in elastic mode one of rank 0's
-    next boundary.
+    """A checkpoint is to be written to disk: the newest in memory, if it is not there; in elastic mode one of a
+    boundary that is yet to come.
     """
 
     requester: str = ""
@@ -568,6 +576,7 @@ Event = (
     | WorkerWaiting
     | BoundaryReached
     | CheckpointSaved
+    | CheckpointWritten
     | FirstBoundaryPassed
     | StateDigest
     | WorkerDone

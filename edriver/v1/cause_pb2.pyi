@@ -265,6 +265,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """A rank of the host has not saved a step that others have, so that no checkpoint in memory completes. `detail` has the
     rank and the steps.
     """
+    CAUSE_KIND_SAVE_UNMET: _CauseKind.ValueType  # 124
+    """The run ends before the checkpoint is on disk that `requester` has asked for (SaveCheckpoint)."""
     CAUSE_KIND_UNWRITTEN: _CauseKind.ValueType  # 67
     """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
     CAUSE_KIND_DRIVER_PAUSED: _CauseKind.ValueType  # 68
@@ -468,6 +470,8 @@ CAUSE_KIND_SAVE_MISSED: CauseKind.ValueType  # 122
 """A rank of the host has not saved a step that others have, so that no checkpoint in memory completes. `detail` has the
 rank and the steps.
 """
+CAUSE_KIND_SAVE_UNMET: CauseKind.ValueType  # 124
+"""The run ends before the checkpoint is on disk that `requester` has asked for (SaveCheckpoint)."""
 CAUSE_KIND_UNWRITTEN: CauseKind.ValueType  # 67
 """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
 CAUSE_KIND_DRIVER_PAUSED: CauseKind.ValueType  # 68

@@ -114,9 +114,10 @@ class ControlServiceServicer(object):
 
     def SaveCheckpoint(self, request, context):
         """SaveCheckpoint writes a checkpoint to disk, behind training: in restart mode the newest whole one in memory, in elastic
-        mode one of the next boundary. Returns as soon as that is ordered, not when it is there.
-        FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; no round trains, or its state has
-        no checkpoints.
+        mode one of the next boundary. Returns as soon as that is ordered, not when it is there. The request outlives rounds,
+        hosts and drivers: it is kept until a checkpoint is on disk that was begun after it, or the run ends.
+        FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; or no worker has called
+        edriver.run yet, or its state has no checkpoints.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -53,9 +53,10 @@ class ControlServiceStub:
     """Stop ends the run, as SIGTERM to the driver does. Returns as soon as the stop is ordered, not when the run has ended."""
     SaveCheckpoint: _grpc.UnaryUnaryMultiCallable[_control_pb2.SaveCheckpointRequest, _control_pb2.SaveCheckpointResponse]
     """SaveCheckpoint writes a checkpoint to disk, behind training: in restart mode the newest whole one in memory, in elastic
-    mode one of the next boundary. Returns as soon as that is ordered, not when it is there.
-    FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; no round trains, or its state has
-    no checkpoints.
+    mode one of the next boundary. Returns as soon as that is ordered, not when it is there. The request outlives rounds,
+    hosts and drivers: it is kept until a checkpoint is on disk that was begun after it, or the run ends.
+    FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; or no worker has called
+    edriver.run yet, or its state has no checkpoints.
     """
 
 @_typing.type_check_only
@@ -83,9 +84,10 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """Stop ends the run, as SIGTERM to the driver does. Returns as soon as the stop is ordered, not when the run has ended."""
     SaveCheckpoint: _aio.UnaryUnaryMultiCallable[_control_pb2.SaveCheckpointRequest, _control_pb2.SaveCheckpointResponse]  # type: ignore[assignment]
     """SaveCheckpoint writes a checkpoint to disk, behind training: in restart mode the newest whole one in memory, in elastic
-    mode one of the next boundary. Returns as soon as that is ordered, not when it is there.
-    FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; no round trains, or its state has
-    no checkpoints.
+    mode one of the next boundary. Returns as soon as that is ordered, not when it is there. The request outlives rounds,
+    hosts and drivers: it is kept until a checkpoint is on disk that was begun after it, or the run ends.
+    FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; or no worker has called
+    edriver.run yet, or its state has no checkpoints.
     """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -146,9 +148,10 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.SaveCheckpointResponse, _abc.Awaitable[_control_pb2.SaveCheckpointResponse]]:
         """SaveCheckpoint writes a checkpoint to disk, behind training: in restart mode the newest whole one in memory, in elastic
-        mode one of the next boundary. Returns as soon as that is ordered, not when it is there.
-        FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; no round trains, or its state has
-        no checkpoints.
+        mode one of the next boundary. Returns as soon as that is ordered, not when it is there. The request outlives rounds,
+        hosts and drivers: it is kept until a checkpoint is on disk that was begun after it, or the run ends.
+        FAILED_PRECONDITION: no checkpoint in memory is whole, or it does not belong on disk; or no worker has called
+        edriver.run yet, or its state has no checkpoints.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

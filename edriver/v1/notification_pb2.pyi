@@ -220,6 +220,7 @@ class Report(_message.Message):
     WORKER_BLOCKED_FIELD_NUMBER: _builtins.int
     SCRIPT_ENDED_FIELD_NUMBER: _builtins.int
     CHECKPOINT_SAVED_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_WRITTEN_FIELD_NUMBER: _builtins.int
     STACKS_TAKEN_FIELD_NUMBER: _builtins.int
     PROGRESS_CHANGED_FIELD_NUMBER: _builtins.int
     SOURCES_LOADED_FIELD_NUMBER: _builtins.int
@@ -285,6 +286,10 @@ class Report(_message.Message):
         """A script in restart mode has had its time to save."""
 
     @_builtins.property
+    def checkpoint_written(self) -> Global___CheckpointWritten:
+        """A checkpoint that was asked for is on disk."""
+
+    @_builtins.property
     def stacks_taken(self) -> Global___StacksTaken:
         """Answers TakeStacks."""
 
@@ -335,6 +340,7 @@ class Report(_message.Message):
         worker_blocked: Global___WorkerBlocked | None = ...,
         script_ended: Global___ScriptEnded | None = ...,
         checkpoint_saved: Global___CheckpointSaved | None = ...,
+        checkpoint_written: Global___CheckpointWritten | None = ...,
         stacks_taken: Global___StacksTaken | None = ...,
         progress_changed: Global___ProgressChanged | None = ...,
         sources_loaded: Global___SourcesLoaded | None = ...,
@@ -344,11 +350,11 @@ class Report(_message.Message):
         checkpoint_server_needed: Global___CheckpointServerNeeded | None = ...,
         progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "checkpoint_server_needed", b"checkpoint_server_needed", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "checkpoint_server_needed", b"checkpoint_server_needed", "checkpoint_written", b"checkpoint_written", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "checkpoint_server_needed", b"checkpoint_server_needed", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "checkpoint_saved", b"checkpoint_saved", "checkpoint_server_needed", b"checkpoint_server_needed", "checkpoint_written", b"checkpoint_written", "collective_raised", b"collective_raised", "first_boundary_passed", b"first_boundary_passed", "kind", b"kind", "modules_imported", b"modules_imported", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "script_ended", b"script_ended", "script_warning", b"script_warning", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "state_digest", b"state_digest", "worker_blocked", b"worker_blocked", "worker_done", b"worker_done", "worker_failed", b"worker_failed", "worker_idle", b"worker_idle", "worker_stalled", b"worker_stalled", "worker_stuck", b"worker_stuck", "worker_waiting", b"worker_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "stacks_taken", "progress_changed", "sources_loaded", "modules_imported", "state_digest", "script_warning", "checkpoint_server_needed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "worker_waiting", "boundary_reached", "worker_done", "collective_raised", "worker_failed", "first_boundary_passed", "worker_stalled", "worker_idle", "peer_unproven", "worker_stuck", "worker_blocked", "script_ended", "checkpoint_saved", "checkpoint_written", "stacks_taken", "progress_changed", "sources_loaded", "modules_imported", "state_digest", "script_warning", "checkpoint_server_needed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -676,11 +682,16 @@ Global___DriverGone: _TypeAlias = DriverGone  # noqa: Y015
 
 @_typing.final
 class SaveCheckpoint(_message.Message):
-    """SaveCheckpoint has rank 0 of a round in elastic mode write a checkpoint of its next boundary, if its state has checkpoints."""
+    """SaveCheckpoint has rank 0 of a round in elastic mode write a checkpoint of its next boundary, if its state has checkpoints.
+    Until the driver knows of a checkpoint on disk that was begun after the request, it asks rank 0 of each round.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The number of the request in the run, from 1. Absent: no report is expected."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId:
         """The round."""
@@ -689,10 +700,11 @@ class SaveCheckpoint(_message.Message):
         self,
         *,
         round_id: _rounds_pb2.RoundId | None = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "round_id", b"round_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1187,6 +1199,30 @@ class CheckpointSaved(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CheckpointSaved: _TypeAlias = CheckpointSaved  # noqa: Y015
+
+@_typing.final
+class CheckpointWritten(_message.Message):
+    """CheckpointWritten reports that a checkpoint is whole on disk which this worker had begun after SaveCheckpoint, in whichever
+    round. Not reported of checkpoints that hosts write from memory.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The number of the request."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointWritten: _TypeAlias = CheckpointWritten  # noqa: Y015
 
 @_typing.final
 class WorkerDone(_message.Message):

@@ -110,8 +110,9 @@ def notice_of(
             return (worker_id,), pb.Notice(skip=pb.Skip(ordinal=ordinal))
         case actions.FindNewestCheckpoint(workers):
             return workers, pb.Notice(find_newest_checkpoint=pb.FindNewestCheckpoint())
-        case actions.SaveCheckpoint(worker_id, round_id):
-            return (worker_id,), pb.Notice(save_checkpoint=pb.SaveCheckpoint(round_id=round_id_message(round_id)))
+        case actions.SaveCheckpoint(worker_id, round_id, number):
+            save = pb.SaveCheckpoint(round_id=round_id_message(round_id), number=number)
+            return (worker_id,), pb.Notice(save_checkpoint=save)
 
 
 _STREAMS: Final = {

@@ -57,6 +57,8 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             return events.BoundaryReached(worker_id, round_id, reached.number, reached.boundaries, way)
         case "checkpoint_saved":
             return events.CheckpointSaved(worker_id, round_id_of(report.checkpoint_saved.round_id))
+        case "checkpoint_written":
+            return events.CheckpointWritten(worker_id, report.checkpoint_written.number)
         case "worker_done":
             return events.WorkerDone(worker_id, round_id_of(report.worker_done.round_id), report.worker_done.boundaries)
         case "collective_raised":

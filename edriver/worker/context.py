@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
@@ -123,21 +124,44 @@ class RoundCounters:
 
 
 class SaveRequests:
-    """Whether an operator has asked this worker for a checkpoint, in elastic mode."""
+    """What an operator has asked this worker for, in elastic mode: a checkpoint on disk. Used on several threads.
+
+    Attributes:
+        report: tells the driver that a checkpoint is on disk which meets the requests up to a number.
+    """
 
     def __init__(self) -> None:
-        self._round_id = NO_ROUND
+        self.report: Callable[[int], None] = lambda _number: None
+        self._lock = threading.Lock()
+        self._round_id = NO_ROUND  # in which a checkpoint is yet to be begun
+        self._number = 0
+        self._written = 0
 
-    def request(self, round_id: RoundId) -> None:
-        """A checkpoint of this round is to be written."""
-        self._round_id = round_id
+    def request(self, round_id: RoundId, number: int) -> None:
+        """A checkpoint is to be begun in this round, unless one is on disk that meets the request of this number."""
+        with self._lock:
+            if number > self._written or not number:  # without a number: of an older driver
+                self._round_id, self._number = round_id, max(number, self._number)
 
-    def take(self, round_id: RoundId) -> bool:
-        """Whether one of this round is to be written; once for each request."""
-        if self._round_id != round_id or round_id == NO_ROUND:
-            return False
-        self._round_id = NO_ROUND
-        return True
+    def wanted(self, round_id: RoundId) -> bool:
+        """Whether one of this round is to be begun."""
+        return round_id != NO_ROUND and self._round_id == round_id
+
+    def begin(self) -> int:
+        """One is begun, asked for or not; returns the number of the last request, which it meets once it is on disk."""
+        with self._lock:
+            self._round_id = NO_ROUND
+            return self._number
+
+    def written(self, number: int) -> None:
+        """The one is on disk that was begun with this number."""
+        with self._lock:
+            if number <= self._written:
+                return
+            self._written = number
+            if self._number == number:
+                self._round_id = NO_ROUND  # another round has asked for it again meanwhile
+        self.report(number)
 
 
 class LostMembers:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoint_folder.folder import CheckpointFolder
-from tests.process.resuming import assert_every_step_once, environ_of, kill, steps_of
-from tests.process.running import SCRIPTS, running, wait_for_exit
+from tests.process.resuming import Resumed, assert_every_step_once, environ_of, kill, steps_of
+from tests.process.running import SCRIPTS, Run, edriver, running, wait_for_exit
+from tests.waiting import until
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -96,3 +97,60 @@ def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on_with_i
     assert newest is not None
     assert newest.manifest is not None
     assert newest.manifest.run_id == first.id
+
+
+THREE = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.2:1", "--worker-lease", "300", *TRAIN]
+
+
+def ask_before_rank_0_can_begin(run: Run, environ: dict[str, str]) -> int:
+    """Ask for a checkpoint while rank 0 stands still: whatever becomes of the request, it has not begun one. Returns
+    its pid.
+    """
+    for rank in range(3):
+        run.line(f"rank {rank} passed step 10")
+    pid = run.pids()[0]
+    os.kill(pid, signal.SIGSTOP)
+    asked = edriver("checkpoint", "save", "--run", run.id, environ={"XDG_STATE_HOME": environ["XDG_STATE_HOME"]})
+    assert "rank 0 writes a checkpoint at its next boundary" in asked.stdout, asked.stderr
+    return pid
+
+
+def test_a_checkpoint_that_was_asked_for_is_written_once_though_rank_0_is_killed_before(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    environ = environ_of(tmp_path, CHECKPOINT=str(folder), EVERY="1000000", EPOCHS="40000")
+    with running(THREE, tmp_path, environ) as run:
+        pid = ask_before_rank_0_can_begin(run, environ)
+        assert steps_on_disk(folder) == 0
+        os.kill(pid, signal.SIGKILL)
+        assert until(lambda: steps_on_disk(folder)) >= 10
+        begun = run.line(r"round 1\.[2-9]: 3 workers")[0]
+        run.line("rank 0 passed step", next(at for at, line in enumerate(run.lines) if begun in line))
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+    assert len(CheckpointFolder(str(folder)).found()) == 1, "the next round with all of them asks for no further one"
+    assert "has asked for" not in run.text
+
+
+def test_the_driver_that_takes_a_run_over_knows_of_the_request(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    environ = environ_of(tmp_path, CHECKPOINT=str(folder), EVERY="1000000", EPOCHS="40000")
+    with running(THREE, tmp_path, environ) as run:
+        pid = ask_before_rank_0_can_begin(run, environ)
+        kill(run)
+        os.kill(pid, signal.SIGKILL)
+        resumed = Resumed(run, tmp_path)
+        assert until(lambda: steps_on_disk(folder)) >= 10
+        resumed.process.send_signal(signal.SIGINT)
+        assert resumed.end() == 130, resumed.text
+
+
+def test_a_run_that_ends_before_says_that_the_checkpoint_is_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    environ = environ_of(tmp_path, CHECKPOINT=str(folder), EVERY="1000000", EPOCHS="40000")
+    with running(THREE, tmp_path, environ) as run:
+        pid = ask_before_rank_0_can_begin(run, environ)
+        run.process.send_signal(signal.SIGINT)
+        run.line("the run ends before the checkpoint that .* has asked for is on disk")
+        os.kill(pid, signal.SIGKILL)
+        assert run.end() == 130
+    assert steps_on_disk(folder) == 0

@@ -118,6 +118,31 @@ def test_a_host_of_which_discovery_gives_notice_is_left(tmp_path: Path) -> None:
         assert run.gone(), run.left_behind()
 
 
+WRONG_ONCE = """#!/bin/sh
+cd "$(dirname "$0")"
+if mv wrong-once was-wrong 2> /dev/null; then head -2 hosts; else cat hosts; fi
+echo >> answers
+"""
+
+
+def test_a_host_leaves_after_two_answers_without_it_and_not_after_one(tmp_path: Path) -> None:
+    hosts, answers = Hosts(tmp_path, "localhost:1", "127.0.0.2:1", "127.0.0.3:1"), tmp_path / "answers"
+    hosts.script.write_text(WRONG_ONCE)
+    flags = ["-np", "3", "--min-np", "1", "--host-discovery-script", str(hosts.script), *PATIENT]
+    with running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
+        for rank in range(3):
+            run.line(f"rank {rank} passed step 5")
+        (tmp_path / "wrong-once").touch()
+        run.line("keeping 127.0.0.3:1 until 2 answers in a row give less")
+        before = answers.stat().st_size
+        until(lambda: answers.stat().st_size >= before + 5, "five more answers")
+        hosts.are("localhost:1", "127.0.0.2:1")
+        run.line(r"removed 127\.0\.0\.3:1; now 2 hosts, 2 slots")
+        run.line(r"round 1\.2: 2 workers on localhost, 127\.0\.0\.2$")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+
+
 @pytest.fixture(scope="module")
 def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """A run of one worker, which it cannot do without."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
@@ -15,8 +15,10 @@ from edriver.driver.services.control import ControlServer
 from edriver.model import events
 from edriver.model.defaults import ELASTIC_TIMEOUT
 from edriver.model.hosts import Host, HostSet
+from edriver.model.ids import NO_VERSION
 from edriver.model.mode import Mode
 from edriver.model.settings import WHOLE_HOSTS, Settings
+from edriver.model.store_address import StoreAddress
 from edriver.v1 import control_pb2, control_pb2_grpc
 from edriver.wire.conversion import duration
 from tests import serving
@@ -28,11 +30,16 @@ def soon(work: Coroutine[None, None, None]) -> None:
 
 @asynccontextmanager
 async def served(
-    put: list[events.Event], mode: Mode = Mode.ELASTIC, limits: Settings | None = None
+    put: list[events.Event],
+    mode: Mode = Mode.ELASTIC,
+    limits: Settings | None = None,
+    before: Sequence[events.Event] = (),
 ) -> AsyncIterator[control_pb2_grpc.ControlServiceAsyncStub]:
     """A run with at least 2 workers on hosts a (2 slots) and b (1 slot)."""
     membership = Membership(limits or Settings(np=2, min_np=2, max_np=3, mode=mode), now=0.0)
     membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
+    for event in before:
+        membership.step(event, 0.0)
     control = ControlServer(membership, put.append, lambda *wish: put.append(events.StopRequested(*wish)))
     async with serving.served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
         yield control_pb2_grpc.ControlServiceStub(channel)
@@ -139,9 +146,7 @@ def test_a_run_in_replicas_keeps_whole_ones() -> None:
     ("mode", "why"),
     [
         pytest.param(Mode.RESTART, "this run has no whole checkpoint in memory", id="restart"),
-        pytest.param(
-            Mode.ELASTIC, "no round trains at present, or its script's state has no checkpoints", id="elastic"
-        ),
+        pytest.param(Mode.ELASTIC, "no worker of this run has called edriver.run yet", id="elastic"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_written_to_disk_is_refused(mode: Mode, why: str) -> None:
@@ -153,6 +158,22 @@ def test_a_checkpoint_that_cannot_be_written_to_disk_is_refused(mode: Mode, why:
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert str(caught.value.details()).startswith(why)
         assert put == []
+
+    soon(work())
+
+
+@pytest.mark.parametrize("checkpoint", [None, 0], ids=["no-checkpoints", "checkpoints"])
+def test_a_checkpoint_may_be_asked_for_before_a_round_trains_if_the_state_has_them(checkpoint: int | None) -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        waits = events.WorkerWaiting(1, 1, NO_VERSION, StoreAddress("a", 1), "", 0, "", checkpoint)
+        async with served(put, before=[events.AgentConnected("a", 1), waits]) as stub:
+            if checkpoint is None:
+                with pytest.raises(grpc.aio.AioRpcError, match="script has no checkpoints"):
+                    await stub.SaveCheckpoint(control_pb2.SaveCheckpointRequest())
+            else:
+                assert not (await stub.SaveCheckpoint(control_pb2.SaveCheckpointRequest())).HasField("step")
+        assert put == [events.CheckpointRequested()] * (checkpoint is not None)
 
     soon(work())
 

@@ -42,6 +42,7 @@ One command a line:
     blocked W ... at B [round=R] [for=3]    WorkerBlocked, after so many seconds; for=0: they go on
     drain HOST [slot=N] [within=SECONDS] [notice=yes] [by=WHO]: REASON    DrainRequested
     flush                            CheckpointRequested
+    written W number=N               CheckpointWritten
     undrain HOST [slot=N]            UndrainRequested
     resize N [by=WHO]                ResizeRequested
     resumed N                        DriverResumed: it is number N
@@ -333,6 +334,10 @@ class Interpreter:
     def _do_flush(self, words: Words) -> Iterator[str]:
         del words
         return self._tell(events.CheckpointRequested())
+
+    def _do_written(self, words: Words) -> Iterator[str]:
+        (name,) = words.names
+        return self._tell(events.CheckpointWritten(int(name), int(words.pairs["number"])))
 
     def _do_holds(self, words: Words) -> Iterator[str]:
         host, *held = words.names

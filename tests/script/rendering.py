@@ -42,8 +42,8 @@ def render(action: Action) -> Iterator[str]:
             yield f"leave worker {worker_id}"
         case actions.Skip(worker_id, ordinal):
             yield f"skip worker {worker_id}: ordinal {ordinal}"
-        case actions.SaveCheckpoint(worker_id, round_id):
-            yield f"save-checkpoint worker {worker_id}: round {round_id}"
+        case actions.SaveCheckpoint(worker_id, round_id, number):
+            yield f"save-checkpoint worker {worker_id}: round {round_id}, request {number}"
         case actions.FindNewestCheckpoint(workers):
             yield f"find-newest-checkpoint {_listed(workers)}"
         case actions.KeepCheckpoints(host, newest, keep, copies, disk):

@@ -150,6 +150,7 @@ class RandomEvents:
             events.WorkerDone(worker_id, round_id, passed),
             events.CollectiveRaised(worker_id, round_id, "traceback"),
             events.CheckpointSaved(worker_id, round_id),
+            events.CheckpointWritten(worker_id, draw.randint(0, 3)),
             events.PeerUnproven(worker_id, round_id, "reason"),
             events.WorkerBlocked(worker_id, round_id, passed, draw.choice((0.0, 3.0))),
             events.WorkerIdle(worker_id, round_id, draw.choice((0.0, 10.0))),

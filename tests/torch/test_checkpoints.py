@@ -415,16 +415,58 @@ def test_check_host_updates_commits_where_one_is_due(tmp_path: Path) -> None:
     assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4, 2]
 
 
-def test_an_operators_request_is_met_at_the_next_boundary_once(tmp_path: Path) -> None:
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The requests that were reported as met."""
+    numbers: list[int] = []
+    requests = context.SaveRequests()
+    requests.report = numbers.append
+    monkeypatch.setattr(context.current, "save_requests", requests)
+    return numbers
+
+
+def test_an_operators_request_is_met_at_the_next_boundary_once(tmp_path: Path, met: list[int]) -> None:
     state, asked = new_state(tmp_path, every=1000), context.current.save_requests
     train(state, 2)
-    asked.request(RoundId(7, 7))  # of another round
+    asked.request(RoundId(7, 7), 1)  # of another round
     train(state, 1)
     assert CheckpointFolder(str(tmp_path)).found() == []
-    asked.request(context.assignment().round_id)
+    asked.request(context.assignment().round_id, 1)
     for _ in range(2):
         state.check_host_updates()
     assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4]
+    assert met == [1]
+
+
+def test_a_request_is_met_once_the_checkpoint_before_it_is_written(tmp_path: Path, met: list[int]) -> None:
+    state = new_state(tmp_path, every=1000)
+    train(state, 1)
+    idle: threading.Event = state._disk.checkpoints._idle  # type: ignore[union-attr]
+    idle.clear()
+    context.current.save_requests.request(context.assignment().round_id, 1)
+    train(state, 1)
+    assert CheckpointFolder(str(tmp_path)).found() == []
+    idle.set()
+    train(state, 2)
+    assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [3]
+    assert met == [1]
+
+
+def test_a_request_that_could_not_be_written_is_met_by_the_next_checkpoint_that_is_due(
+    tmp_path: Path, met: list[int]
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.touch()
+    state = new_state(folder, every=3)
+    context.current.save_requests.request(context.assignment().round_id, 1)
+    train(state, 1)
+    folder.unlink()
+    train(state, 1)
+    assert not folder.exists(), "a full disk is not written to at once again"
+    assert met == []
+    train(state, 1)
+    assert [found.steps for found in CheckpointFolder(str(folder)).found()] == [3]
+    assert met == [1]
 
 
 def test_a_rehearsal_writes_none(tmp_path: Path) -> None:

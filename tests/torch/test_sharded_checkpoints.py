@@ -279,7 +279,7 @@ def ask(folder: Path, rank: int) -> list[int]:
     found = []
     for step, is_free in ((1, False), (2, True)):
         if rank == 0:
-            context.current.save_requests.request(RoundId(1, 1))
+            context.current.save_requests.request(RoundId(1, 1), step)
         elif not is_free:
             idle.clear()
         train_without_waiting(state)

@@ -166,7 +166,7 @@ def be_busy(folder: Path, rank: int) -> list[int]:
     if rank == 1:
         state._parts._parts._device.then(under_way.wait)  # type: ignore[union-attr]
     else:
-        context.current.save_requests.request(RoundId(1, 1))
+        context.current.save_requests.request(RoundId(1, 1), 1)
     train(state, 1)
     saved = sorted(memory.targets)
     under_way.set()

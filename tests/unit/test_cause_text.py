@@ -585,6 +585,11 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.DISCOVERY_FAILED, why.ReportedText("exit code 1"), "discovery failed: exit code 1"),
     (CauseKind.DRIVER_RESUMED, why.Count(2), "another driver has taken over, number 2 of this run"),
     (CauseKind.RESIZED, why.Count(2), "at most 2 workers from now on: requested by an operator"),
+    (
+        CauseKind.SAVE_UNMET,
+        None,
+        "the run ends before the checkpoint that an operator has asked for is on disk",
+    ),
     (CauseKind.UNWRITTEN, why.ReportedText("the record /r cannot be written"), "the record /r cannot be written"),
     (
         CauseKind.DRIVER_PAUSED,

@@ -126,3 +126,15 @@ def test_one_that_has_crashed_is_listed_as_soon_as_it_is_back() -> None:
         assert await names(dial_in_hosts) == [Host("a", 1)]
 
     soon(work)
+
+
+def test_news_of_hosts_ends_the_sleep_that_is_on_or_the_next_one() -> None:
+    async def work(dial_in_hosts: DialInHosts) -> None:
+        sleeping = asyncio.create_task(dial_in_hosts.sleep(600))
+        await asyncio.sleep(0)
+        dial_in_hosts.wake()
+        await sleeping
+        dial_in_hosts.wake()
+        await dial_in_hosts.sleep(600)
+
+    soon(work)

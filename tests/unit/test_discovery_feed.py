@@ -13,7 +13,7 @@ from edriver.discovery.hosts import parse_host_list
 from edriver.discovery.poll_filter import Polls
 from edriver.discovery.slot_counts import DeviceCount, SlotCounts
 from edriver.discovery.steadiness import ANSWERS_CONSIDERED, MIN_CHANGES
-from edriver.driver.feeds.discovery_feed import POLL_INTERVAL, DiscoveryFeed
+from edriver.driver.feeds.discovery_feed import CONFIRM_INTERVAL, POLL_INTERVAL, DiscoveryFeed
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.console.output import ROUTINE
@@ -112,6 +112,19 @@ def test_the_core_receives_changes_alone(steps: list[HostSet | Exception], repor
     assert watch.reported == reported
     assert watch.slept == [POLL_INTERVAL] * len(steps)
     assert not watch.ended
+
+
+def test_the_answer_that_decides_about_a_removal_is_asked_for_soon_and_no_other() -> None:
+    watch = Watch(AB, AB, A, A, A, NONE, NONE, NONE, A)
+    assert watch.reported == [found(AB), found(A), found(NONE), found(A)]
+    soon, usual = CONFIRM_INTERVAL, POLL_INTERVAL
+    assert watch.slept == [usual, usual, soon, *[usual] * 6]
+
+
+def test_a_source_that_has_named_a_host_again_has_the_usual_time_to_correct_itself() -> None:
+    watch = Watch(AB, A, AB, A, A, A)
+    assert watch.slept == [POLL_INTERVAL, CONFIRM_INTERVAL, *[POLL_INTERVAL] * 4]
+    assert watch.reported == [found(AB), found(A)]
 
 
 def test_a_source_that_is_unusable_at_the_start_ends_the_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from edriver.discovery.poll_filter import PollFilter, PollResult
+from edriver.discovery.poll_filter import CAUTIOUS_ANSWERS, RECALL_ANSWERS, PollFilter, PollResult
 from edriver.model.hosts import Host, HostSet
 
 FAILED = "!"
@@ -120,3 +120,32 @@ def test_a_failure_without_hosts_reports_that() -> None:
 def test_numbers_below_one_are_refused(numbers: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         PollFilter(*numbers)
+
+
+@pytest.mark.parametrize(
+    ("polls", "ask_soon"),
+    [
+        pytest.param(["a:2 b:2", "a:2", "a:2", "a:2"], [1], id="once-for-a-removal"),
+        pytest.param(["a:4", "a:2", "a:2"], [1], id="once-for-slots"),
+        pytest.param(["a:2 b:2 c:2", "a:2 b:2", "a:2", "a:2"], [1, 2], id="again-for-a-further-host"),
+        pytest.param(["a:2", "a:2 b:2", "a:4 b:2"], [], id="not-for-additions"),
+        pytest.param(["a:2 b:2", "a:2", FAILED, "a:2"], [1], id="not-after-a-failure"),
+        pytest.param(["a:2", NONE, NONE, NONE], [], id="not-for-an-empty-answer"),
+        pytest.param(["a:2 b:2", "a:2", "a:2 b:2", "a:2", "a:2"], [1], id="not-after-an-error"),
+        pytest.param(["a:2 b:2", "a:2", "a:2", "a:2 b:2", "a:2"], [1], id="nor-after-one-that-has-cost-a-round"),
+        pytest.param(["a:4", "a:2", "a:3", "a:3", "a:2"], [1, 4], id="a-part-of-the-slots-is-no-correction"),
+    ],
+)
+def test_the_answer_that_decides_about_a_removal_is_wanted_soon(polls: list[str], ask_soon: list[int]) -> None:
+    seen = verdicts(polls, PollFilter())
+    assert [at for at, verdict in enumerate(seen) if verdict.ask_soon] == ask_soon
+
+
+def test_a_host_that_comes_back_much_later_was_no_error_and_an_error_is_forgotten() -> None:
+    poll_filter = PollFilter()
+    gone = ["a:2 b:2", *["a:2"] * (RECALL_ANSWERS + 2)]
+    assert [verdict.ask_soon for verdict in verdicts([*gone, "a:2 b:2", "a:2"], poll_filter)][-1]
+    verdicts(["a:2 b:2"], poll_filter)
+    assert not verdicts(["a:2"], poll_filter)[-1].ask_soon
+    verdicts(["a:2 b:2"] * CAUTIOUS_ANSWERS, poll_filter)
+    assert verdicts(["a:2"], poll_filter)[-1].ask_soon

@@ -48,7 +48,7 @@ class DialInHosts:
         self._hosts: dict[str, _DialInHost] = {}
         self._dismissed: set[int] = set()
         self._gone: dict[str, int] = {}  # hosts that the run has let go, and how many answers have been without each
-        self._arrived = asyncio.Event()
+        self._news = asyncio.Event()
 
     async def find(self) -> HostSet:
         """The current hosts, in the order in which they dialled in; never fails."""
@@ -74,16 +74,20 @@ class DialInHosts:
                 f"at most"
             )
         self._hosts[host] = _DialInHost(slots)
-        self._arrived.set()
+        self._news.set()
         return self._hosts[host].admission
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds, or until a host has dialled in, and with it those that come at the same time."""
+        """Wait for so many seconds, or until there is news: a host has dialled in, and with it those that come then."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._arrived.wait()
+                await self._news.wait()
                 await asyncio.sleep(ARRIVAL_WINDOW)
-        self._arrived.clear()
+        self._news.clear()
+
+    def wake(self) -> None:
+        """End the `sleep` that is on, or the next one: there is news of the hosts."""
+        self._news.set()
 
     def admit(self, host: str, agent_id: int) -> bool:
         """Let a host's agent in under this id; returns whether one waits."""

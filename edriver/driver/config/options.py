@@ -408,7 +408,10 @@ def _source_of(
         except PluginError as error:
             raise UsageError(f"{_flag('--discovery', flags)}: {error}") from None
         try:
-            source = make(SourceContext(argument, _number_of_slots(flags), poll_timeout(settings), dial_in_hosts))
+            context = SourceContext(argument, _number_of_slots(flags), poll_timeout(settings), dial_in_hosts)
+            if dial_in_hosts is not None:
+                context = replace(context, changed=dial_in_hosts.wake)
+            source = make(context)
         except DiscoveryError as error:
             raise UsageError(f"{_flag(f'--discovery {name}', flags)}: {error}") from None
         return cast("HostSource", source)

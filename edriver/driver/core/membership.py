@@ -228,6 +228,7 @@ class Membership:
             yield rounds.form(now)
         if rounds.current and rounds.current.running:  # also one that was just formed: it may have a state keeper
             yield rounds.run(rounds.current, now)
+        yield rounds.ask_for_checkpoint()
         if overspent := rounds.budgets.overspent(now):
             yield rounds.give_up(overspent)
         forming = rounds.forming(now)
@@ -304,10 +305,15 @@ class Membership:
                 suspects.note(event, rounds.current, now)
             case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
                 placement.steer(event, now)
-            case events.CheckpointRequested():
+            case events.CheckpointRequested(requester):
                 if self.settings.mode.members_survive:
-                    return rounds.save_checkpoint()
-                self.memory.write_to_disk()
+                    rounds.requests.add(requester, self.memory.latest, newer=True)
+                else:
+                    rounds.requests.add(requester, self.memory.newest_for_disk, newer=False)
+                    self.memory.write_to_disk()
+            case events.CheckpointWritten(worker_id, number):  # of whichever round: it is on disk
+                if worker_id in roster.workers:
+                    rounds.requests.note_written(number)
             case events.StopRequested(reason, requester):
                 stopped = Cause(CauseKind.STOPPED, detail=ReportedText(reason), requester=requester)
                 return rounds.end_run(RunEnd.STOPPED, stopped)

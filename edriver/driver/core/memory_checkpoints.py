@@ -239,16 +239,22 @@ class MemoryCheckpoints:
         newest = self._newest_whole()
         return None if newest is None or self._disk_target(newest) is None else newest
 
+    @property
+    def latest(self) -> Key | None:
+        """The newest checkpoint that a host has a shard of, whole or not, or that is on disk."""
+        on_disk = () if self.disk.on_disk is None else (self.disk.on_disk,)
+        return max((*self._holders, *on_disk), default=None)
+
     def write_to_disk(self) -> Key | None:
-        """Have the newest whole checkpoint written to disk now.
+        """Have the newest whole checkpoint written to disk: now, or the next one if there is none.
 
         Returns:
             it; None: there is none, or it is on disk, or does not belong there.
         """
         newest = self.newest_for_disk
-        if newest is None or newest == self.disk.on_disk:
+        if newest is not None and newest == self.disk.on_disk:
             return None
-        if newest != self.disk.writing:
+        if newest is None or newest != self.disk.writing:
             self.disk.wanted = self._changed = True
         return newest
 

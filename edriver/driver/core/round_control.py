@@ -36,6 +36,7 @@ from edriver.driver.core.obstacles import Obstacles
 from edriver.driver.core.placement import Placement
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.round import Interrupt, Round, RunCall
+from edriver.driver.core.save_requests import SaveRequests
 from edriver.driver.core.selection import (
     Prospect,
     Selection,
@@ -92,6 +93,7 @@ class RoundControl:
         current: the running round, or the last one; None before the first.
         call: the script's `run` call.
         budgets: the numbers of failures and changes that are still allowed.
+        requests: of operators, for a checkpoint on disk.
         idle_since: since when no round has run; None while one runs. Before the first round, when --start-timeout ends.
         activity: what the run does, or waits for; None at its beginning.
         standstill: why members can only wait for others; None if they can do more.
@@ -108,6 +110,7 @@ class RoundControl:
     incarnation: int = 1
     current: Round | None = None
     call: RunCall = field(default_factory=RunCall)
+    requests: SaveRequests = field(default_factory=SaveRequests)
     budgets: Budgets = field(init=False)
     idle_since: float | None = field(init=False)
     activity: Cause | None = None
@@ -214,8 +217,14 @@ class RoundControl:
         return self.give_up(Cause(CauseKind.TIMED_OUT, detail=limit))
 
     def end_run(self, end: RunEnd, cause: Cause) -> list[Action]:
-        """The run's last action."""
-        return [FinishRun(end, cause, () if end is RunEnd.DONE else self.failures.in_order())]
+        """The run's last action, after what it leaves undone."""
+        finish = FinishRun(end, cause, () if end is RunEnd.DONE else self.failures.in_order())
+        requests, memory = self.requests, self.memory
+        if requests.open:
+            requests.note_on_disk(memory.disk.on_disk)
+        if not requests.open or requests.is_met_by(memory.newest_for_disk):  # that one is written at the run's end
+            return [finish]
+        return [Explain(Cause(CauseKind.SAVE_UNMET, requester=requests.requester)), finish]
 
     # ---- what happens to members -----------------------------------------------------------------------------
 
@@ -608,16 +617,23 @@ class RoundControl:
         return [finish, *self.finish(current, now)]  # no process is left whose end would be an event
 
     @property
-    def may_save(self) -> bool:
-        """Whether rank 0 of a round that trains may be asked for a checkpoint of its state."""
-        return self.current is not None and self.current.running and self.call.checkpoints
+    def called(self) -> bool:
+        """Whether a worker has come to the script's `run` call."""
+        in_round = self.current is not None and not self.current.finished
+        return in_round or bool(self.roster.offers(self.call.ordinal))
 
-    def save_checkpoint(self) -> list[Action]:
-        """Have rank 0 write a checkpoint, if it may be asked."""
-        if self.current is None or not self.may_save:
+    def ask_for_checkpoint(self) -> list[Action]:
+        """Have rank 0 of a round that trains write a checkpoint that was asked for, until one is on disk."""
+        requests, current = self.requests, self.current
+        if not requests.open:
             return []
-        first = next(seat for seat in self.current.plan.seats if seat.rank == 0)
-        return [SaveCheckpoint(first.worker_id, self.current.plan.round_id)]
+        requests.note_on_disk(self.memory.disk.on_disk)
+        if current is None or not current.running or not self.call.checkpoints:
+            return []
+        if not self.settings.mode.members_survive or not requests.ask(current.plan.round_id):
+            return []
+        first = next(seat for seat in current.plan.seats if seat.rank == 0)
+        return [SaveCheckpoint(first.worker_id, current.plan.round_id, requests.last)]
 
     def finish(self, current: Round, now: float) -> list[Action]:
         """End the run when all processes of a finished round have ended, unless its script continues."""

@@ -27,6 +27,11 @@ _log = logging.getLogger("edriver.discovery")
 POLL_INTERVAL: Final = 1.0
 """Seconds from the end of one poll to the start of the next, so that polls never overlap."""
 
+CONFIRM_INTERVAL: Final = 0.2
+"""The same after an answer without a host that is used: the next one decides whether it leaves. It is longer than most
+errors last (a file is read while it is written), and a host that is gone is left within half a second. Where a source
+has been wrong for longer, it is POLL_INTERVAL (poll_filter.py)."""
+
 FAILURES_BEFORE_A_WARNING: Final = 3
 """Polls in a row without an answer after which observers are warned: a single one is usual."""
 
@@ -95,7 +100,7 @@ class DiscoveryFeed:
             self._warn(verdict)
             if self._steadiness.unsteady:
                 self._on_unsteady(*self._steadiness.unsteady)
-            await self._sleep(POLL_INTERVAL)
+            await self._sleep(CONFIRM_INTERVAL if verdict.ask_soon else POLL_INTERVAL)
             verdict, error = await self._poll()
 
     async def _poll(self) -> tuple[PollResult, Exception | None]:

@@ -121,7 +121,7 @@ def _parts(action: actions.Action, draws: int) -> tuple[object, ...] | None:
             return workers, round_id
         case actions.Leave(worker_id):
             return (worker_id,)
-        case actions.SaveCheckpoint(worker_id, round_id):
+        case actions.SaveCheckpoint(worker_id, round_id):  # its number follows from the events alone
             return worker_id, round_id
         case actions.Skip(worker_id, ordinal):
             return worker_id, ordinal

@@ -432,6 +432,9 @@ def _doing(cause: Cause) -> str:
             return f"at most {count_text(count, 'worker')} from now on: {_request_text(cause)}"
         case CauseKind.DRIVER_RESUMED, why.Count(incarnation):
             return f"another driver has taken over, number {incarnation} of this run"
+        case CauseKind.SAVE_UNMET, None:
+            who = cause.requester or "an operator"
+            return f"the run ends before the checkpoint that {who} has asked for is on disk"
         case CauseKind.UNWRITTEN, why.ReportedText(text):
             return text
         case CauseKind.DRIVER_PAUSED, why.Duration(seconds):

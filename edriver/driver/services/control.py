@@ -136,11 +136,13 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
     ) -> control_pb2.SaveCheckpointResponse:
         await _check(request, context)
         if self._membership.settings.mode.members_survive:
-            if not self._membership.rounds.may_save:
+            rounds = self._membership.rounds
+            if not rounds.call.checkpoints:
                 await context.abort(
                     grpc.StatusCode.FAILED_PRECONDITION,
-                    "no round trains at present, or its script's state has no checkpoints: the state takes "
-                    "checkpoint=DIR",
+                    "the state of this run's script has no checkpoints: give it checkpoint=DIR"
+                    if rounds.called
+                    else "no worker of this run has called edriver.run yet: ask again once it trains",
                 )
             self._put(events.CheckpointRequested(request.requester))
             return control_pb2.SaveCheckpointResponse()

@@ -73,6 +73,7 @@ class TrainingPosition:
         part: which part of a checkpoint this worker writes.
         writers: the ranks that write the parts, in their order; the first one is rank 0.
         ends_run: whether the run ends here, so nothing waits for the process that writes.
+        request: the number of the last request for a checkpoint before it, which it meets; 0: there was none.
     """
 
     round_id: RoundId
@@ -83,6 +84,7 @@ class TrainingPosition:
     part: int = 0
     writers: tuple[int, ...] = (0,)
     ends_run: bool = False
+    request: int = 0
 
     @property
     def parts(self) -> int:
@@ -137,6 +139,7 @@ class StateCheckpoints:
         clock: seconds since the epoch.
         patience: see PATIENCE.
         lost: whether the process of a rank of a round has ended; it may be asked from any thread.
+        on_disk: called in the writing thread with the request that a checkpoint meets, once that is whole.
 
     Raises:
         ValueError: keep is less than 1, or fsspec does not support the URL.
@@ -152,6 +155,7 @@ class StateCheckpoints:
         *,
         patience: float = PATIENCE,
         lost: Callable[[RoundId, int], bool] = lambda _round_id, _rank: False,
+        on_disk: Callable[[int], None] = lambda _request: None,
     ) -> None:
         self._owned = OwnedFolder(location, keep)
         self._folder, self._ownership = self._owned.folder, self._owned.ownership
@@ -159,6 +163,7 @@ class StateCheckpoints:
         self._clock = clock
         self._patience = patience
         self._lost = lost
+        self._on_disk = on_disk
         self._idle = threading.Event()
         self._idle.set()
 
@@ -307,6 +312,7 @@ class StateCheckpoints:
             self._owned.remove(name)
             raise
         written.add(place.steps, sum(record.nbytes for record in records.values()), time.perf_counter() - began)
+        self._on_disk(place.request)
 
     def _seal(
         self,
@@ -352,6 +358,7 @@ class StateCheckpoints:
             self._owned.remove(name)
             raise
         written.add(place.steps, sum(record.nbytes for record in records.values()), time.perf_counter() - began)
+        self._on_disk(place.request)
 
     def _part(self, parted: PartedFiles, place: TrainingPosition, contents: Contents) -> WrittenPart:
         planner = planned(contents, place.part)

@@ -161,6 +161,10 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         if self._owner.is_here:
             self._reports.put(report)
 
+    def checkpoint_written(self, number: int) -> None:
+        """A checkpoint is on disk that meets the requests up to this number."""
+        self.report(pb.Report(checkpoint_written=pb.CheckpointWritten(number=number)))
+
     def need_checkpoint_server(self) -> None:
         """Have the agent start its host's checkpoint server."""
         self.report(pb.Report(checkpoint_server_needed=pb.CheckpointServerNeeded()))

@@ -108,6 +108,7 @@ class WorkerRounds:
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         context.phase.show = self._show_phase
         context.need_checkpoint_server = self._server.need_checkpoint_server
+        context.save_requests.report = self._server.checkpoint_written
         participant = self._participant
         self._reports = context.part(ScriptReports)
         self._reports.connect(self._server.report, lambda: (participant.round_id, participant.boundaries))
@@ -207,7 +208,8 @@ class WorkerRounds:
             case "assignment":
                 self._times.mark("assigned")
             case "save_checkpoint":
-                self._context.save_requests.request(round_id_of(notice.save_checkpoint.round_id))
+                save = notice.save_checkpoint
+                self._context.save_requests.request(round_id_of(save.round_id), save.number)
         with self._changed:
             answer = self._participant.take(notice)
             self._changed.notify_all()

@@ -84,7 +84,12 @@ class StateOnDisk:
         self.state = state
         self._handlers = handlers
         self._location = os.fspath(location)
-        self.checkpoints = StateCheckpoints(self._location, keep, lost=context.current.lost_members.has)
+        self.checkpoints = StateCheckpoints(
+            self._location,
+            keep,
+            lost=context.current.lost_members.has,
+            on_disk=context.current.save_requests.written,
+        )
         self.schedule = CheckpointSchedule(every, clock)
         self._round: RoundId = NO_ROUND
         self._begun_with = 0
@@ -104,11 +109,12 @@ class StateOnDisk:
         if (place := self.counted()) is None:
             return False
         due = self.schedule.due(self.state.steps_made)
-        if place.rank != 0 or not (context.current.save_requests.take(place.round_id) or due):
+        if place.rank != 0 or not (due or context.current.save_requests.wanted(place.round_id)):
             return False
         if self.checkpoints.busy:
-            self.checkpoints.skipped()
-            return False
+            if due:
+                self.checkpoints.skipped()
+            return False  # what was asked for is begun once that one is written
         return True
 
     def counted(self) -> Assignment | None:
@@ -132,8 +138,9 @@ class StateOnDisk:
         contents = self.contents(tree, random.kept())
         version = Version(self._round, state.steps_made - self._begun_with)
         run_id = os.environ.get("EDRIVER_RUN_ID", "")
+        request = context.current.save_requests.begin() if place.rank == 0 else 0
         where = TrainingPosition(
-            place.round_id, state.steps_made, str(version), run_id, place.size, part, writers, ends_run
+            place.round_id, state.steps_made, str(version), run_id, place.size, part, writers, ends_run, request
         )
         self.checkpoints.write(where, contents, loan.wait, loan.give_back)
 

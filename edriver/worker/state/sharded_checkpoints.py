@@ -105,7 +105,7 @@ class ShardedCheckpoints(StateOnDisk):
         step = self.state.steps_made + 1
         for_disk, in_memory = self.schedule.due(step), self._due_in_memory(step)
         if place.rank == 0:
-            for_disk = context.current.save_requests.take(place.round_id) or for_disk
+            for_disk = context.current.save_requests.wanted(place.round_id) or for_disk
             wanted = self._wanted
             self._wanted = Wishes(
                 checkpoint=wanted.checkpoint or for_disk or in_memory, for_disk=wanted.for_disk or for_disk
@@ -129,7 +129,8 @@ class ShardedCheckpoints(StateOnDisk):
             self._due_at, self._agreed = (place.round_id, self.state.steps_made + 1), wish
             self._wanted = Wishes()
         elif wish.checkpoint and wish.no_memory and place.rank == 0:
-            self.checkpoints.skipped()
+            if not context.current.save_requests.wanted(place.round_id):
+                self.checkpoints.skipped()
             self._wanted = Wishes()
 
     def count_step(self) -> bool:
@@ -139,6 +140,8 @@ class ShardedCheckpoints(StateOnDisk):
             return False
         if self._agreed.no_memory:
             return True
+        if self._agreed.for_disk and place.rank == 0:
+            context.current.save_requests.begin()  # the driver sees by itself when hosts have written it
         if (part := assigned_part(place)) is not None:
             self._save(place, part)
         return False

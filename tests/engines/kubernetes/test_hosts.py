@@ -40,10 +40,12 @@ class Scene:
 
     Attributes:
         ends: the hosts whose pods have ended, and why.
+        news: grows when other hosts than before are about to be lost.
     """
 
-    def __init__(self, api: FakeApi, hosts: KubernetesHosts) -> None:
+    def __init__(self, api: FakeApi, hosts: KubernetesHosts, news: list[None]) -> None:
         self.api = api
+        self.news = news
         self.ends: dict[str, str] = {}
         self._hosts = hosts
         hosts.watch_ends(self.ends.__setitem__)
@@ -79,10 +81,13 @@ def play(target: str, scene: Callable[[Scene], Awaitable[None]]) -> None:
             async def connect() -> client.ApiClient:
                 return reached
 
-            hosts = KubernetesHosts(Target.of(target), DialledIn(), "default", connect, lambda: 1000.0)
+            news: list[None] = []
+            hosts = KubernetesHosts(
+                Target.of(target), DialledIn(), "default", connect, lambda: 1000.0, lambda: news.append(None)
+            )
             try:
                 async with asyncio.timeout(BOUND):
-                    await scene(Scene(api, hosts))
+                    await scene(Scene(api, hosts, news))
             finally:
                 if hosts._following is not None:
                     hosts._following.cancel()
@@ -96,8 +101,10 @@ def test_notice_is_given_of_a_host_whose_pod_is_about_to_end() -> None:
         await on.followed()
         await on.api.put("pods", pod(1, deletionTimestamp="1970-01-01T00:18:20Z"))
         await on.gives_notice({"a-agents-0": None, "a-agents-1": 100.0})
+        assert len(on.news) == 1, "the run is told, and does not have to ask first"
         await on.api.put("pods", pod(1))
         await on.gives_notice({"a-agents-0": None, "a-agents-1": None})
+        assert len(on.news) == 2
         await on.api.put("pods", pod(1, "Failed"))
         await on.become("a-agents-0")
 

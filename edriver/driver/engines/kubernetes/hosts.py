@@ -35,6 +35,7 @@ class KubernetesHosts:
         namespace: where the pods are.
         connect: makes a client of the API server.
         clock: seconds since the epoch.
+        changed: called when other hosts than before are about to be lost.
 
     Attributes:
         target: see there.
@@ -47,12 +48,14 @@ class KubernetesHosts:
         namespace: str,
         connect: Callable[[], Awaitable[client.ApiClient]] = api.connect,
         clock: Callable[[], float] = time.time,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.target = target
         self._dialled_in = dialled_in
         self._namespace = namespace
         self._connect = connect
         self._clock = clock
+        self._changed = changed
         self._following: asyncio.Task[None] | None = None
         self._pods: ObjectWatch | None = None
         self._nodes: ObjectWatch | None = None
@@ -74,7 +77,7 @@ class KubernetesHosts:
             target = Target.of(context.argument)
         except ValueError as error:
             raise DiscoveryError(str(error)) from None
-        return cls(target, context.dialled_in, api.namespace())
+        return cls(target, context.dialled_in, api.namespace(), changed=context.changed)
 
     def watch_ends(self, on_end: Callable[[str, str], None]) -> None:
         """Have it called with each host whose pod has ended, and why."""
@@ -121,10 +124,12 @@ class KubernetesHosts:
             if end := pod_state.ended(pod):
                 self._on_end(name, end)
             self._say_trouble(name, pod_state.trouble(pod))
-        self._leaving = leaving
+        news, self._leaving = leaving.keys() != self._leaving.keys(), leaving
         now = self._clock()
         pods = {name: self._pods.objects[name] for name in leaving}
         self._lost_at = {name: pod_state.lost_at(pod, now) for name, pod in pods.items() if not pod_state.ended(pod)}
+        if news:
+            self._changed()
 
     def _removed(self, pod: dict[str, Any]) -> None:
         name = pod_state.name_of(pod)
