@@ -16,6 +16,7 @@ from tests.waiting import until
 
 JOB = [sys.executable, str(SCRIPTS / "begins.py"), "--lr", "3"]
 TWO_HOSTS = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.2:1"]
+COUNTED = r"after epoch (\d+): each at least (\d+) times, (\d+) more in all"
 LIBRARY = "import os\nMODE = os.environ.get('LIBRARY_MODE')\n"
 
 INITIALIZES = f"""\
@@ -111,9 +112,9 @@ def test_a_standby_takes_the_place_of_a_lost_worker_again_and_again(tmp_path: Pa
             back = run.line(rf"rank 2 of 3 pid {standby} at step (\d+)", after)
             assert int(back[1]) > 0
             assert oom_score(standby) == usual
-        epoch = int(run.line(r"after epoch (\d+): ", after=len(run.lines))[1])
-        ended = run.line(rf"after epoch {epoch + 1}: (\d+) to (\d+)")
-        assert ended.groups() == (f"{epoch + 2}", f"{epoch + 2}"), "each sample once in each epoch"
+        epoch, least, more = map(int, run.line(COUNTED, after=len(run.lines)).groups())
+        assert least == epoch + 1, "each sample in each epoch"
+        assert more <= 8, "the last row of an epoch is filled up with two, where one of four rounds has ended before"
         assert len(re.findall("begins in slot", run.text)) == 5, "no standby has run the script"
         (tmp_path / "END").touch()
         assert run.end() == 0
@@ -152,7 +153,7 @@ def test_standbys_come_and_go_with_the_slots_of_their_host(tmp_path: Path) -> No
         assert wait_for_exit(found[left][0])
         run.line(rf"begins in slot 0 on {spare} with GPU 5 pid {found[spare][0]} .*; the library is fast")
         run.line(rf"rank 2 of 3 pid {found[spare][0]} ")
-        standbys(run, {"localhost": 1, left: 0, spare: 1})
+        standbys(run, {"localhost": 1, spare: 1})
         assert edriver("undrain", left, "--run", run.id).returncode == 0
         again = standbys(run, dict.fromkeys(names, 1))[left]
         hosts.are("localhost:2", f"{spare}:1")
