@@ -103,5 +103,6 @@ def _installed(modules: Mapping[str, ModuleType]) -> Iterator[str]:
         file = getattr(module, "__file__", None)
         if name in ("__main__", "__mp_main__") or not isinstance(file, str):
             continue
-        if file.startswith(standard) or any(folder in file for folder in _PACKAGE_FOLDERS):
+        own = name.partition(".")[0] == "edriver"  # wherever it lies
+        if own or file.startswith(standard) or any(folder in file for folder in _PACKAGE_FOLDERS):
             yield name
