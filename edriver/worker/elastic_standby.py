@@ -11,6 +11,7 @@ has initialized CUDA all the same as it was imported ends.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from pathlib import Path
@@ -50,12 +51,17 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    """What the worker has imported is imported here: take the first step of the process, too."""
+    """What a worker has imported is imported here."""
+    _take_first_step()
+    if cuda_is_initialized():
+        os._exit(CUDA_INITIALIZED_CODE)
+
+
+@functools.cache
+def _take_first_step() -> None:
     from edriver.worker.restart.first_step import take_first_step
 
     take_first_step()
-    if cuda_is_initialized():
-        os._exit(CUDA_INITIALIZED_CODE)
 
 
 def cuda_is_initialized() -> bool:

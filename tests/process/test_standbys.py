@@ -58,7 +58,10 @@ def test_one_that_is_ready_becomes_any_worker_and_no_other_does(tmp_path: Path) 
 import os, sys
 from pathlib import Path
 from edriver.worker.restart import standby
-prepare = lambda: Path({str(said)!r}).write_text(str("colorsys" in sys.modules))
+calls = []
+def prepare():
+    calls.append({{"colorsys", "this"}} & {{*sys.modules}})
+    Path({str(said)!r}).write_text(f"{{len(calls)}} {{sorted(calls[-1])}}")
 standby.become_worker(Path({str(others)!r}), prepare)
 Path(os.environ["SAYS"]).write_text(f"{{os.getpid()}} {{os.environ['WHO']}}")
 """
@@ -73,7 +76,9 @@ Path(os.environ["SAYS"]).write_text(f"{{os.getpid()}} {{os.environ['WHO']}}")
         assert not standbys.ready
         record.write_text(json.dumps({"modules": ["colorsys"], "environment": {}}))
         await until_async(lambda: standbys.ready)
-        assert said.read_text() == "True"
+        assert said.read_text() == "1 ['colorsys']"
+        record.write_text(json.dumps({"modules": ["colorsys", "this"], "environment": {}}))
+        await until_async(lambda: said.read_text() == "2 ['colorsys', 'this']")
         process = standbys.take_ready({"WHO": "worker 7"})
         assert process is not None
         assert standbys.ready == 0

@@ -28,23 +28,24 @@ def become_worker(imports: Path, prepare: Callable[[], None] | None = None) -> N
 
     Args:
         imports: where the slot's worker writes down what it imports, which is imported here, too.
-        prepare: called once what a worker has imported is imported here, before this process is ready; None: it is
-            ready from the start.
+        prepare: called whenever what a worker has imported is imported here; this process is ready after the first
+            time. None: it is ready from the start.
     """
     descriptor = os.environ.pop(STANDBY_VARIABLE, None)
     if descriptor is None:
         return
     seen = None
     with socket.socket(fileno=int(descriptor)) as agent:
-        if prepare is None:
+        if ready := prepare is None:
             _say_ready(agent)
         while True:
             if (record := _record(imports)) != seen:
                 seen = record
                 if preload(imports) and prepare is not None:
                     prepare()
-                    prepare = None
-                    _say_ready(agent)
+                    if not ready:
+                        ready = True
+                        _say_ready(agent)
             if select.select([agent], [], [], LOOK_INTERVAL)[0]:
                 break
         text = _read(agent)
