@@ -136,9 +136,10 @@ def test_standbys_of_a_host_that_has_had_no_worker_learn_what_others_have_import
     driver.start("a", 1)
     driver.report(1, 1, "torch", MODE="fast")
     allowed = {"a": 1, "b": 1}
-    assert not beats(driver, {"a": 1, "b": 0})["b"].HasField("modules_imported"), "it has no standby"
-    found = beats(driver, allowed)
+    found = beats(driver, {"a": 1, "b": 0})
     assert not found["a"].HasField("modules_imported"), "its worker has written it down there"
+    assert not found["b"].HasField("modules_imported"), "it has no standby"
+    found = beats(driver, allowed)
     assert list(found["b"].modules_imported.names) == ["torch"]
     assert dict(found["b"].modules_imported.environment) == {"MODE": "fast"}
     assert not beats(driver, allowed)["b"].HasField("modules_imported")
