@@ -202,6 +202,13 @@ def _sharded() -> list[Goal]:
 GOALS = (
     *_kill("K1"),
     *_kill("K0"),
+    Goal("K1: kill to full size again", _ours("K1", "adoption"), most=1.0),
+    Goal(
+        "K1: torchft's against edriver's, to full size",
+        Key("K1", "torchft", "adoption"),
+        least=3,
+        over=_ours("K1", "adoption"),
+    ),
     *_restarts("K1", "downtime"),
     *_restarts("K0", "downtime"),
     *_restarts("UP", "longest pause"),

@@ -14,7 +14,10 @@ from benchmarks.figures import Figures, Key, unit_of
 from benchmarks.goals import GOALS, judge
 from benchmarks.phases import PHASES
 
-SYSTEMS = ("edriver", "restart mode", "bare", "DDP", "torchft", "torchrun", "no journal", "edriver on Ray", "Ray Train")
+SYSTEMS = (
+    *("edriver", "restart mode", "bare", "DDP", "torchft", "torchrun", "no journal", "no standbys"),
+    *("edriver on Ray", "Ray Train"),
+)
 EXPLANATION = Path(__file__).with_name("explanation.md")
 
 

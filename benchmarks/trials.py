@@ -14,7 +14,7 @@ from benchmarks.quiet import quiet
 from benchmarks.scenarios import cut_anew, killed, on_ray, replica_joined, resized, stopped, without_ray
 from benchmarks.sharded import KILLS, QUICK, WORKLOAD, OneReplicaJob, ShardedJob, equal_bits, sharded_speed
 from benchmarks.speed import speed
-from benchmarks.under_edriver import EdriverJob, EdriverWithoutJournalJob
+from benchmarks.under_edriver import EdriverJob, EdriverWithoutJournalJob, EdriverWithoutStandbysJob
 from benchmarks.under_nothing import BareJob
 from benchmarks.under_ray import EdriverOnRayJob, FourHostsJob, RayTrainJob, ray_train_installed
 from benchmarks.under_restart_mode import RestartJob
@@ -78,6 +78,7 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
             Trial(part, "torchrun", 20, partial(killed, partial(torchrun, 4), rank)),
             Trial(part, "no journal", 16, partial(killed, without_journal, rank)),
         ]
+    found.append(Trial("K1", "no standbys", 16, partial(killed, lambda: EdriverWithoutStandbysJob(ours), 2)))
     for part, before, after in (("UP", 2, 4), ("DOWN", 4, 2)):
         found += [
             Trial(part, "edriver", 14, partial(resized, edriver, before, after)),

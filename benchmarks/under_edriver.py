@@ -9,11 +9,17 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.jobs import Job, Workload
+from benchmarks.jobs import HarnessError, Job, Workload
+from edriver.client import Client, here
 
 HOME, GUEST = "127.0.0.1", "127.0.0.2"
 HOSTS = {2: {HOME: 2}, 4: {HOME: 2, GUEST: 2}}
 """The hosts, with their slots, for a number of workers."""
+
+READY_BOUND = 120.0
+"""Longest that standbys may take to be ready."""
+
+LOOK_SECONDS = 0.2
 
 
 class EdriverJob(Job):
@@ -46,6 +52,21 @@ class EdriverJob(Job):
         note = f"date +\"%s.%N $(echo $hosts)\" >> '{self._answers}'"
         self._script.write_text(f"#!/bin/sh\nhosts=$(cat '{self.folder}/hosts')\n{note}\necho \"$hosts\"\n")
         self._script.chmod(0o755)
+
+    def settle(self) -> None:
+        """Wait until each host that trains has a standby that is ready, if this edriver keeps them.
+
+        Raises:
+            HarnessError: they are not there in time.
+        """
+        if "--standby-workers" in self.flags or not knows("--standby-workers"):
+            return
+        deadline = time.monotonic() + READY_BOUND
+        with Client(here(self.run_id)) as client:
+            while any(host.workers and not host.usage.standbys for host in client.status().hosts):
+                if time.monotonic() > deadline:
+                    raise HarnessError("not every host has a standby", self.folder)
+                time.sleep(LOOK_SECONDS)
 
     @property
     def driver(self) -> int:
@@ -85,7 +106,7 @@ class EdriverJob(Job):
         """
         self.set_hosts(hosts)
         sizes = ["-np", str(np), "--min-np", str(min_np), "--max-np", str(max_np)]
-        log = ["--event-log", str(self.event_log)] if writes_event_log() else []
+        log = ["--event-log", str(self.event_log)] if knows("--event-log") else []
         command = [
             *self._through,
             sys.executable,
@@ -140,8 +161,14 @@ class EdriverWithoutJournalJob(EdriverJob):
     flags = ("--no-records",)
 
 
+class EdriverWithoutStandbysJob(EdriverJob):
+    """A run under edriver in which a replacement starts cold."""
+
+    flags = ("--standby-workers", "0")
+
+
 @functools.cache
-def writes_event_log() -> bool:
-    """Whether this edriver has --event-log."""
+def knows(flag: str) -> bool:
+    """Whether this edriver has a flag of this name."""
     command = [sys.executable, "-m", "edriver", "run", "--help"]
-    return "--event-log" in subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return flag in subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from benchmarks.jobs import ROOT, Job, Workload
-from benchmarks.under_edriver import EdriverJob, writes_event_log
+from benchmarks.under_edriver import EdriverJob, knows
 from tests.engines.ray.clusters import RayCluster
 
 
@@ -64,7 +64,7 @@ class EdriverOnRayJob(EdriverJob):
         """Start the driver; the hosts are the cluster's nodes."""
         del hosts
         sizes = ["-np", str(np), "--min-np", str(min_np), "--max-np", str(max_np)]
-        log = ["--event-log", str(self.event_log)] if writes_event_log() else []
+        log = ["--event-log", str(self.event_log)] if knows("--event-log") else []
         where = ["--ray", self.nodes.cluster.address, "--start-timeout", "120"]
         command = [sys.executable, "-m", "edriver", *sizes, *log, *where, *flags]
         self._start([*command, sys.executable, "-m", self.script, *self.workload.flags(self.folder)], {})

@@ -98,11 +98,13 @@ class Agent:
             self._heartbeat,
             first_lease,
             nothing_listens,
+            self._workers.take_heartbeat,
         )
         self._usage = UsageReports(self._loop.time)
         self._memory_kills = MemoryKills(
             lambda kill: self._control.send(agent_pb2.ConnectRequest(memory_kill=kill)), ended_among
         )
+        self._workers.standby_killed = self._memory_kills.explained
         self._welcomed = welcomed or asyncio.Event()
         self._draining: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
@@ -205,6 +207,8 @@ class Agent:
         self._memory_kills.check(self._workers.own_processes())
         self._memory_kills.note(sample.processes)
         sample.host.memory_kills = self._memory_kills.total
+        sample.host.standbys = self._workers.standbys
+        self._workers.free_memory = sample.host.memory_limit_bytes - sample.host.memory_bytes
         self._usage.take(sample)
 
     # The end.

@@ -73,6 +73,7 @@ class ControlStream:
         heartbeat: makes the next heartbeat.
         first_lease: seconds that the driver may take to answer the first Hello.
         nothing_listens: looks whether the driver's address refuses connections.
+        on_heartbeat: called with each of the driver's.
 
     Attributes:
         resumable: whether another driver may take the run over.
@@ -89,6 +90,7 @@ class ControlStream:
         heartbeat: Callable[[], agent_pb2.Heartbeat] = agent_pb2.Heartbeat,
         first_lease: float = FIRST_LEASE,
         nothing_listens: Callable[[], Awaitable[bool]] | None = None,
+        on_heartbeat: Callable[[agent_pb2.Heartbeat], None] = lambda _: None,
     ) -> None:
         self.resumable = False
         self._stub = stub
@@ -98,6 +100,7 @@ class ControlStream:
         self._on_order = on_order
         self._on_shutdown = on_shutdown
         self._heartbeat = heartbeat
+        self._on_heartbeat = on_heartbeat
         self._link: Link[Any] = Link()  # numbers ConnectRequest, and reads the numbers of ConnectResponse
         self._lease = Lease(first_lease, clock)
         self._nothing_listens = nothing_listens
@@ -287,7 +290,7 @@ class ControlStream:
     def _pass_on(self, message: agent_pb2.ConnectResponse) -> None:
         match message.WhichOneof("kind"):
             case "heartbeat":
-                pass  # it has renewed the lease
+                self._on_heartbeat(message.heartbeat)  # it has renewed the lease
             case "shutdown":
                 self._on_shutdown(message.shutdown)
             case _:

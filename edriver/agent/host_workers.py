@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from edriver.agent.workers.capture import OutputFile
 from edriver.agent.workers.log_files import ERROR_FILE
 from edriver.agent.workers.pipes import Pipes
 from edriver.agent.workers.processes import Processes, SpawnError
-from edriver.agent.workers.standbys import STANDBY_DELAY, Standbys
+from edriver.agent.workers.standbys import MIN_FREE_MEMORY, STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.lease import Lease
 from edriver.system import stack_dump
@@ -67,6 +67,10 @@ class HostWorkers:
         send: sends the driver a message.
         forward: sends the driver a line of output.
         driver_is_there: whether messages reach the driver now.
+
+    Attributes:
+        free_memory: bytes of the host's memory that are free; None: not known.
+        standby_killed: called when a standby was killed, by the kernel as a rule, for want of memory.
     """
 
     def __init__(
@@ -87,6 +91,10 @@ class HostWorkers:
         self._pipes = Pipes()
         self._standbys = Standbys(self._processes)
         self._standby_timer: asyncio.TimerHandle | None = None
+        self._standby_count: int | None = None  # that the driver allows; None: it has not said
+        self._slots_in_round: tuple[int, ...] = ()
+        self.free_memory: int | None = None
+        self.standby_killed: Callable[[], None] = lambda: None
         self._workers: dict[int, WorkerSupervisor] = {}
         self._checkpoint_server = CheckpointServerSupervisor(
             self._processes,
@@ -146,9 +154,7 @@ class HostWorkers:
 
     def _start_none(self) -> None:
         self._stopping = True
-        if self._standby_timer:
-            self._standby_timer.cancel()
-        self._standbys.keep((), (), lambda _slot: {})
+        self._end_standbys()
 
     def _start(self, order: agent_pb2.StartWorker) -> None:
         """Start a worker. If that fails, its exit is reported."""
@@ -158,7 +164,7 @@ class HostWorkers:
             self._worker_settings.keep_imports(order.modules_imported)
         try:
             life = LifeLock.create(files.life)
-            process = self._standbys.take(order.slot, environment) or self._processes.start(
+            process = self._taken_standby(order.slot, environment) or self._processes.start(
                 self._worker_settings.command, environment
             )
         except (SpawnError, OSError) as error:
@@ -189,16 +195,56 @@ class HostWorkers:
                 slots.append(worker.slot)
                 worker.assign(order.round, member)
                 worker.link.deliver(notice)
-        if self._worker_settings.restart_mode is not None:
-            if self._standby_timer:
-                self._standby_timer.cancel()
-            self._standby_timer = self._loop.call_later(STANDBY_DELAY, self._keep_standbys, tuple(slots))
+        self._slots_in_round = tuple(slots)
+        self._plan_standbys()
 
-    def _keep_standbys(self, slots: tuple[int, ...]) -> None:
+    def take_heartbeat(self, heartbeat: agent_pb2.Heartbeat) -> None:
+        """Have as many standbys as the driver says: those that are too many end now, others come behind training."""
+        if heartbeat.HasField("modules_imported"):
+            self._worker_settings.keep_imports(heartbeat.modules_imported)
+        if not heartbeat.HasField("standbys") or heartbeat.standbys == self._standby_count or self._stopping:
+            return
+        self._standby_count = heartbeat.standbys
+        if self._standby_count:
+            self._plan_standbys()
+        else:
+            self._end_standbys()
+
+    def _plan_standbys(self) -> None:
+        if self._standby_timer:
+            self._standby_timer.cancel()
+        self._standby_timer = self._loop.call_later(STANDBY_DELAY, self._keep_standbys)
+
+    def _keep_standbys(self) -> None:
+        settings, count = self._worker_settings, self._standby_count
+        if count is None or self._stopping:
+            return
+        restart = settings.restart_mode is not None
+        command = settings.command if restart else settings.standby_command
+        slots: Sequence[int] = self._slots_in_round[:count] if restart else range(count)
+        if not command or (self.free_memory is not None and self.free_memory < MIN_FREE_MEMORY):
+            slots = ()
+
         def environment_of(slot: int) -> dict[str, str]:
-            return self._worker_settings.environment_of(agent_pb2.StartWorker(slot=slot))
+            return settings.environment_of(agent_pb2.StartWorker(slot=slot))
 
-        self._standbys.keep(slots, self._worker_settings.command, environment_of)
+        self._standbys.keep(slots, command, environment_of)
+
+    def _end_standbys(self) -> None:
+        if self._standby_timer:
+            self._standby_timer.cancel()
+        self._standbys.keep((), (), lambda _slot: {})
+
+    def _taken_standby(self, slot: int, environment: Mapping[str, str]) -> tuple[int, int, int] | None:
+        """The process of a standby that is to be the slot's worker; None: there is none for it."""
+        if self._worker_settings.restart_mode is not None:
+            return self._standbys.take(slot, environment)
+        return self._standbys.take_ready(environment)
+
+    @property
+    def standbys(self) -> int:
+        """How many standbys are ready."""
+        return self._standbys.ready
 
     def _take_stacks(self, question: agent_pb2.TakeWorkerStacks) -> None:
         """Find out where the threads of a worker stand, and tell the driver."""
@@ -288,7 +334,11 @@ class HostWorkers:
         return await self._processes.close(REAP_BOUND)
 
     def _exited(self, pid: int, code: int) -> None:
-        if self._standbys.exited(pid) or self._checkpoint_server.exited(pid):
+        if self._standbys.exited(pid, code):
+            if code in KILLED_CODES:
+                self.standby_killed()
+            return
+        if self._checkpoint_server.exited(pid):
             return
         worker = next((worker for worker in self._workers.values() if worker.pid == pid), None)
         if worker is None:

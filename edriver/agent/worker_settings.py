@@ -22,6 +22,7 @@ from edriver.agent.workers.worker_environment import (
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.checkpoint_server import SERVER_SOCKET, ServerConfig
 from edriver.common.run_clock import RunClock
+from edriver.common.standby import IMPORTS_VARIABLE
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
@@ -41,6 +42,7 @@ class WorkerSettings:
 
     Attributes:
         command: the command of a worker.
+        standby_command: that of a standby in elastic mode; empty: there are none.
         worker_lease: the seconds that a worker may be silent.
         exit_timeout: the seconds that its process may take to end after its script.
         stall_limits: the time limit of each phase, in seconds; 0 or missing: no limit.
@@ -59,6 +61,7 @@ class WorkerSettings:
         self._output_folder = ""
         self.clock = RunClock()
         self.command: Sequence[str] = ()
+        self.standby_command: Sequence[str] = ()
         self.worker_lease = 0.0
         self.exit_timeout = 0.0
         self.stall_limits: Mapping[str, float] = {}
@@ -73,6 +76,7 @@ class WorkerSettings:
         if not self.command and network_variables.stay_valid(welcome.command):
             self._environment = network_variables.usable(self._environment)
         self.command = welcome.command
+        self.standby_command = welcome.standby_command
         if welcome.HasField("now"):
             self.clock.follow(epoch_seconds(welcome.now))
         self.worker_lease = span_seconds(welcome.worker_lease)
@@ -105,6 +109,7 @@ class WorkerSettings:
         folder = self._settings.folder
         files = WorkerFiles(folder, order.worker_id)
         restart = self.restart_mode
+        imports = folder / f"imports.{order.slot}"
         environment = worker_environment(
             self._environment,
             run_id=self._settings.run_id,
@@ -132,9 +137,11 @@ class WorkerSettings:
             environment |= restart_environment(
                 address=self._address,
                 error_path=files.error,
-                imports_path=folder / f"imports.{order.slot}",
+                imports_path=imports,
                 max_restarts=restart.max_restarts if restart.HasField("max_restarts") else None,
             )
+        elif self.standby_command:
+            environment[IMPORTS_VARIABLE] = str(imports)
         return environment
 
     @property

@@ -239,6 +239,14 @@ _WORKERS: Final = (
         "the script from its checkpoint, as torchrun does (default: restart for a Python script that does not use "
         "edriver)",
     ),
+    Flag(
+        "--standby-workers",
+        type=_count,
+        metavar="N",
+        help="number of standbys on each host: processes that have imported what the script imports, and wait to "
+        "become workers; each takes 200 MB of memory or more; 0: none (default: 1; in restart mode one for each "
+        "slot in use)",
+    ),
     *COMMAND_FLAGS,
 )
 

@@ -33,6 +33,7 @@ _SUMMED: Final = (
     "received_bytes",
     "sent_bytes",
     "memory_kills",
+    "standbys",
 )
 _SUMMED_IF_KNOWN: Final = (
     "cpu_cores",

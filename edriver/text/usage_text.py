@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from edriver.text.phrases import count_text
 from edriver.v1 import resources_pb2
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -41,6 +42,8 @@ def _of_host(usage: resources_pb2.HostUsage) -> Iterator[str]:
         yield f"GPUs {busy}{_share(usage.gpu_memory_bytes, usage.gpu_memory_limit_bytes)}"
     if usage.memory_kills:
         yield f"{usage.memory_kills} killed, out of memory"
+    if usage.standbys:
+        yield count_text(usage.standbys, "standby")
 
 
 def worker_usage_text(usage: resources_pb2.WorkerUsage) -> str:

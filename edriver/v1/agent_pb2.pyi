@@ -357,6 +357,7 @@ class Welcome(_message.Message):
     RESUMABLE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_MEMORY_FIELD_NUMBER: _builtins.int
     CHECKPOINT_BANDWIDTH_FIELD_NUMBER: _builtins.int
+    STANDBY_COMMAND_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
     output_folder: _builtins.str
     """Folder for the output files of the workers. If empty, none are written."""
@@ -407,6 +408,12 @@ class Welcome(_message.Message):
         """Settings of restart mode; absent in elastic mode."""
 
     @_builtins.property
+    def standby_command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In elastic mode: the command of a standby, which is `command` with the script run only once the process has become a worker.
+        Empty: there are no standbys.
+        """
+
+    @_builtins.property
     def now(self) -> _timestamp_pb2.Timestamp:
         """The run's time when this was sent. An agent whose clock differs noticeably goes by it, and so do its workers."""
 
@@ -428,11 +435,12 @@ class Welcome(_message.Message):
         resumable: _builtins.bool = ...,
         checkpoint_memory: _builtins.int | None = ...,
         checkpoint_bandwidth: _builtins.int | None = ...,
+        standby_command: _abc.Iterable[_builtins.str] | None = ...,
         now: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "now", b"now", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "standby_command", b"standby_command", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_bandwidth: _TypeAlias = _typing.Literal["checkpoint_bandwidth"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_bandwidth: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth"]  # noqa: Y015
@@ -601,6 +609,10 @@ class Heartbeat(_message.Message):
 
     WORKERS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    STANDBYS_FIELD_NUMBER: _builtins.int
+    MODULES_IMPORTED_FIELD_NUMBER: _builtins.int
+    standbys: _builtins.int
+    """From the driver: number of standbys that the host is to have at most. Absent: what it has stays."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerHeartbeat]:
         """From an agent: workers that have reported progress since the last heartbeat."""
@@ -609,17 +621,27 @@ class Heartbeat(_message.Message):
     def usage(self) -> _resources_pb2.HostUsage:
         """From an agent: what its host uses; absent if nothing has changed noticeably."""
 
+    @_builtins.property
+    def modules_imported(self) -> _notification_pb2.ModulesImported:
+        """From the driver: what workers of other hosts have imported, for standbys of a host that has had no worker yet. Set when
+        there is news.
+        """
+
     def __init__(
         self,
         *,
         workers: _abc.Iterable[Global___WorkerHeartbeat] | None = ...,
         usage: _resources_pb2.HostUsage | None = ...,
+        standbys: _builtins.int | None = ...,
+        modules_imported: _notification_pb2.ModulesImported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_standbys", b"_standbys", "modules_imported", b"modules_imported", "standbys", b"standbys", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_standbys", b"_standbys", "modules_imported", b"modules_imported", "standbys", b"standbys", "usage", b"usage", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__standbys: _TypeAlias = _typing.Literal["standbys"]  # noqa: Y015
+    _WhichOneofArgType__standbys: _TypeAlias = _typing.Literal["_standbys", b"_standbys"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__standbys) -> _WhichOneofReturnType__standbys | None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 

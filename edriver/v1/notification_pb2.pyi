@@ -303,7 +303,7 @@ class Report(_message.Message):
 
     @_builtins.property
     def modules_imported(self) -> Global___ModulesImported:
-        """A worker in restart mode has imported installed modules."""
+        """The worker has imported installed modules."""
 
     @_builtins.property
     def state_digest(self) -> Global___StateDigest:
@@ -1706,8 +1706,8 @@ Global___SourceFile: _TypeAlias = SourceFile  # noqa: Y015
 
 @_typing.final
 class ModulesImported(_message.Message):
-    """ModulesImported reports which installed modules a worker in restart mode has imported; the user's own are left out. Modules
-    that are imported later are reported by another one. One member of each round reports, since all import much the same.
+    """ModulesImported reports which installed modules a worker has imported; the user's own are left out. Modules that are imported
+    later are reported by another one. One member of each round reports, since all import much the same.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1740,7 +1740,9 @@ class ModulesImported(_message.Message):
 
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The variables of torchrun's with which the worker imported them, such as RANK."""
+        """The variables with which the worker imported them: those that the script has set, and in restart mode torchrun's, such as
+        RANK.
+        """
 
     def __init__(
         self,

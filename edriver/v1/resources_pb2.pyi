@@ -98,6 +98,7 @@ class HostUsage(_message.Message):
     GPU_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     GPU_MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_KILLS_FIELD_NUMBER: _builtins.int
+    STANDBYS_FIELD_NUMBER: _builtins.int
     cpu_cores: _builtins.float
     """Number of cores that were busy between the last two samples; absent before the second sample."""
     cpu_seconds: _builtins.float
@@ -126,6 +127,8 @@ class HostUsage(_message.Message):
     """Number of processes that the kernel has killed since the agent started because memory ran out: in its cgroup, or on the
     machine if there is none.
     """
+    standbys: _builtins.int
+    """Number of standbys that are ready: processes that have imported what the script imports, and wait to become workers."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuUsage]:
         """The host's GPUs, in the order of NVML; empty if there are none, or if they cannot be read."""
@@ -147,10 +150,11 @@ class HostUsage(_message.Message):
         gpu_memory_bytes: _builtins.int | None = ...,
         gpu_memory_limit_bytes: _builtins.int | None = ...,
         memory_kills: _builtins.int = ...,
+        standbys: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_cores", b"_cpu_cores", "_gpu_memory_bytes", b"_gpu_memory_bytes", "_gpu_memory_limit_bytes", b"_gpu_memory_limit_bytes", "_gpu_utilization", b"_gpu_utilization", "_received_bytes_per_second", b"_received_bytes_per_second", "_sent_bytes_per_second", b"_sent_bytes_per_second", "cpu_cores", b"cpu_cores", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_limit_bytes", b"gpu_memory_limit_bytes", "gpu_utilization", b"gpu_utilization", "received_bytes_per_second", b"received_bytes_per_second", "sent_bytes_per_second", b"sent_bytes_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_cores", b"_cpu_cores", "_gpu_memory_bytes", b"_gpu_memory_bytes", "_gpu_memory_limit_bytes", b"_gpu_memory_limit_bytes", "_gpu_utilization", b"_gpu_utilization", "_received_bytes_per_second", b"_received_bytes_per_second", "_sent_bytes_per_second", b"_sent_bytes_per_second", "cpu_cores", b"cpu_cores", "cpu_limit_cores", b"cpu_limit_cores", "cpu_seconds", b"cpu_seconds", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_limit_bytes", b"gpu_memory_limit_bytes", "gpu_utilization", b"gpu_utilization", "gpus", b"gpus", "memory_bytes", b"memory_bytes", "memory_kills", b"memory_kills", "memory_limit_bytes", b"memory_limit_bytes", "received_bytes", b"received_bytes", "received_bytes_per_second", b"received_bytes_per_second", "sent_bytes", b"sent_bytes", "sent_bytes_per_second", b"sent_bytes_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_cores", b"_cpu_cores", "_gpu_memory_bytes", b"_gpu_memory_bytes", "_gpu_memory_limit_bytes", b"_gpu_memory_limit_bytes", "_gpu_utilization", b"_gpu_utilization", "_received_bytes_per_second", b"_received_bytes_per_second", "_sent_bytes_per_second", b"_sent_bytes_per_second", "cpu_cores", b"cpu_cores", "cpu_limit_cores", b"cpu_limit_cores", "cpu_seconds", b"cpu_seconds", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_limit_bytes", b"gpu_memory_limit_bytes", "gpu_utilization", b"gpu_utilization", "gpus", b"gpus", "memory_bytes", b"memory_bytes", "memory_kills", b"memory_kills", "memory_limit_bytes", b"memory_limit_bytes", "received_bytes", b"received_bytes", "received_bytes_per_second", b"received_bytes_per_second", "sent_bytes", b"sent_bytes", "sent_bytes_per_second", b"sent_bytes_per_second", "standbys", b"standbys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpu_cores: _TypeAlias = _typing.Literal["cpu_cores"]  # noqa: Y015
     _WhichOneofArgType__cpu_cores: _TypeAlias = _typing.Literal["_cpu_cores", b"_cpu_cores"]  # noqa: Y015

@@ -30,6 +30,9 @@ QUICK_WORKERS = {"PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent / 'qui
 PATIENT = ("--start-timeout", f"{BOUND:g}")
 """The first round has all workers, however long they take on a loaded machine. A test's own flags come after."""
 
+NO_STANDBYS = ("--standby-workers", "0")
+"""A standby imports all of torch behind each run of a test. With QUICK_WORKERS it costs little."""
+
 
 class Printing:
     """A process whose output a thread reads: tests wait for lines of it, never for time.
@@ -120,10 +123,11 @@ class Run(Printing):
     def __init__(
         self, args: list[str], folder: Path, environ: dict[str, str] | None = None, through: Sequence[str] = ()
     ) -> None:
+        quick = "quick_workers" in (environ or {}).get("PYTHONPATH", "")
         self.mark = uuid.uuid4().hex
         python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         super().__init__(
-            [*through, sys.executable, "-m", "edriver", *PATIENT, *args],
+            [*through, sys.executable, "-m", "edriver", *PATIENT, *(() if quick else NO_STANDBYS), *args],
             folder,
             {"PYTHONPATH": python_path, "EDRIVER_TEST": self.mark, **(environ or {})},
         )

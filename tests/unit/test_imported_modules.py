@@ -1,11 +1,14 @@
-"""What workers in restart mode have imported: which agents are sent it, and when."""
+"""What workers have imported: which agents are sent it, and when."""
 
 from __future__ import annotations
+
+import asyncio
+import contextlib
 
 from edriver.driver.agents.agent_messages import AgentMessages
 from edriver.driver.agents.fault_log import FaultLog
 from edriver.driver.agents.imported_modules import ImportedModules
-from edriver.driver.agents.registry import AgentRegistry
+from edriver.driver.agents.registry import HEARTBEAT_INTERVAL, AgentRegistry
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.model.limits import MAX_MODULE_NAME_LENGTH, MAX_MODULES
@@ -16,7 +19,8 @@ class Driver:
     """A registry with two connected agents, 1 on host a and 2 on host b, and what it has sent to each."""
 
     def __init__(self) -> None:
-        self.registry = AgentRegistry(Mailbox[Inbound](100), lambda: 0.0, draw_secret=lambda: b"secret")
+        self.now = 0.0
+        self.registry = AgentRegistry(Mailbox[Inbound](100), lambda: self.now, draw_secret=lambda: b"secret")
         self.messages = AgentMessages(
             agent_pb2.Welcome(),
             lambda _: None,
@@ -102,3 +106,47 @@ def test_the_longest_names_fit_into_a_message_of_grpcs() -> None:
     order = agent_pb2.StartWorker()
     imported.add_to(order)
     assert order.ByteSize() < 4 << 20
+
+
+def beats(driver: Driver, standbys: dict[str, int] | None) -> dict[str, agent_pb2.Heartbeat]:
+    """The next heartbeat of each host."""
+    driver.registry.standbys = lambda: standbys
+    now = driver.now
+
+    async def sleep(_seconds: float) -> None:
+        if driver.now > now:
+            raise asyncio.CancelledError
+        driver.now += HEARTBEAT_INTERVAL
+
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(driver.registry.send_heartbeats(sleep))
+    return {host: stream.drain()[-1].heartbeat for host, stream in driver.streams.items()}
+
+
+def test_heartbeats_say_how_many_standbys_a_host_may_have() -> None:
+    driver = Driver()
+    assert not beats(driver, None)["a"].HasField("standbys"), "what it has stays"
+    found = beats(driver, {"a": 2})
+    assert (found["a"].standbys, found["b"].standbys) == (2, 0)
+    assert found["b"].HasField("standbys")
+
+
+def test_standbys_of_a_host_that_has_had_no_worker_learn_what_others_have_imported_once_on_each_connection() -> None:
+    driver = Driver()
+    driver.start("a", 1)
+    driver.report(1, 1, "torch", MODE="fast")
+    allowed = {"a": 1, "b": 1}
+    found = beats(driver, {"a": 1, "b": 0})
+    assert not found["a"].HasField("modules_imported"), "its worker has written it down there"
+    assert not found["b"].HasField("modules_imported"), "it has no standby"
+    found = beats(driver, allowed)
+    assert list(found["b"].modules_imported.names) == ["torch"]
+    assert dict(found["b"].modules_imported.environment) == {"MODE": "fast"}
+    assert not beats(driver, allowed)["b"].HasField("modules_imported")
+    driver.report(1, 1, "slow")
+    assert list(beats(driver, allowed)["b"].modules_imported.names) == ["torch", "slow"]
+    peer = driver.registry.peer(2)
+    assert peer is not None
+    hello = agent_pb2.ConnectRequest(hello=agent_pb2.Hello(pid=1002))
+    driver.streams["b"] = driver.registry.connect(peer, hello, agent_pb2.Welcome())
+    assert list(beats(driver, allowed)["b"].modules_imported.names) == ["torch", "slow"], "it may have missed the last"

@@ -27,6 +27,7 @@ from edriver.worker.restart import standby
 from edriver.worker.restart.environment import torchrun_environment
 from edriver.worker.restart.script import own_traceback, run_script
 from edriver.worker.rounds.run import rounds_of
+from edriver.worker.watch.imports import ImportRecord, StartEnvironment
 
 PLACE = Assignment(
     round_id=RoundId(1, 4),
@@ -99,7 +100,7 @@ def test_a_standby_imports_what_is_installed_and_nothing_of_the_users(
     __import__("users_own")
     __import__("colorsys")
     record = tmp_path / "imports"
-    standby.ImportRecord(record, {"RANK": "3"}).update()
+    ImportRecord(record, {"RANK": "3"}).update()
     names = json.loads(record.read_text())["modules"]
     assert "colorsys" in names
     assert not {"users_own", "__main__"} & set(names)
@@ -132,9 +133,7 @@ def test_a_standby_imports_with_the_variables_that_the_script_has_set_and_a_libr
     monkeypatch.delenv("MY_BACKEND", raising=False)
     monkeypatch.delenv("MY_THREADS", raising=False)
     reported = dict[str, str]()
-    record = standby.ImportRecord(
-        tmp_path / "imports", {"RANK": "3"}, lambda _, environment: reported.update(environment)
-    )
+    record = ImportRecord(tmp_path / "imports", {"RANK": "3"}, lambda _, environment: reported.update(environment))
     with monkeypatch.context() as script:
         script.setenv("MY_BACKEND", "fast")
         script.setenv("MY_THREADS", "")  # so that it is as before in the end
@@ -150,6 +149,16 @@ def test_a_standby_imports_with_the_variables_that_the_script_has_set_and_a_libr
     assert "MY_BACKEND" not in os.environ, "the script sets it"
     assert os.environ.pop("MY_THREADS") == "1", "nobody else sets it"
     monkeypatch.delitem(sys.modules, "chooses_a_backend")
+
+
+def test_what_the_script_has_set_before_it_imported_edriver_is_known_from_the_start_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SET_EARLY", "1")
+    record = tmp_path / "imports"
+    assert "SET_EARLY" not in StartEnvironment().variables
+    ImportRecord(record, {}, before=StartEnvironment().variables).update()
+    assert json.loads(record.read_text())["environment"]["SET_EARLY"] == "1"
 
 
 def test_the_first_worker_of_a_slot_imports_what_another_slots_did_last(
@@ -191,7 +200,7 @@ def test_each_installed_module_is_reported_once(tmp_path: Path, monkeypatch: pyt
     for name in ("site-packages/installed_first", "site-packages/installed_later", "users_own"):
         (tmp_path / f"{name}.py").write_text("")
     reported: list[list[str]] = []
-    record = standby.ImportRecord(tmp_path / "imports", {}, lambda names, _: reported.append([*names]))
+    record = ImportRecord(tmp_path / "imports", {}, lambda names, _: reported.append([*names]))
     __import__("installed_first")
     record.update()
     record.update()

@@ -64,7 +64,7 @@ def test_a_command_is_taken_apart(command: str, found: tuple[object, ...] | None
         ("python -m pkg.train 1", "python -m edriver.worker.restart -m pkg.train 1"),
     ],
 )
-def test_a_worker_in_restart_mode_runs_the_script_itself(
+def test_a_worker_in_restart_mode_and_a_standby_run_the_script_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, worker: str
 ) -> None:
     write_program(tmp_path / "train.py", "#!/usr/bin/env -S python3 -u\nimport torch\n")
@@ -79,6 +79,8 @@ def test_a_worker_in_restart_mode_runs_the_script_itself(
     taken = PythonCommand.of(command.split())
     assert taken is not None
     assert " ".join(taken.in_restart_mode()) == worker.format(folder=tmp_path)
+    standby = worker.replace("edriver.worker.restart", "edriver.worker.elastic_standby")
+    assert " ".join(taken.as_standby()) == standby.format(folder=tmp_path)
 
 
 def test_what_has_an_environment_of_its_own_or_is_no_python_is_not_run_by_python(

@@ -114,9 +114,9 @@ def test_amounts_that_cannot_be_are_refused(heartbeat: agent_pb2.Heartbeat) -> N
 def test_in_words() -> None:
     assert host_usage_text(host_usage()) == "1.5 of 8 cores, 3.0 of 32.0 GiB of memory, network 10 B/s in, 20 B/s out"
     gpus = {"gpu_utilization": 0.87, "gpu_memory_bytes": 40 * GIB, "gpu_memory_limit_bytes": 80 * GIB}
-    assert host_usage_text(host_usage(memory=900 * MIB, **gpus, memory_kills=2)) == (
+    assert host_usage_text(host_usage(memory=900 * MIB, **gpus, memory_kills=2, standbys=1)) == (
         "1.5 of 8 cores, 900 MiB of 32.0 GiB of memory, network 10 B/s in, 20 B/s out, GPUs 87 %, 40.0 of 80.0 GiB, "
-        "2 killed, out of memory"
+        "2 killed, out of memory, 1 standby"
     )
     first = resources_pb2.WorkerUsage(resident_bytes=200 * MIB, processes=1)
     assert worker_usage_text(first) == "200 MiB"

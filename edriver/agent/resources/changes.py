@@ -71,6 +71,7 @@ def _host_changed(before: resources_pb2.HostUsage, now: resources_pb2.HostUsage)
         or now.cpu_limit_cores != before.cpu_limit_cores
         or now.memory_limit_bytes != before.memory_limit_bytes
         or now.memory_kills != before.memory_kills
+        or now.standbys != before.standbys
         or _differs(before.memory_bytes, now.memory_bytes)
         or _differs(before.received_bytes_per_second, now.received_bytes_per_second)
         or _differs(before.sent_bytes_per_second, now.sent_bytes_per_second)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edriver.calls.worker_process import WORKER_PID_VARIABLE
 from edriver.common.run_clock import CLOCK_VARIABLE
+from edriver.common.standby import IMPORTS_VARIABLE
 from edriver.model import stall_limits as limits
 from edriver.system.own_addresses import is_loopback
 from edriver.wire.grpc_log import with_users_level
@@ -184,7 +185,7 @@ def restart_environment(
         "EDRIVER_MODE": "restart",
         "EDRIVER_ADDRESS": address,
         "EDRIVER_ERROR_FILE": str(error_path),
-        "EDRIVER_IMPORTS": str(imports_path),
+        IMPORTS_VARIABLE: str(imports_path),
     }
     if max_restarts is not None:
         found["EDRIVER_MAX_RESTARTS"] = str(max_restarts)

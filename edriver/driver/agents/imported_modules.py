@@ -1,8 +1,9 @@
-"""What a run's workers have imported, in restart mode, for hosts on which none of them has run yet.
+"""What a run's workers have imported, for hosts on which none of them has run yet.
 
-A worker on such a host imports it while the round before trains, rather than in its script, when all others have been
-stopped. This is no event: the core never hears of it, and no journal has it. A driver that takes a run over knows
-nothing of it until a worker reports again, which is when the next round begins or the script imports more.
+In restart mode a worker on such a host imports it while the round before trains, rather than in its script, when all
+others have been stopped; in elastic mode the host's standbys do. This is no event: the core never hears of it, and no
+journal has it. A driver that takes a run over knows nothing of it until a worker reports again, which is when the next
+round begins or the script imports more.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ class ImportedModules:
                 break
             self._names[name] = None
 
-    def add_to(self, order: agent_pb2.StartWorker) -> None:
-        """Add all that is known to an order to start a worker; nothing if nothing is."""
+    @property
+    def count(self) -> int:
+        """The number of modules that are known."""
+        return len(self._names)
+
+    def add_to(self, message: agent_pb2.StartWorker | agent_pb2.Heartbeat) -> None:
+        """Add all that is known to a message; nothing if nothing is."""
         if self._names:
-            order.modules_imported.names.extend(self._names)
-            order.modules_imported.environment.update(self._environment)
+            message.modules_imported.names.extend(self._names)
+            message.modules_imported.environment.update(self._environment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from edriver.common.lease import Lease
@@ -41,6 +41,7 @@ class AgentRegistry:
 
     Attributes:
         imported: what workers have imported, which the first StartWorker of each agent passes on.
+        standbys: returns how many standbys hosts may have, by name; None: as many as they have.
 
     Args:
         inbox: takes the events: an agent is connected, silent, lost.
@@ -65,6 +66,7 @@ class AgentRegistry:
         self._identities: dict[int, AgentIdentity] = {}  # of all agents there ever were: output arrives late
         self._over = False
         self.imported = ImportedModules()
+        self.standbys: Callable[[], Mapping[str, int] | None] = lambda: None
 
     # ---- for the session -------------------------------------------------------------------------------------
 
@@ -145,8 +147,9 @@ class AgentRegistry:
                 self._note_silence(peer)
             if self._clock() >= next_beat:
                 next_beat = self._clock() + HEARTBEAT_INTERVAL
+                standbys = self.standbys()
                 for peer in self._peers.values():
-                    peer.beat()
+                    peer.beat(None if standbys is None else standbys.get(peer.host, 0), self.imported)
 
     # ---- for a run that is taken over ------------------------------------------------------------------------
 
@@ -324,6 +327,7 @@ class AgentPeer:
             acknowledge_at_once=False
         )  # numbers ConnectResponse, reads those of ConnectRequest
         self._stream: Mailbox[agent_pb2.ConnectResponse] | None = None
+        self._modules_sent = 0
 
     @property
     def state(self) -> PeerState:
@@ -356,6 +360,7 @@ class AgentPeer:
         if self._stream is not None:
             self._stream.close()
         stream = self._stream = Mailbox[agent_pb2.ConnectResponse](STREAM_LIMIT)
+        self._modules_sent = 0  # a heartbeat may have been lost with the last one
         stream.put(self._link.stamp(welcome))
         for message in self._link.again():
             stream.put(message)
@@ -381,9 +386,20 @@ class AgentPeer:
         self._put(self._link.stamp(question))
         return self._stream is not None
 
-    def beat(self) -> None:
-        """Send a heartbeat, if there is a connection."""
-        self._put(self._link.stamp(agent_pb2.ConnectResponse(heartbeat=agent_pb2.Heartbeat())))
+    def beat(self, standbys: int | None, imported: ImportedModules) -> None:
+        """Send a heartbeat, if there is a connection.
+
+        Args:
+            standbys: how many standbys the host may have; None: as many as it has.
+            imported: what they may import where no worker was that has written it down.
+        """
+        if self._stream is None:
+            return
+        heartbeat = agent_pb2.Heartbeat(standbys=standbys)
+        if standbys and not self.identity.workers and imported.count > self._modules_sent:
+            imported.add_to(heartbeat)
+            self._modules_sent = imported.count
+        self._put(self._link.stamp(agent_pb2.ConnectResponse(heartbeat=heartbeat)))
 
     def receive(self, message: agent_pb2.ConnectRequest) -> bool:
         """Take in the numbers of a message of the agent's; returns whether it is to be acted upon.

@@ -100,6 +100,7 @@ class RunOptions:
         stall_limits: the time limit without progress of each phase, in seconds; 0: no limit.
         exit_timeout: the seconds without a sign of life that a worker's process may take to end after its script.
         worker_lease: the seconds that a worker's process may be stopped.
+        standby_workers: number of standbys of each host; None: one in elastic mode, one for each slot in restart mode.
         checkpoint_memory: bytes of memory of each host that checkpoints may use; None: half of the host's.
         checkpoint_bandwidth: bytes per second that each host receives for copies at most; None: no limit.
         driver_timeout: the seconds that agents wait for a driver that is silent but not known to be gone.
@@ -140,6 +141,7 @@ class RunOptions:
     stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_STALL_LIMITS))
     exit_timeout: float = defaults.EXIT_TIMEOUT
     worker_lease: float = defaults.WORKER_LEASE
+    standby_workers: int | None = None
     checkpoint_memory: int | None = None
     checkpoint_bandwidth: int | None = None
     driver_timeout: float = defaults.DRIVER_TIMEOUT
@@ -187,6 +189,12 @@ class RunOptions:
             return self.command
         python = PythonCommand.of(self.command)
         return program_in_restart_mode(self.command) if python is None else python.in_restart_mode()
+
+    @property
+    def standby_command(self) -> tuple[str, ...]:
+        """What a standby is started with in elastic mode; empty: none can be, for the command runs no Python script."""
+        python = PythonCommand.of(self.command) if self.mode.mode is Mode.ELASTIC else None
+        return () if python is None else python.as_standby()
 
 
 def options_of(flags: argparse.Namespace) -> RunOptions:
@@ -241,6 +249,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         stall_limits=limits,
         exit_timeout=_exit_timeout_of(flags.exit_timeout),
         worker_lease=_lease_of("--worker-lease", flags.worker_lease),
+        standby_workers=_standby_workers_of(flags.standby_workers),
         checkpoint_memory=flags.checkpoint_memory,
         checkpoint_bandwidth=flags.checkpoint_bandwidth,
         driver_timeout=_lease_of("--driver-timeout", flags.driver_timeout),
@@ -329,6 +338,12 @@ def _stall_limits_of(texts: list[str]) -> dict[str, float]:
         return limits_of(texts)
     except ValueError as error:
         raise UsageError(f"--stall-timeout: {error}") from None
+
+
+def _standby_workers_of(number: int | None) -> int | None:
+    if number is not None and number < 0:
+        raise UsageError(f"--standby-workers is {number}: it must be 0, for none, or a number of processes")
+    return number
 
 
 def _exit_timeout_of(seconds: float) -> float:

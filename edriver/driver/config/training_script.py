@@ -131,8 +131,15 @@ class PythonCommand:
 
     def in_restart_mode(self) -> tuple[str, ...]:
         """The command of a worker that runs the script when it is given a place in a round."""
+        return self._within("edriver.worker.restart")
+
+    def as_standby(self) -> tuple[str, ...]:
+        """The command of a process that runs the script when it becomes a worker, in elastic mode."""
+        return self._within("edriver.worker.elastic_standby")
+
+    def _within(self, module: str) -> tuple[str, ...]:
         named = ("-m", self.script) if self.module else (self.script,)
-        return (*self.interpreter, "-m", "edriver.worker.restart", *named, *self.arguments)
+        return (*self.interpreter, "-m", module, *named, *self.arguments)
 
 
 def program_in_restart_mode(command: Sequence[str]) -> tuple[str, ...]:

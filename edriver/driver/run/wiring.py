@@ -18,6 +18,7 @@ from edriver.driver.agents.registry import AgentRegistry
 from edriver.driver.config.options import RunOptions
 from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.standby_hosts import standbys_of
 from edriver.driver.feeds.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.feeds.discovery_feed import DiscoveryFeed
 from edriver.driver.feeds.inbound import Inbound
@@ -149,8 +150,10 @@ class Wiring:
         )
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended, draws.secret)
+        self.registry.standbys = lambda: standbys_of(self.membership, options.standby_workers)
         welcome = agent_pb2.Welcome(
             command=options.worker_command,
+            standby_command=options.standby_command,
             restart_mode=_restart_mode(options),
             driver_lease=duration(options.driver_timeout),
             worker_lease=duration(options.worker_lease),

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from edriver.common.standby import IMPORTS_VARIABLE
 from edriver.worker.restart import standby
 from edriver.worker.restart.environment import torchrun_environment
 from edriver.worker.restart.program import end_with, run_program
@@ -20,7 +21,7 @@ def main() -> None:
     """Wait for a place, take what torchrun's scripts expect into the environment, run the script, and end with it."""
     words = sys.argv[1:]
     end = QuickEnd()  # before anything else registers exit hooks
-    imports = Path(os.environ["EDRIVER_IMPORTS"])
+    imports = Path(os.environ[IMPORTS_VARIABLE])
     standby.preload(imports)
 
     from edriver.worker.backend.thread_count import ThreadCount

@@ -40,7 +40,6 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message, round_id_of
 from edriver.worker import context
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
-from edriver.worker.restart import standby
 from edriver.worker.restart.quick_end import QuickEnd
 from edriver.worker.restart.script import own_traceback
 from edriver.worker.restart.tensorflow_cluster import Store
@@ -49,6 +48,7 @@ from edriver.worker.rounds.participant import BoundaryVerdict, Participant, Stag
 from edriver.worker.rounds.run import end_process_group
 from edriver.worker.watch.blocked import BlockedWatch
 from edriver.worker.watch.forked import CreatorProcess
+from edriver.worker.watch.imports import ImportRecord, imported_report
 from edriver.worker.watch.source_files import SourceFiles
 from edriver.worker.watch.traceback_text import traceback_text
 
@@ -74,7 +74,7 @@ class OneRound:
         self._changed = threading.Condition(threading.Lock())
         self._owner = CreatorProcess()
         self._store, self._store_address = served_store(environ["EDRIVER_ADDRESS"])
-        self._imports: standby.ImportRecord | None = None
+        self._imports: ImportRecord | None = None
         self._blocked = BlockedWatch(threading.main_thread())
         self._stop_ordered = False
         self._sources = SourceFiles()
@@ -127,13 +127,11 @@ class OneRound:
         """
 
         def report(names: Sequence[str], environment: Mapping[str, str]) -> None:
-            printable = {name: value for name, value in environment.items() if f"{name}{value}".isprintable()}
-            imported = pb.ModulesImported(names=names, environment=printable)
-            self._server.report(pb.Report(modules_imported=imported))
+            self._server.report(imported_report(names, environment))
 
         # Rank 0 often does more than the others; the last is most like those that join.
         reports = int(place["RANK"]) == int(place["WORLD_SIZE"]) - 1
-        self._imports = standby.ImportRecord(path, place, report if reports else None)
+        self._imports = ImportRecord(path, place, report if reports else None)
 
     def begins(self, words: Sequence[str]) -> None:
         """The script is about to be run: report its source. Modules follow at signs of life.

@@ -1,6 +1,7 @@
 """A standby: a process that has imported what the script imported last time, and waits to become a worker.
 
-It reads from a pipe, up to its end, who it is to be: the environment of a worker, as JSON.
+It has a socket to its agent. It says there that it is ready, and reads from it, up to its end, who it is to be: the
+environment of a worker, as JSON.
 """
 
 from __future__ import annotations
@@ -11,64 +12,80 @@ import io
 import json
 import os
 import select
-import sys
-import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
-from edriver.model.limits import MAX_MODULES, is_module_name
-
-STANDBY_VARIABLE = "EDRIVER_STANDBY"
-"""Names the descriptor of that pipe; absent: the process is a worker from the start."""
-
-
-_PACKAGE_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
-"""Where packages are installed, in whichever environment."""
+from edriver.common.standby import READY, STANDBY_VARIABLE
 
 LOOK_INTERVAL = 2.0
 """Seconds between two looks whether the script has imported more meanwhile."""
 
 
-def become_worker(imports: Path) -> None:
+def become_worker(imports: Path, prepare: Callable[[], None] | None = None) -> None:
     """Wait until this process is to be a worker, if it is a standby; it ends where it is not needed any more.
 
     Args:
         imports: where the slot's worker writes down what it imports, which is imported here, too.
+        prepare: called whenever what a worker has imported is imported here; this process is ready after the first
+            time. None: it is ready from the start.
     """
     descriptor = os.environ.pop(STANDBY_VARIABLE, None)
     if descriptor is None:
         return
-    seen = 0
-    with open(int(descriptor), "rb") as pipe:  # noqa: PTH123  a descriptor
-        while not select.select([pipe], [], [], LOOK_INTERVAL)[0]:
-            with contextlib.suppress(OSError):
-                if (changed := imports.stat().st_mtime_ns) != seen:
-                    seen = changed
-                    preload(imports)
-        text = pipe.read()
+    seen = None
+    with socket.socket(fileno=int(descriptor)) as agent:
+        if ready := prepare is None:
+            _say_ready(agent)
+        while True:
+            if (record := _record(imports)) != seen:
+                seen = record
+                if preload(imports) and prepare is not None:
+                    prepare()
+                    if not ready:
+                        ready = True
+                        _say_ready(agent)
+            if select.select([agent], [], [], LOOK_INTERVAL)[0]:
+                break
+        text = _read(agent)
     if not text:
         os._exit(0)
     os.environ.update(json.loads(text))
 
 
-def preload(path: Path) -> None:
-    """Import what the file names, in the environment of the worker that wrote it.
+def _read(agent: socket.socket) -> bytes:
+    """All that the agent writes, which closes its end then, whether it has read that this process is ready or not."""
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := agent.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _say_ready(agent: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the agent has ended: what is read next says so
+        agent.send(READY)
+
+
+def preload(path: Path) -> bool:
+    """Import what the file names, in the environment of the worker that wrote it; returns whether there was such a
+    file.
 
     The first worker of a slot has no such file yet: it imports what another slot of its host imported last, while the
     round before still trains; the first on its host what the driver knows of other hosts. If there is none, nothing is
     imported. What cannot be imported is left to the script.
     """
     try:
-        record = json.loads((path if path.exists() else _latest_beside(path)).read_text())
+        record = json.loads(_file(path).read_text())
         modules, place = [str(name) for name in record["modules"]], dict(record["environment"])
     except (OSError, ValueError, KeyError, TypeError):
-        return
+        return False
     with _environment(place):
         for name in modules:
             with contextlib.suppress(BaseException), contextlib.redirect_stdout(io.StringIO()):
                 importlib.import_module(name)
+    return True
 
 
 @contextlib.contextmanager
@@ -96,69 +113,24 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _latest_beside(path: Path) -> Path:
-    """The file that another slot's worker has written last, or the agent.
+def _file(path: Path) -> Path:
+    """The slot's own file or, without one, that which another slot's worker has written last, or the agent.
 
     Raises:
-        OSError: neither has written a file, or it cannot be read.
+        OSError: there is none, or it cannot be read.
     """
+    if path.exists():
+        return path
     found = [(other.stat().st_mtime_ns, other) for other in path.parent.glob(f"{path.stem}.*")]
     if not found:
         raise FileNotFoundError(path)
     return max(found)[1]
 
 
-class ImportRecord:
-    """What this process has imported of what is installed, in a file, for the slot's standby, and in which environment.
-
-    The user's own modules are left out: what they read of the environment, a rank above all, would be another's. What
-    they have set in it is not: KERAS_BACKEND, for one, decides what keras is once it has been imported.
-
-    Args:
-        path: the file.
-        place: this process's place, from the environment, before the script begins.
-        report: called with the names of modules that were not there before, and the environment in which they were
-            imported; None: they are not reported.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        place: Mapping[str, str],
-        report: Callable[[Sequence[str], Mapping[str, str]], None] | None = None,
-    ) -> None:
-        self._path = path
-        self._place = dict(place)
-        self._report = report
-        self._before = dict(os.environ)
-        self._written: tuple[int, dict[str, str]] | None = None
-        self._reported: set[str] = set()
-
-    def update(self) -> None:
-        """Write it again if more modules are there than before, or other variables."""
-        changed = {name: value for name, value in os.environ.items() if self._before.get(name) != value}
-        environment = {**self._place, **changed}
-        now = len(sys.modules), environment
-        if now == self._written:
-            return
-        self._written = now
-        modules = list(_installed(dict(sys.modules)))
-        if self._report is not None:
-            names = [name for name in modules if name not in self._reported and is_module_name(name)][:MAX_MODULES]
-            self._reported.update(names)
-            if names:
-                self._report(names, environment)
-        new = self._path.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(OSError):  # the standby will have imported less
-            new.write_text(json.dumps({"modules": modules, "environment": environment}))
-            new.replace(self._path)
-
-
-def _installed(modules: Mapping[str, ModuleType]) -> Iterator[str]:
-    standard = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
-    for name, module in modules.items():
-        file = getattr(module, "__file__", None)
-        if name in ("__main__", "__mp_main__") or not isinstance(file, str):
-            continue
-        if file.startswith(standard) or any(folder in file for folder in _PACKAGE_FOLDERS):
-            yield name
+def _record(path: Path) -> tuple[Path, int] | None:
+    """The file that `preload` reads, and when it was written; None: there is none."""
+    try:
+        file = _file(path)
+        return file, file.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from edriver.common.run_clock import RunClock
+from edriver.common.standby import IMPORTS_VARIABLE
 from edriver.model.ids import Version
 from edriver.model.stall_limits import Phase, collective_timeout, limits_of
 from edriver.system import stack_dump
@@ -32,6 +33,7 @@ from edriver.worker.rounds.severing import Severing
 from edriver.worker.rounds.step_times import StepTimer
 from edriver.worker.rounds.training_thread import TrainingThread
 from edriver.worker.state.state import State
+from edriver.worker.watch.imports import ImportRecord, StartEnvironment, imported_report
 from edriver.worker.watch.script_location import nested_run
 from edriver.worker.watch.script_reports import ScriptReports
 from edriver.worker.watch.source_files import SourceFiles
@@ -57,7 +59,7 @@ class WorkerRounds:
     Args:
         context: of this process.
         environ: what the agent passed to the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY,
-            EDRIVER_LIFE, EDRIVER_STALL_LIMITS, EDRIVER_CLOCK.
+            EDRIVER_LIFE, EDRIVER_STALL_LIMITS, EDRIVER_CLOCK, EDRIVER_IMPORTS.
         group: the process group.
         looks_like_peer_loss: tells a broken collective from an exception of the script's own.
         orphaned: called on the notification thread when the agent is gone for good: ends the process.
@@ -104,6 +106,10 @@ class WorkerRounds:
             looks_like_peer_loss,
         )
         self._sources = SourceFiles()
+        self._imports: ImportRecord | None = None
+        if IMPORTS_VARIABLE in environ:
+            started = context.part(StartEnvironment).variables
+            self._imports = ImportRecord(Path(environ[IMPORTS_VARIABLE]), {}, self._report_imports, started)
         self._call: ScriptCall[Any] | None = None
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         context.phase.show = self._show_phase
@@ -181,6 +187,12 @@ class WorkerRounds:
         if files:
             self._server.report(pb.Report(sources_loaded=pb.SourcesLoaded(files=files)))
 
+    def _report_imports(self, names: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Say what the script has imported, for hosts that have had no worker yet; the last rank does, for all."""
+        place = self._participant.assignment
+        if place is not None and place.rank == place.size - 1:
+            self._server.report(imported_report(names, environment))
+
     def _synced(self) -> None:
         self._times.mark("synced")
         self._step_times.synced(self._participant.round_id)
@@ -198,6 +210,8 @@ class WorkerRounds:
             case "ping":
                 self._watch.look()
                 self._sources.look(self._report_sources)
+                if self._imports is not None and self._participant.assignment is not None:
+                    self._imports.update()
             case "abort":
                 self._times.mark("notified")
                 cause = notice.abort.cause

@@ -1,12 +1,13 @@
-"""Python imports this as a process starts that finds it: where that is to be a worker in restart mode, one of
-`edriver.launch` or of a benchmark that is tested here, or torchrun's agent, before torch."""
+"""Python imports this as a process starts that finds it: where that is to be a worker in restart mode, a standby, a
+worker of `edriver.launch` or of a benchmark that is tested here, or torchrun's agent, before torch."""
 
 import gc
 import sys
 
+WORKERS = {"edriver.worker.restart", "edriver.worker.elastic_standby", "edriver.worker.called"}
 BENCHMARKS = {"benchmarks.gpu.job", "benchmarks.gpu.horovod_job"}
 
-if (BENCHMARKS | {"edriver.worker.restart", "edriver.worker.called", "torch.distributed.run"}) & {*sys.orig_argv}:
+if (WORKERS | BENCHMARKS | {"torch.distributed.run"}) & {*sys.orig_argv}:
     import tests.torch_stand_ins  # noqa: F401
 
     gc.set_threshold(100_000)  # else it looks through what is being imported again and again
