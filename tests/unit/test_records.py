@@ -14,8 +14,9 @@ from google.protobuf.json_format import SerializeToJsonError
 from google.protobuf.message import Message
 
 from edriver.history.records import RecordError, UnreadableLine, read, records_of
-from edriver.text.event_lines import event_line, plain
+from edriver.text.event_lines import event_line
 from edriver.text.message_reader import message_of
+from edriver.text.message_writer import plain
 from edriver.v1 import resources_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, timestamp
 from tests.fuzz.messages import Fuzzer
