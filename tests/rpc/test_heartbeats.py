@@ -84,7 +84,7 @@ def test_an_agent_of_a_large_run_speaks_as_often_as_it_is_asked_to() -> None:
         assert await made.event() == events.AgentConnected("a", 1)
         await made.time.advance(HEARTBEAT_INTERVAL)
         await agent.take_order(made)
-        assert (agent.stream.heartbeat_period, agent.stream.progress_period) == (LARGE_RUN_PERIOD, 10.0)
+        assert (agent.stream.heartbeat_period, agent.stream.progress_period) == (LARGE_RUN_PERIOD, 32.0)
         for agent_id in range(2, SMALL_RUN + 2):
             made.registry.give_up(agent_id)
         await made.time.advance(HEARTBEAT_INTERVAL)
@@ -105,7 +105,7 @@ def test_a_driver_of_an_older_release_that_takes_over_hears_everything_every_sec
         assert await made.event() == events.AgentConnected("a", 1)
         await made.time.advance(HEARTBEAT_INTERVAL)
         await agent.take_order(made)
-        assert agent.stream.progress_period == 10.0
+        assert agent.stream.progress_period == 32.0
         peer = made.registry.peer(1)
         assert peer is not None
         peer.close()  # the agent dials again, and another driver answers

@@ -24,8 +24,8 @@ from edriver.wire.conversion import duration, epoch_seconds, round_id_of, span_s
 VERDICT_INTERVAL: Final = 2.0
 """Seconds between two looks for stragglers, at least,"""
 
-VERDICT_MEMBERS: Final = 400
-"""and members that are looked at in a second, on average: a look at thousands takes tenths of a second."""
+VERDICT_MEMBERS: Final = 250
+"""and members that are looked at in a second, on average: those of a large run report no more often."""
 
 RESTORED_PAUSE: Final = 2 * HALF_SECONDS
 """Seconds after a snapshot was restored before the first look: it has no windows."""
