@@ -103,6 +103,7 @@ class Assigned:
         seats: how many members these have.
         first, last: when the first and the last of them were.
         bytes: of the largest assignment.
+        late: seconds by which a process of simulated agents was late, at most.
     """
 
     hosts: int = 0
@@ -110,6 +111,7 @@ class Assigned:
     first: float = float("inf")
     last: float = 0.0
     bytes: int = 0
+    late: float = 0.0
 
 
 class Rounds:
@@ -137,6 +139,7 @@ class Rounds:
                 found.first = min(found.first, line["first"])
                 found.last = max(found.last, line["last"])
                 found.bytes = max(found.bytes, line["bytes"])
+                found.late = max(found.late, line["late"])
             rounds = [found for found in self._found.values() if found.first > since]
             if whole := next((found for found in rounds if found.seats == workers), None):
                 return whole, len(rounds)
@@ -173,6 +176,7 @@ class Measured:
             "driver_cpu_s": round(after.seconds - before.seconds, 2),
             "driver_mb": round(after.memory / 1e6),
             "largest_assignment_bytes": found.bytes,
+            "agents_late_s": round(found.late, 3),
             **self._phases(at, found),
         }
 

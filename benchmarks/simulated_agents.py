@@ -4,7 +4,8 @@
 
 Takes orders on standard input, a JSON list each: ["join", "host-0", ...]; ["end", ...] (these hosts' agents end, and
 their workers with them). When this process's hosts have received assignments of a round and then, for QUIET, no more,
-it prints a JSON line: when the first and the last one came, and the numbers of hosts and workers. Times are of the
+it prints a JSON line: when the first and the last one came, the numbers of hosts and workers, and by how many seconds
+this process was late at most since the line before: then it is the bound, and not the driver. Times are of the
 monotonic clock, which all processes of a machine share.
 """
 
@@ -285,6 +286,7 @@ class Assignments:
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, int], dict[str, Any]] = {}
+        self._late = 0.0
 
     def note(self, order: agent_pb2.AssignRound) -> None:
         """One has come."""
@@ -299,11 +301,14 @@ class Assignments:
     async def print(self) -> None:
         """Print those of each round once, until cancelled."""
         while True:
+            due = time.monotonic() + QUIET / 2
             await asyncio.sleep(QUIET / 2)
+            self._late = max(self._late, time.monotonic() - due)
             for key, found in list(self._found.items()):
                 if time.monotonic() > found["last"] + QUIET:
                     del self._found[key]
-                    print(json.dumps({"what": "assigned", "round": key, **found}), flush=True)
+                    print(json.dumps({"what": "assigned", "round": key, "late": self._late, **found}), flush=True)
+                    self._late = 0.0
 
 
 async def serve(credentials: JoinConfig, slots: int) -> None:

@@ -192,6 +192,16 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         event = self._messages.event_of(peer, message)
         if message.seq:
             progress = b"" if event is None else progress_of(message)
-            await self._inbox.put_when_room(InboundMessage(event, peer.agent_id, message.seq, message.ack, progress))
+            await self._put(peer, InboundMessage(event, peer.agent_id, message.seq, message.ack, progress))
         elif event is not None:
-            await self._inbox.put_when_room(event)
+            await self._put(peer, event)
+
+    async def _put(self, peer: AgentPeer, found: Inbound) -> None:
+        """Have the core take this in. While there is no room for it, what the agent sends next stays unread."""
+        peer.unread = self._inbox.full
+        try:
+            await self._inbox.put_when_room(found)
+        finally:
+            if peer.unread:
+                peer.unread = False
+                peer.lease.renew()

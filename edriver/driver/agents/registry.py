@@ -30,6 +30,12 @@ AGENT_LEASE: Final = 5.0
 BOOT_LEASE: Final = 30.0
 """Seconds that an agent may take from its start to its first word: Python has to start, and the machine may be busy."""
 
+OVERLOADED_DELAY: Final = 0.5
+"""Seconds by which the driver wakes up late when it cannot keep up: what agents have sent may lie unread."""
+
+OVERLOADED_SHARE: Final = 0.25
+"""The part of that time that counts as silence of theirs."""
+
 UNKNOWN_PID: Final = 1
 """Stands for the process of an agent that has not said which it is, which an agent's never is."""
 
@@ -145,8 +151,10 @@ class AgentRegistry:
         next_beat, count = self._clock() + HEARTBEAT_INTERVAL, 0
         while True:
             leases = (peer.lease.next_tick for peer in self._peers.values() if not peer.silent)
-            await sleep(min(max(0.0, next_beat - self._clock()), *leases, HEARTBEAT_INTERVAL))
-            for peer in [peer for peer in self._peers.values() if peer.lease.tick()]:
+            due = self._clock() + min(max(0.0, next_beat - self._clock()), *leases, HEARTBEAT_INTERVAL)
+            await sleep(due - self._clock())
+            share = OVERLOADED_SHARE if self._clock() - due >= OVERLOADED_DELAY else 1.0
+            for peer in [peer for peer in self._peers.values() if peer.lease.tick(share) and not peer.unread]:
                 self._note_silence(peer)
             if self._clock() >= next_beat:
                 next_beat, count = self._clock() + HEARTBEAT_INTERVAL, count + 1
@@ -323,6 +331,7 @@ class AgentPeer:
         silent: whether its lease has expired and it has sent nothing since.
         ending: whether it is to end.
         reads_more: whether it reads several messages that are sent as one.
+        unread: whether this driver has no room for what it sends, so that it may seem silent.
     """
 
     def __init__(self, identity: AgentIdentity, lease: Lease) -> None:
@@ -334,6 +343,7 @@ class AgentPeer:
         self.silent = False
         self.ending = False
         self.reads_more = False
+        self.unread = False
         self._link: Link[Any] = Link(
             acknowledge_at_once=False
         )  # numbers ConnectResponse, reads those of ConnectRequest
