@@ -104,6 +104,7 @@ class Assigned:
         first, last: when the first and the last of them were.
         bytes: of the largest assignment.
         late: seconds by which a process of simulated agents was late, at most.
+        round_id: its ID, as the agents have it: the driver's number, and its own.
     """
 
     hosts: int = 0
@@ -112,6 +113,7 @@ class Assigned:
     last: float = 0.0
     bytes: int = 0
     late: float = 0.0
+    round_id: tuple[int, int] = (0, 0)
 
 
 class Rounds:
@@ -134,6 +136,7 @@ class Rounds:
                 if line["what"] != "assigned":
                     raise RuntimeError(f"an agent has ended: {line}")
                 found = self._found[tuple(line["round"])]
+                found.round_id = tuple(line["round"])
                 found.hosts += line["hosts"]
                 found.seats += line["seats"]
                 found.first = min(found.first, line["first"])
@@ -188,7 +191,8 @@ class Measured:
         all members that they had passed the first boundary.
         """
         until(lambda: self._client.rounds(1)[0].HasField("first_step_time"), bound=BOUND, every=0.5)
-        (latest,) = self._client.rounds(1)
+        rounds = {(each.round_id.incarnation, each.round_id.n): each for each in self._client.rounds()}
+        latest = rounds[found.round_id]
         ahead = time.time() - time.monotonic()
         assigned = epoch_seconds(latest.assign_time)
         phases = {

@@ -30,7 +30,7 @@ AGENT_LEASE: Final = 5.0
 BOOT_LEASE: Final = 30.0
 """Seconds that an agent may take from its start to its first word: Python has to start, and the machine may be busy."""
 
-OVERLOADED_DELAY: Final = 0.5
+OVERLOADED_DELAY: Final = 0.25
 """Seconds by which the driver wakes up late when it cannot keep up: what agents have sent may lie unread."""
 
 OVERLOADED_SHARE: Final = 0.25
