@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
-from google.protobuf.json_format import SerializeToJsonError
 from google.protobuf.message import Message
 
 from edriver.history.records import RecordError, UnreadableLine, read, records_of
@@ -50,7 +49,7 @@ def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
         message.seq = len(written) + 1
         if message.HasField("round"):
             message.round.ClearField("first_step_time")  # such rounds are read without the members that are known
-        with suppress(SerializeToJsonError):  # a date or a span beyond those that protobuf defines
+        with suppress(ValueError):  # a date or a span beyond those that protobuf defines
             lines.append(event_line(message))
             written.append(message)
     path.write_text("".join(lines))
@@ -62,7 +61,7 @@ def test_a_message_is_what_protobuf_itself_reads(kind: type[Message]) -> None:
     fuzzer, compared = Fuzzer(random.Random(2)), 0
     while compared < 100:
         message = fuzzer.message(kind)
-        with suppress(SerializeToJsonError):
+        with suppress(ValueError):
             parsed = json.loads(json.dumps(plain(message)))
             back = json_format.ParseDict(parsed, kind())
             assert as_text(message_of(kind, parsed)) == as_text(back)
