@@ -40,7 +40,6 @@ def _is_urgent(before: notification_pb2.WorkerProgress, now: notification_pb2.Wo
     """Whether the worker has entered a round, or does something else while no step is made."""
     return (
         now.round_id != before.round_id
-        or now.HasField("standing") != before.HasField("standing")
         or now.standing.activity != before.standing.activity
         or now.standing.place != before.standing.place
     )
