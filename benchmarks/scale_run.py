@@ -27,6 +27,7 @@ from typing import IO, Any, Final
 
 from benchmarks.processes import death, marked, processes_of, usage_of
 from edriver.client import Address, AsyncClient, Client, here
+from edriver.wire.conversion import epoch_seconds
 from tests.waiting import until
 
 SLOTS: Final = 8
@@ -102,6 +103,8 @@ class Assigned:
         seats: how many members these have.
         first, last: when the first and the last of them were.
         bytes: of the largest assignment.
+        late: seconds by which a process of simulated agents was late, at most.
+        round_id: its ID, as the agents have it: the driver's number, and its own.
     """
 
     hosts: int = 0
@@ -109,6 +112,8 @@ class Assigned:
     first: float = float("inf")
     last: float = 0.0
     bytes: int = 0
+    late: float = 0.0
+    round_id: tuple[int, int] = (0, 0)
 
 
 class Rounds:
@@ -131,11 +136,13 @@ class Rounds:
                 if line["what"] != "assigned":
                     raise RuntimeError(f"an agent has ended: {line}")
                 found = self._found[tuple(line["round"])]
+                found.round_id = tuple(line["round"])
                 found.hosts += line["hosts"]
                 found.seats += line["seats"]
                 found.first = min(found.first, line["first"])
                 found.last = max(found.last, line["last"])
                 found.bytes = max(found.bytes, line["bytes"])
+                found.late = max(found.late, line["late"])
             rounds = [found for found in self._found.values() if found.first > since]
             if whole := next((found for found in rounds if found.seats == workers), None):
                 return whole, len(rounds)
@@ -148,13 +155,14 @@ class Measured:
     Args:
         pid: the driver's process.
         rounds: what comes to its hosts.
+        client: asks the driver what it has recorded.
 
     Attributes:
         line: the figures, by name.
     """
 
-    def __init__(self, pid: int, rounds: Rounds) -> None:
-        self._pid, self._rounds = pid, rounds
+    def __init__(self, pid: int, rounds: Rounds, client: Client) -> None:
+        self._pid, self._rounds, self._client = pid, rounds, client
         self.line: dict[str, Any] = {}
 
     def until_round(self, name: str, do: Callable[[], float], workers: int) -> None:
@@ -171,7 +179,30 @@ class Measured:
             "driver_cpu_s": round(after.seconds - before.seconds, 2),
             "driver_mb": round(after.memory / 1e6),
             "largest_assignment_bytes": found.bytes,
+            "agents_late_s": round(found.late, 3),
+            **self._phases(at, found),
         }
+
+    def _phases(self, at: float, found: Assigned) -> dict[str, float]:
+        """The parts of that time, by what the driver itself has recorded of the round.
+
+        Each is in seconds: from the event to the decision to end the round before; until all members were back and the
+        next one was decided; until the last host had its assignment; from that decision until the driver had heard of
+        all members that they had passed the first boundary.
+        """
+        until(lambda: self._client.rounds(1)[0].HasField("first_step_time"), bound=BOUND, every=0.5)
+        rounds = {(each.round_id.incarnation, each.round_id.n): each for each in self._client.rounds()}
+        latest = rounds[found.round_id]
+        ahead = time.time() - time.monotonic()
+        assigned = epoch_seconds(latest.assign_time)
+        phases = {
+            "assignments_sent_s": found.last + ahead - assigned,
+            "all_answered_s": epoch_seconds(latest.first_step_time) - assigned,
+        }
+        if latest.HasField("previous_end_time"):
+            ended = epoch_seconds(latest.previous_end_time)
+            phases |= {"to_decision_s": ended - ahead - at, "all_back_s": assigned - ended}
+        return {name: round(seconds, 3) for name, seconds in phases.items()}
 
     def core_share(self, name: str, seconds: float) -> None:
         """What part of a core the driver takes while nothing happens."""
@@ -230,7 +261,7 @@ def measured(hosts: int) -> dict[str, Any]:
         in_rack, others, newcomers = processes
         client = stack.enter_context(Client(here(name)))
         (driver,) = (pid for pid, words in processes_of(mark).items() if " -np " in words)
-        run = Measured(driver, rounds)
+        run = Measured(driver, rounds, client)
         workers = hosts * SLOTS
         run.until_round("form", lambda: min(in_rack.do("join", rack), others.do("join", rest)), workers)
         run.core_share("quiet", QUIET_SECONDS)

@@ -4,7 +4,8 @@
 
 Takes orders on standard input, a JSON list each: ["join", "host-0", ...]; ["end", ...] (these hosts' agents end, and
 their workers with them). When this process's hosts have received assignments of a round and then, for QUIET, no more,
-it prints a JSON line: when the first and the last one came, and the numbers of hosts and workers. Times are of the
+it prints a JSON line: when the first and the last one came, the numbers of hosts and workers, and by how many seconds
+this process was late at most since the line before: then it is the bound, and not the driver. Times are of the
 monotonic clock, which all processes of a machine share.
 """
 
@@ -13,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +26,15 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import grpc.aio
 
 from edriver.agent.control_stream import ControlStream, DriverConnectionError
+from edriver.agent.progress_reports import ProgressReports
+from edriver.agent.resources.changes import UsageReports
+from edriver.agent.resources.sample import Sample
+from edriver.agent.resources.sampling import SAMPLE_PERIOD
 from edriver.common.join_config import JoinConfig
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.system.descriptors import raise_limit
-from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2, rounds_pb2
+from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2, resources_pb2, rounds_pb2
+from edriver.wire.conversion import duration, timestamp
 from edriver.wire.driver_channel import open_channel, target_of
 from edriver.wire.grpc_streams import CHANNEL_OPTIONS
 
@@ -40,9 +47,12 @@ OWN_CONNECTION: Final = (("grpc.use_local_subchannel_pool", 1),)
 FIRST_LEASE: Final = 300.0
 STOPPED_CODE: Final = -15
 
+STEP: Final = 0.2
+"""Seconds of a step."""
+
 
 class Worker:
-    """A worker that makes a step as soon as a round begins, and then no more.
+    """A worker that makes a step every STEP seconds while its round goes on.
 
     Args:
         worker_id: its ID.
@@ -54,11 +64,79 @@ class Worker:
         self.slot = slot
         self.round_id = rounds_pb2.RoundId()
         self.boundaries = 0
+        self.reports = ProgressReports()
+        self._begun: float | None = None  # when it would have begun if it had never waited; None: it waits
 
     @property
     def version(self) -> rounds_pb2.Version:
         """What it offers."""
         return rounds_pb2.Version(round_id=self.round_id, boundaries=self.boundaries)
+
+    def begin(self, round_id: rounds_pb2.RoundId, rank: int) -> None:
+        """Make the first step of a round."""
+        self.round_id, self.boundaries, self.reports.leads = round_id, 1, rank == 0
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Make further steps."""
+        self._begun = time.time() - self.boundaries * STEP
+
+    def wait(self) -> None:
+        """Make no further step."""
+        self.look()
+        self._begun = None
+
+    def look(self) -> None:
+        """Be as far as it is by now."""
+        if self._begun is not None:
+            self.boundaries = max(self.boundaries, int((time.time() - self._begun) / STEP))
+
+    def progress(self) -> notification_pb2.WorkerProgress:
+        """What a worker that trains says of itself."""
+        spent = self.boundaries * STEP
+        progress = notification_pb2.WorkerProgress(
+            round_id=self.round_id,
+            boundaries=self.boundaries,
+            epoch=0,
+            samples_done=64 * self.boundaries,
+            samples=1 << 40,
+            commits=self.boundaries // 10,
+            commit_bytes=self.boundaries << 20,
+            commit_duration=duration(0.001 * self.boundaries),
+            boundary_time=timestamp(time.time()),
+            training_duration=duration(spent),
+            usual_step=duration(STEP),
+            watched_duration=duration(spent),
+            waiting_duration=duration(0.2 * spent),
+            loading_duration=duration(0.1 * spent),
+            delayed_duration=duration(0.0),
+        )
+        if self.reports.leads:
+            progress.reported.update(loss=1.0 / (1 + self.boundaries), lr=0.1)
+        return progress
+
+
+def usage_of(workers: Iterable[int]) -> Sample:
+    """What a host and its workers use: so much that is new that all of it is sent."""
+    cores, spent = random.uniform(7.0, 8.0), time.monotonic()
+    host = resources_pb2.HostUsage(
+        cpu_cores=cores,
+        cpu_seconds=8 * spent,
+        cpu_limit_cores=64.0,
+        memory_bytes=random.randrange(1 << 36),
+        memory_limit_bytes=1 << 38,
+        received_bytes=int(spent) << 24,
+        sent_bytes=int(spent) << 24,
+        received_bytes_per_second=cores * 1e6,
+        sent_bytes_per_second=cores * 1e6,
+    )
+    used = {
+        worker: resources_pb2.WorkerUsage(
+            cpu_cores=random.random(), cpu_seconds=spent, resident_bytes=random.randrange(1 << 33), processes=5
+        )
+        for worker in workers
+    }
+    return Sample(host, used)
 
 
 class SimulatedAgent:
@@ -91,6 +169,7 @@ class SimulatedAgent:
         )
         self._assignments = assignments
         self._workers: dict[int, Worker] = {}
+        self._usage, self._sampled = UsageReports(time.monotonic), 0.0
         self._control = ControlStream(
             agent_pb2_grpc.AgentServiceStub(self._channel),
             self._hello,
@@ -125,13 +204,17 @@ class SimulatedAgent:
         self.end()
 
     def _heartbeat(self) -> agent_pb2.Heartbeat:
+        period, now = self._control.progress_period, time.monotonic()
         beat = agent_pb2.Heartbeat()
         for worker in self._workers.values():
-            beat.workers.add(
-                worker_id=worker.worker_id,
-                pid=worker.worker_id,
-                progress=notification_pb2.WorkerProgress(round_id=worker.round_id, boundaries=worker.boundaries),
-            )
+            worker.look()
+            progress = worker.progress()
+            if worker.reports.is_due(progress, period, now):
+                beat.workers.add(worker_id=worker.worker_id, pid=worker.worker_id, progress=progress)
+        if now >= self._sampled + SAMPLE_PERIOD:
+            self._sampled = now
+            self._usage.take(usage_of(self._workers))
+        self._usage.add_to(beat, period)
         return beat
 
     def _take(self, message: agent_pb2.ConnectResponse) -> None:
@@ -153,21 +236,28 @@ class SimulatedAgent:
         self._assignments.note(order)
         for seat in order.seats:
             if worker := self._workers.get(seat.worker_id):
-                worker.round_id, worker.boundaries = order.round.round_id, 1
-                passed = notification_pb2.FirstBoundaryPassed(round_id=worker.round_id)
-                self._report(worker, notification_pb2.Report(first_boundary_passed=passed))
+                worker.begin(order.round.round_id, seat.rank)
+                now = timestamp(time.time())
+                times = notification_pb2.RoundTimes(waiting=now, assigned=now, built=now, synced=now, stepped=now)
+                passed = notification_pb2.FirstBoundaryPassed(round_id=worker.round_id, times=times)
+                report = notification_pb2.Report(first_boundary_passed=passed, progress=worker.progress())
+                self._report(worker, report)
 
     def _notice(self, worker: Worker, notice: notification_pb2.Notice) -> None:
         match notice.WhichOneof("kind"):
             case "hosts_updated" if notice.hosts_updated.round_id == worker.round_id:
+                worker.wait()
                 reached = notification_pb2.BoundaryReached(
                     round_id=worker.round_id, number=notice.hosts_updated.number, boundaries=worker.boundaries
                 )
                 self._report(worker, notification_pb2.Report(boundary_reached=reached))
+            case "go_on" if notice.go_on.round_id == worker.round_id:
+                worker.go_on()
             case "stop_at" if notice.stop_at.round_id == worker.round_id:
                 worker.boundaries = notice.stop_at.boundary
                 self._wait_for_round(worker)
             case "abort" if notice.abort.round_id == worker.round_id:
+                worker.wait()
                 self._wait_for_round(worker)
             case "leave" | "finish":
                 self._end(worker.worker_id, 0)
@@ -178,7 +268,7 @@ class SimulatedAgent:
             version=worker.version,
             store=rounds_pb2.StoreAddress(host="10.0.0.1", port=20_000 + worker.slot),
         )
-        self._report(worker, notification_pb2.Report(worker_waiting=waiting))
+        self._report(worker, notification_pb2.Report(worker_waiting=waiting, progress=worker.progress()))
 
     def _end(self, worker_id: int, code: int) -> None:
         if self._workers.pop(worker_id, None) is not None:
@@ -196,6 +286,7 @@ class Assignments:
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, int], dict[str, Any]] = {}
+        self._late = 0.0
 
     def note(self, order: agent_pb2.AssignRound) -> None:
         """One has come."""
@@ -210,11 +301,14 @@ class Assignments:
     async def print(self) -> None:
         """Print those of each round once, until cancelled."""
         while True:
+            due = time.monotonic() + QUIET / 2
             await asyncio.sleep(QUIET / 2)
+            self._late = max(self._late, time.monotonic() - due)
             for key, found in list(self._found.items()):
                 if time.monotonic() > found["last"] + QUIET:
                     del self._found[key]
-                    print(json.dumps({"what": "assigned", "round": key, **found}), flush=True)
+                    print(json.dumps({"what": "assigned", "round": key, "late": self._late, **found}), flush=True)
+                    self._late = 0.0
 
 
 async def serve(credentials: JoinConfig, slots: int) -> None:

@@ -194,8 +194,9 @@ class Agent:
         self._control.send(message)
 
     def _heartbeat(self) -> agent_pb2.Heartbeat:
-        heartbeat = self._workers.heartbeat()
-        self._usage.add_to(heartbeat)
+        period = self._control.progress_period
+        heartbeat = self._workers.heartbeat(period)
+        self._usage.add_to(heartbeat, period)
         return heartbeat
 
     async def _sample(self) -> None:

@@ -19,6 +19,7 @@ import tenacity
 
 from edriver.common.lease import Lease
 from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.wire.batches import MAX_BATCH, batched, parts_of
 from edriver.wire.conversion import span_seconds
 from edriver.wire.grpc_streams import StreamBrokenError, stream_errors
 from edriver.wire.link import Link, LinkOverflowError
@@ -26,7 +27,7 @@ from edriver.wire.link import Link, LinkOverflowError
 logger = logging.getLogger("edriver.agent")
 
 HEARTBEAT_PERIOD = 1.0
-"""Seconds between two heartbeats."""
+"""Seconds between two heartbeats, unless the driver asks for fewer."""
 
 FIRST_LEASE = 10.0
 """Seconds that the driver may take to answer the first Hello: only its Welcome has the length of its lease."""
@@ -77,6 +78,8 @@ class ControlStream:
 
     Attributes:
         resumable: whether another driver may take the run over.
+        heartbeat_period: seconds between two heartbeats, as the driver asks for them.
+        progress_period: seconds between two reports of one worker in them; 0: each has all that is new.
     """
 
     def __init__(
@@ -93,8 +96,12 @@ class ControlStream:
         on_heartbeat: Callable[[agent_pb2.Heartbeat], None] = lambda _: None,
     ) -> None:
         self.resumable = False
+        self.heartbeat_period = HEARTBEAT_PERIOD
+        self.progress_period = 0.0
         self._stub = stub
         self._hello = hello
+        hello.reads_more = True
+        self._batches = False
         self._clock = clock
         self._on_welcome = on_welcome
         self._on_order = on_order
@@ -182,7 +189,7 @@ class ControlStream:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_PERIOD)
+            await asyncio.sleep(self.heartbeat_period)
             if self._outgoing and self._outgoing.empty():  # any other message acknowledges as well
                 self._outgoing.put_nowait(self._link.stamp(agent_pb2.ConnectRequest(heartbeat=self._heartbeat())))
 
@@ -252,10 +259,12 @@ class ControlStream:
         self._incarnation = welcome.incarnation
         self._receive(message)
         self.resumable = welcome.resumable
+        self._batches = welcome.reads_more
         if welcome.resumable:
             self._gone_timeout = span_seconds(welcome.driver_lease)
         self._lease = Lease(span_seconds(welcome.driver_lease), self._clock)
         self._failed_attempts = 0
+        self._take_periods(agent_pb2.Heartbeat())  # a driver of an older release asks for nothing
         self._on_welcome(welcome)
 
     def _open_outgoing(self) -> asyncio.Queue[agent_pb2.ConnectRequest | None]:
@@ -272,7 +281,13 @@ class ControlStream:
         try:
             with stream_errors():
                 while (message := await outgoing.get()) is not None:
-                    await call.write(message)
+                    others: list[agent_pb2.ConnectRequest] = []
+                    while self._batches and len(others) < MAX_BATCH - 1 and not outgoing.empty():
+                        if (other := outgoing.get_nowait()) is None:
+                            outgoing.put_nowait(None)  # the last one
+                            break
+                        others.append(other)
+                    await call.write(batched(message, others))
                 await call.done_writing()
         except StreamBrokenError:
             pass  # the reader gets the reason
@@ -284,17 +299,24 @@ class ControlStream:
             if not isinstance(message, agent_pb2.ConnectResponse):
                 return
             self._lease.renew()
-            if self._receive(message):
-                self._pass_on(message)
+            for part in parts_of(message):
+                if self._receive(part):
+                    self._pass_on(part)
 
     def _pass_on(self, message: agent_pb2.ConnectResponse) -> None:
         match message.WhichOneof("kind"):
             case "heartbeat":
-                self._on_heartbeat(message.heartbeat)  # it has renewed the lease
+                self._take_periods(message.heartbeat)
+                self._on_heartbeat(message.heartbeat)
             case "shutdown":
                 self._on_shutdown(message.shutdown)
             case _:
                 self._on_order(message)
+
+    def _take_periods(self, heartbeat: agent_pb2.Heartbeat) -> None:
+        """The driver says how often it is to hear of this host."""
+        self.heartbeat_period = max(HEARTBEAT_PERIOD, span_seconds(heartbeat.heartbeat_period))
+        self.progress_period = span_seconds(heartbeat.progress_period)
 
     def _receive(self, message: agent_pb2.ConnectResponse) -> bool:
         try:

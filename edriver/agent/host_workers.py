@@ -267,16 +267,22 @@ class HostWorkers:
         if worker := self._workers.get(worker_id):
             worker.listens(pid)
 
-    def heartbeat(self) -> agent_pb2.Heartbeat:
-        """A sign of life, with the progress that workers have reported since the last one."""
+    def heartbeat(self, progress_period: float = 0.0) -> agent_pb2.Heartbeat:
+        """A sign of life, with the progress that workers have reported since the last one.
+
+        Args:
+            progress_period: seconds between two reports of one worker; see ProgressReports.
+        """
         beat = agent_pb2.Heartbeat()
+        now = self._loop.time()
         for worker in self._workers.values():
-            stopped = worker.halt is not None
-            if worker.link.progress is not None or stopped:
-                beat.workers.add(
-                    worker_id=worker.worker_id, pid=worker.trainer, progress=worker.link.progress, stopped=stopped
-                )
-                worker.link.progress = None
+            stopped, progress = worker.halt is not None, worker.link.progress
+            if stopped:
+                worker.progress_reports.forget()  # that it goes on is to be known at once
+            elif progress is None or not worker.progress_reports.is_due(progress, progress_period, now):
+                continue
+            beat.workers.add(worker_id=worker.worker_id, pid=worker.trainer, progress=progress, stopped=stopped)
+            worker.link.progress = None
         return beat
 
     def places(self) -> list[WorkerPlace]:
@@ -314,6 +320,8 @@ class HostWorkers:
 
     def welcomed(self) -> None:
         """The driver has let the agent in, for the first time or again."""
+        for worker in self._workers.values():
+            worker.progress_reports.forget()
         self._checkpoint_server.report_unsent()
 
     async def close(self, kill_by: float) -> bool:

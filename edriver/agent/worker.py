@@ -27,6 +27,7 @@ from edriver.agent.health.memory_watch import MemoryWatch
 from edriver.agent.health.process_state import halt_of_process
 from edriver.agent.health.standing_still import StandstillWatch
 from edriver.agent.health.unresponsive import UnresponsiveWatch
+from edriver.agent.progress_reports import ProgressReports
 from edriver.agent.settings import AgentSettings
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers import priority, py_spy
@@ -85,6 +86,7 @@ class WorkerSupervisor:
         stopped: whether this agent has stopped it.
         in_round: whether it is in its latest round: it has not reported since then that it waits for another.
         gpu: its CUDA_VISIBLE_DEVICES; empty: no GPU is assigned.
+        progress_reports: which of its progress goes to the driver.
     """
 
     def __init__(
@@ -141,6 +143,7 @@ class WorkerSupervisor:
         self.exit_overdue = False
         self.stopped = False
         self.gpu = ""
+        self.progress_reports = ProgressReports()
         self.in_round = False
         self.trainer_ended = False
         self._effort: CpuUseWatch | None = None  # of the trainer, once its script has ended
@@ -178,6 +181,7 @@ class WorkerSupervisor:
         self.capture.begin_round(member.rank)
         self.unresponsive.round_id.CopyFrom(shared.round_id)
         self.in_round = True
+        self.progress_reports.leads = member.rank == 0
         if logs := self._worker_settings.logs:
             self.log_folder = logs.of_worker(shared.failures, member.local_rank)
             self.capture.lead_to(logs.destinations(shared.failures, member.local_rank))

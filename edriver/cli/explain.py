@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from edriver.driver.agents import admission, registry
+from edriver.driver.agents import admission, periods, registry
 from edriver.driver.config import options
 from edriver.driver.config.options import RunOptions, poll_timeout
 from edriver.driver.config.training_script import source_of_sharded_state
@@ -73,6 +73,7 @@ DRIVER_BOUNDS: Final = (
     Bound(source_commit, "GIT_TIMEOUT", "git may take to answer"),
     Bound(registry, "AGENT_LEASE", "an agent may be silent for"),
     Bound(registry, "HEARTBEAT_INTERVAL", "an agent sends a heartbeat every"),
+    Bound(periods, "LARGE_RUN_PERIOD", "and in a run of more than 50 agents, every"),
     Bound(registry, "BOOT_LEASE", "an agent may take to start"),
     Bound(admission, "ARRIVAL_BOUND", "a host that dials in waits to be admitted for"),
     Bound(ssh_client, "CONNECT_TIMEOUT", "ssh may take to connect"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from edriver.commands.logs import chosen
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.command_parser import CommandParser
-from edriver.text.event_lines import plain
+from edriver.text.message_writer import plain
 from edriver.text.stacks_text import stacks_text
 
 

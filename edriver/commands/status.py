@@ -14,8 +14,8 @@ from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.checkpoint_text import checkpoints_text
 from edriver.text.command_parser import CommandParser
-from edriver.text.event_lines import plain
 from edriver.text.host_text import host_text
+from edriver.text.message_writer import plain
 from edriver.text.pace_text import hold_up_text, step_text, straggler_text
 from edriver.text.phrases import count_text, limits_text, workers_text
 from edriver.text.printable import printable_entry, printable_line

@@ -84,9 +84,13 @@ class Lease:
         self.duration = duration
         self.renew()
 
-    def tick(self) -> bool:
-        """Count on, after `next_tick`; returns whether the lease has expired."""
+    def tick(self, share: float = 1.0) -> bool:
+        """Count on, after `next_tick`; returns whether the lease has expired.
+
+        Args:
+            share: how much of the time counts: less where this process is late, and may have messages to read.
+        """
         now = self._clock()
-        self.silence += min(now - self._counted_to, 2 * self.period)
+        self.silence += min(now - self._counted_to, 2 * self.period) * share
         self._counted_to = now
         return self.silence >= self.duration

@@ -22,7 +22,7 @@ from edriver.rendezvous.address import (
     default_folder,
 )
 from edriver.text.command_parser import CommandParser
-from edriver.text.event_lines import plain
+from edriver.text.message_writer import plain
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable_line
 from edriver.v1 import rendezvous_pb2_grpc

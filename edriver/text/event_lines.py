@@ -26,9 +26,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from google.protobuf import json_format
-from google.protobuf.message import Message
-
+from edriver.text.message_writer import plain
 from edriver.v1 import resources_pb2, status_pb2
 from edriver.wire.conversion import timestamp
 
@@ -51,13 +49,6 @@ def usage_line(sample: resources_pb2.UsageSample) -> str:
 def gap_line(missing: int) -> str:
     """The line that stands for those that are missing."""
     return _line({"missing": missing, "text": f"{missing} lines are missing here: they could not be written"})
-
-
-def plain(message: Message) -> dict[str, Any]:
-    """A message as JSON has it."""
-    return json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
 
 
 def _line(content: dict[str, Any]) -> str:

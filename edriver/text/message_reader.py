@@ -1,4 +1,4 @@
-"""Reads messages that edriver.text.event_lines has written, from what a JSON parser made of them.
+"""Reads messages that edriver.text.message_writer has written, from what a JSON parser made of them.
 
 protobuf's own json_format finds out again for each field of each message how it is written. Here that is done once for
 a field, which is several times as fast: a week of 1,000 workers has 10,000 samples, and 200,000 members of rounds.
@@ -29,7 +29,7 @@ _MOST_DIGITS: Final = len("2026-03-01T12:00:00.123456Z")
 
 
 def message_of(kind: type[Kind], parsed: object) -> Kind:
-    """The message that edriver.text.event_lines.plain has written so; fields that are not known are passed over.
+    """The message that edriver.text.message_writer.plain has written so; fields that are not known are passed over.
 
     Raises:
         ValueError, OverflowError: it has not.

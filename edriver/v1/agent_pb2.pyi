@@ -78,6 +78,7 @@ class ConnectRequest(_message.Message):
     OUTPUT_UNWRITTEN_FIELD_NUMBER: _builtins.int
     WORKER_STACKS_TAKEN_FIELD_NUMBER: _builtins.int
     HOST_CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for messages that are not sent again (Hello, Heartbeat)."""
     ack: _builtins.int
@@ -142,6 +143,12 @@ class ConnectRequest(_message.Message):
     def host_checkpoints(self) -> _checkpoints_pb2.HostCheckpoints:
         """The host's checkpoints in memory have changed."""
 
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectRequest]:
+        """Messages that follow this one, in order, sent together with it. Only to a driver whose Welcome has reads_more. They have no
+        further ones themselves.
+        """
+
     def __init__(
         self,
         *,
@@ -162,10 +169,11 @@ class ConnectRequest(_message.Message):
         output_unwritten: Global___OutputUnwritten | None = ...,
         worker_stacks_taken: Global___WorkerStacksTaken | None = ...,
         host_checkpoints: _checkpoints_pb2.HostCheckpoints | None = ...,
+        more: _abc.Iterable[Global___ConnectRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "more", b"more", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "drain_requested", "agent_ending", "worker_answered", "worker_quiet", "exit_overdue", "memory_kill", "output_unwritten", "worker_stacks_taken", "host_checkpoints"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
@@ -190,6 +198,7 @@ class ConnectResponse(_message.Message):
     SHUTDOWN_FIELD_NUMBER: _builtins.int
     TAKE_WORKER_STACKS_FIELD_NUMBER: _builtins.int
     KEEP_CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for messages that are not sent again (Welcome, Heartbeat)."""
     ack: _builtins.int
@@ -230,6 +239,12 @@ class ConnectResponse(_message.Message):
     def keep_checkpoints(self) -> _checkpoints_pb2.KeepCheckpoints:
         """Says which checkpoints in memory to keep, and which to copy."""
 
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectResponse]:
+        """Messages that follow this one, in order, sent together with it. Only to an agent whose Hello has reads_more, and not with
+        Welcome. They have no further ones themselves.
+        """
+
     def __init__(
         self,
         *,
@@ -244,10 +259,11 @@ class ConnectResponse(_message.Message):
         shutdown: Global___Shutdown | None = ...,
         take_worker_stacks: Global___TakeWorkerStacks | None = ...,
         keep_checkpoints: _checkpoints_pb2.KeepCheckpoints | None = ...,
+        more: _abc.Iterable[Global___ConnectResponse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assign_round", b"assign_round", "deliver_notice", b"deliver_notice", "heartbeat", b"heartbeat", "keep_checkpoints", b"keep_checkpoints", "kind", b"kind", "shutdown", b"shutdown", "start_worker", b"start_worker", "stop_worker", b"stop_worker", "take_worker_stacks", b"take_worker_stacks", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign_round", b"assign_round", "deliver_notice", b"deliver_notice", "heartbeat", b"heartbeat", "keep_checkpoints", b"keep_checkpoints", "kind", b"kind", "seq", b"seq", "shutdown", b"shutdown", "start_worker", b"start_worker", "stop_worker", b"stop_worker", "take_worker_stacks", b"take_worker_stacks", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign_round", b"assign_round", "deliver_notice", b"deliver_notice", "heartbeat", b"heartbeat", "keep_checkpoints", b"keep_checkpoints", "kind", b"kind", "more", b"more", "seq", b"seq", "shutdown", b"shutdown", "start_worker", b"start_worker", "stop_worker", b"stop_worker", "take_worker_stacks", b"take_worker_stacks", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "heartbeat", "start_worker", "stop_worker", "deliver_notice", "assign_round", "shutdown", "take_worker_stacks", "keep_checkpoints"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
@@ -270,6 +286,7 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     PROCESSORS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
+    READS_MORE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's ID."""
     host: _builtins.str
@@ -294,6 +311,8 @@ class Hello(_message.Message):
     """The secret that only this agent and the driver know, from its join config or its first Welcome. A Hello whose secret is
     not that of its agent_id is refused with PERMISSION_DENIED.
     """
+    reads_more: _builtins.bool
+    """Whether the agent reads ConnectResponse.more."""
     def __init__(
         self,
         *,
@@ -306,10 +325,11 @@ class Hello(_message.Message):
         protocol: _builtins.int = ...,
         processors: _builtins.str = ...,
         secret: _builtins.bytes = ...,
+        reads_more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "processors", b"processors", "protocol", b"protocol", "run_id", b"run_id", "secret", b"secret", "slots", b"slots", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "processors", b"processors", "protocol", b"protocol", "reads_more", b"reads_more", "run_id", b"run_id", "secret", b"secret", "slots", b"slots", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -359,6 +379,7 @@ class Welcome(_message.Message):
     CHECKPOINT_BANDWIDTH_FIELD_NUMBER: _builtins.int
     STANDBY_COMMAND_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
+    READS_MORE_FIELD_NUMBER: _builtins.int
     output_folder: _builtins.str
     """Folder for the output files of the workers. If empty, none are written."""
     observed_address: _builtins.str
@@ -379,6 +400,8 @@ class Welcome(_message.Message):
     """Bytes of memory that checkpoints may use on this host; absent: half of its memory."""
     checkpoint_bandwidth: _builtins.int
     """Bytes per second that this host receives for copies of checkpoints at most; absent: no limit."""
+    reads_more: _builtins.bool
+    """Whether the driver reads ConnectRequest.more."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: the program and its arguments."""
@@ -437,10 +460,11 @@ class Welcome(_message.Message):
         checkpoint_bandwidth: _builtins.int | None = ...,
         standby_command: _abc.Iterable[_builtins.str] | None = ...,
         now: _timestamp_pb2.Timestamp | None = ...,
+        reads_more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "now", b"now", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "standby_command", b"standby_command", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "reads_more", b"reads_more", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "standby_command", b"standby_command", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_bandwidth: _TypeAlias = _typing.Literal["checkpoint_bandwidth"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_bandwidth: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth"]  # noqa: Y015
@@ -603,7 +627,9 @@ Global___WorkerCredentials: _TypeAlias = WorkerCredentials  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """Heartbeat is a sign of life, sent once a second. Its envelope acknowledges what has been received."""
+    """Heartbeat is a sign of life, sent once a second, and less often in a large run. Its envelope acknowledges what has been
+    received.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -611,11 +637,13 @@ class Heartbeat(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     STANDBYS_FIELD_NUMBER: _builtins.int
     MODULES_IMPORTED_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_PERIOD_FIELD_NUMBER: _builtins.int
+    PROGRESS_PERIOD_FIELD_NUMBER: _builtins.int
     standbys: _builtins.int
     """From the driver: number of standbys that the host is to have at most. Absent: what it has stays."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerHeartbeat]:
-        """From an agent: workers that have reported progress since the last heartbeat."""
+        """From an agent: workers that have reported progress since the last heartbeat, as far as `progress_period` allows."""
 
     @_builtins.property
     def usage(self) -> _resources_pb2.HostUsage:
@@ -627,6 +655,17 @@ class Heartbeat(_message.Message):
         there is news.
         """
 
+    @_builtins.property
+    def heartbeat_period(self) -> _duration_pb2.Duration:
+        """From the driver: the time between two heartbeats of the agent from now on. If absent, one second."""
+
+    @_builtins.property
+    def progress_period(self) -> _duration_pb2.Duration:
+        """From the driver: the time that the agent lets pass, from now on, between two reports of one worker's progress or usage,
+        or of its own usage, unless it is the progress of rank 0, or the worker has entered a round, stands, or goes on again.
+        If absent, each heartbeat has all that is new.
+        """
+
     def __init__(
         self,
         *,
@@ -634,10 +673,12 @@ class Heartbeat(_message.Message):
         usage: _resources_pb2.HostUsage | None = ...,
         standbys: _builtins.int | None = ...,
         modules_imported: _notification_pb2.ModulesImported | None = ...,
+        heartbeat_period: _duration_pb2.Duration | None = ...,
+        progress_period: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_standbys", b"_standbys", "modules_imported", b"modules_imported", "standbys", b"standbys", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_standbys", b"_standbys", "heartbeat_period", b"heartbeat_period", "modules_imported", b"modules_imported", "progress_period", b"progress_period", "standbys", b"standbys", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_standbys", b"_standbys", "modules_imported", b"modules_imported", "standbys", b"standbys", "usage", b"usage", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_standbys", b"_standbys", "heartbeat_period", b"heartbeat_period", "modules_imported", b"modules_imported", "progress_period", b"progress_period", "standbys", b"standbys", "usage", b"usage", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__standbys: _TypeAlias = _typing.Literal["standbys"]  # noqa: Y015
     _WhichOneofArgType__standbys: _TypeAlias = _typing.Literal["_standbys", b"_standbys"]  # noqa: Y015

@@ -36,7 +36,8 @@ SILENT_PEER_OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 2000),
 )
 """For the channel to a driver that others may replace: after four seconds without a word, be its machine gone or its
-process stopped, the connection is broken, and the others are looked for. Drivers speak once a second."""
+process stopped, the connection is broken, and the others are looked for. Drivers speak once a second; in a large
+run they speak less often, and are asked."""
 
 SILENT_PEER_SERVER_OPTIONS = (("grpc.http2.min_ping_interval_without_data_ms", 1000),)
 """For the servers of such channels: gRPC takes frequent pings for abuse."""

@@ -52,6 +52,7 @@ class Link(Generic[M]):
         self._sent = 0
         self._received = 0
         self._durable = 0
+        self._stamped = 0
         self._unacknowledged: deque[M] = deque()
 
     def send(self, message: M) -> M:
@@ -69,8 +70,13 @@ class Link(Generic[M]):
 
     def stamp(self, message: M) -> M:
         """Acknowledge with a message what has been received; returns it. Enough for heartbeats, which are not kept."""
-        message.ack = self._durable
+        message.ack = self._stamped = self._durable
         return message
+
+    @property
+    def owes_acknowledgement(self) -> bool:
+        """Whether the other side may forget messages of which it has not been told so."""
+        return self._stamped < self._durable
 
     def mark_durable(self, seq: int) -> None:
         """All messages up to this one will be acted upon, whatever happens: they may be acknowledged."""

@@ -105,6 +105,15 @@ def _amount(_message: Message, field: FieldDescriptor, value: float) -> None:
         raise OutOfBoundsError(f"{_name(field)} is {value}: it must be between 0 and {MAX_AMOUNT}")
 
 
+def _used(_message: Message, _field: FieldDescriptor, value: Message) -> None:
+    """What a host or a worker uses, all at once: in a large run hundreds of these come in a second."""
+    for field, amount in value.ListFields():
+        if type(amount) not in (float, int):
+            _rule_of(field)(value, field, amount)
+        elif not 0 <= amount <= MAX_AMOUNT:
+            _amount(value, field, amount)
+
+
 def _finite(_message: Message, field: FieldDescriptor, value: float) -> None:
     if not math.isfinite(value):
         raise OutOfBoundsError(f"{_name(field)} is {value}, which is not a number")
@@ -116,7 +125,7 @@ def _workers(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb
     for one in value:
         _keep_reported(one.progress.reported)
         if one.HasField("usage"):
-            check(one.usage)
+            _used(one, field, one.usage)
 
 
 def _lines(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb2.OutputLine]) -> None:
@@ -270,6 +279,8 @@ def _made_rule(field: FieldDescriptor) -> Rule:
         return _amount
     if field.message_type in (Timestamp.DESCRIPTOR, Duration.DESCRIPTOR):
         rule = _time
+    elif field.message_type is not None and field.message_type.name in _AMOUNT_MESSAGES and not field.is_repeated:
+        rule = _used
     if not field.is_repeated:
         return rule
 

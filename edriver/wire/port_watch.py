@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias
@@ -31,6 +32,13 @@ CHECK_INTERVALS: Final = (1.0, 0.1)
 
 A look takes this process about 2 microseconds for each of its descriptors, so connections that stay below the bound
 do not make it look more often."""
+
+LOOK_SECONDS: Final = 0.002
+"""What a look may take. One that takes a multiple of it, of a thousand connections for instance, is made so many times
+less often,"""
+
+FEWER_LOOKS: Final = 5.0
+"""but no more than so many times."""
 
 _SOCKET_LINK_PREFIX: Final = "socket:["
 
@@ -161,6 +169,7 @@ async def close_surplus(port: int, limit: PortLimit, on_surplus: Callable[[Accep
     sockets, loop, told = PortSockets(port), asyncio.get_running_loop(), False
     while True:
         surplus = []
+        began = time.monotonic()  # uvloop's clock stands still meanwhile
         with contextlib.suppress(OSError):  # without descriptors nothing can be looked at: the next time
             surplus = limit.to_close(sockets.look(), loop.time())
         for connection in surplus:
@@ -168,4 +177,5 @@ async def close_surplus(port: int, limit: PortLimit, on_surplus: Callable[[Accep
         if surplus and not told:
             told = True
             on_surplus(surplus[0])
-        await asyncio.sleep(CHECK_INTERVALS[limit.crowded])
+        fewer = min(FEWER_LOOKS, max(1.0, (time.monotonic() - began) / LOOK_SECONDS))
+        await asyncio.sleep(CHECK_INTERVALS[1] if limit.crowded else CHECK_INTERVALS[0] * fewer)

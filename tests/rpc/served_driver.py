@@ -85,6 +85,7 @@ class Driver:
     ended: list[int] = field(default_factory=list)
     received: list[agent_pb2.WorkerHeartbeat] = field(default_factory=list)
     dial_in_hosts: KnownDialInHosts = field(default_factory=lambda: KnownDialInHosts())
+    worker_count: list[int] = field(default_factory=lambda: [0])
 
     def stub(self) -> agent_pb2_grpc.AgentServiceAsyncStub:
         return agent_pb2_grpc.AgentServiceStub(self.channel)
@@ -126,7 +127,7 @@ class Driver:
 
 
 @asynccontextmanager
-async def driver() -> AsyncIterator[Driver]:
+async def driver(welcome: agent_pb2.Welcome = WELCOME) -> AsyncIterator[Driver]:
     with tempfile.TemporaryDirectory(prefix="ed-") as folder:
         address = f"unix:{Path(folder, 's')}"
         time = Time()
@@ -135,11 +136,12 @@ async def driver() -> AsyncIterator[Driver]:
         ended: list[int] = []
         received: list[agent_pb2.WorkerHeartbeat] = []
         dial_in_hosts = KnownDialInHosts()
+        worker_count = [0]
         draw_secret = map(secret_of, itertools.count(1)).__next__
-        registry = AgentRegistry(inbox, lambda: time.now, ended.append, draw_secret)
+        registry = AgentRegistry(inbox, lambda: time.now, ended.append, draw_secret, lambda: worker_count[0])
         server = AgentServer(
             "run",
-            WELCOME,
+            welcome,
             registry,
             inbox,
             lambda host, batch: output.append((host, batch)),
@@ -153,14 +155,14 @@ async def driver() -> AsyncIterator[Driver]:
         await service.start()
         beating = asyncio.create_task(registry.send_heartbeats(time.sleep))
         async with grpc.aio.insecure_channel(address) as channel:
-            yield Driver(registry, inbox, time, channel, output, ended, received, dial_in_hosts)
+            yield Driver(registry, inbox, time, channel, output, ended, received, dial_in_hosts, worker_count)
         beating.cancel()
         await service.stop(grace=5)
 
 
-def serve(work: Callable[[Driver], Coroutine[None, None, None]]) -> None:
+def serve(work: Callable[[Driver], Coroutine[None, None, None]], welcome: agent_pb2.Welcome = WELCOME) -> None:
     async def served() -> None:
-        async with driver() as made:
+        async with driver(welcome) as made:
             await work(made)
 
     asyncio.run(asyncio.wait_for(served(), 30))

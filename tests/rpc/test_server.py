@@ -9,7 +9,7 @@ import pytest
 from edriver.agent.control_stream import REFUSAL_CODES
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.agents import agent_service
-from edriver.driver.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
+from edriver.driver.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL, OVERLOADED_DELAY
 from edriver.driver.feeds.inbound import InboundMessage
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind, Halt
@@ -364,6 +364,19 @@ def test_a_driver_that_was_stopped_takes_no_agent_for_silent() -> None:
         await made.time.advance(3600.0)
         await made.time.advance(HEARTBEAT_INTERVAL)
         assert made.inbox.drain() == []
+
+    serve(work)
+
+
+def test_a_driver_that_is_late_counts_a_part_of_the_silence() -> None:
+    async def work(made: Driver) -> None:
+        await connect(made)
+        for _ in range(int(2 * AGENT_LEASE)):
+            await made.time.advance(HEARTBEAT_INTERVAL + OVERLOADED_DELAY)  # it has not come to what agents have sent
+        assert made.inbox.drain() == []
+        for _ in range(int(AGENT_LEASE / HEARTBEAT_INTERVAL)):
+            await made.time.advance(HEARTBEAT_INTERVAL)
+        assert await made.event() == events.AgentSilent("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
 
     serve(work)
 

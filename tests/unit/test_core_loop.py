@@ -65,7 +65,7 @@ class Looked(CoreLoop):
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, *, full: bool = False, slow: bool = False, crowded: bool = False
+    monkeypatch: pytest.MonkeyPatch, *, full: bool = False, slow: bool = False, crowded: bool = False, backlog: int = 0
 ) -> tuple[list[str], Looked]:
     """Give a loop a host and, once all that follows has happened, the request to stop.
 
@@ -74,6 +74,7 @@ def run(
         full: whether the journal takes no orders.
         slow: whether each piece of a snapshot takes as long as the event loop may stand still,
         crowded: and whether the journal is so large that it must have one.
+        backlog: how many events wait besides, each of which takes as long as others may wait for their turn.
     """
     monkeypatch.setattr(core_loop, "SNAPSHOT_DELAY", 0.0)
     happened: list[str] = []
@@ -116,18 +117,28 @@ def run(
 
         def end_when_it_waits(turns: int = 20) -> None:
             """After so many turns of the event loop: it needs two or three until it has nothing left to do."""
+            if backlog:
+                happened.append("others had a turn")
             if turns:
                 stop(end_when_it_waits, turns - 1)
             else:
                 inbox.put(STOP)
 
         inbox.put(HOSTS)
+        for number in range(backlog):
+            inbox.put(events.DiscoveryFailed(f"for the {number}. time"))
         end_when_it_waits()
         async with asyncio.timeout(60):
             assert isinstance(await loop.run(), actions.FinishRun)
         return loop
 
-    inbox, written = driver.registry._inbox, DriverState.pieces
+    def append(journal: FakeJournal, turns: Sequence[JournalRecord]) -> None:
+        driver.now += core_loop.TURN
+        appended(journal, turns)
+
+    inbox, written, appended = driver.registry._inbox, DriverState.pieces, FakeJournal.append
+    if backlog:
+        monkeypatch.setattr(FakeJournal, "append", append)
     if slow:
         monkeypatch.setattr(DriverState, "pieces", pieces)
     return happened, asyncio.run(work())
@@ -156,6 +167,16 @@ def test_an_event_is_not_kept_waiting_for_a_snapshot(monkeypatch: pytest.MonkeyP
 def test_a_journal_that_is_too_large_has_its_snapshot_first(monkeypatch: pytest.MonkeyPatch) -> None:
     happened, _ = run(monkeypatch, slow=True, crowded=True)
     assert happened.index("snapshot") < happened.index("written DiscoveryFailed")
+
+
+def test_others_have_their_turns_however_many_events_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened, _ = run(monkeypatch, backlog=5)
+    waited = [what for what in happened if what in ("written DiscoveryFailed", "others had a turn")][:10]
+    assert waited.count("written DiscoveryFailed") == 5
+    assert (
+        "others had a turn"
+        in waited[waited.index("written DiscoveryFailed") : waited.index("written DiscoveryFailed") + 2]
+    )
 
 
 def test_a_journal_that_is_given_up_is_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from edriver.common.release import VERSION
 from edriver.driver.observe.origin import find_origin, found_later, recorded_origin
-from edriver.text.event_lines import plain
+from edriver.text.message_writer import plain
 from edriver.v1 import status_pb2
 from tests import needs
 

@@ -125,6 +125,31 @@ def test_the_rate_falls_while_the_same_boundary_is_reported_for_longer_than_a_st
     assert story.progress().step_rate == pytest.approx(50 / 9.9)
 
 
+def test_a_worker_that_reports_rarely_keeps_its_rate_from_one_report_to_the_next() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    for second in range(0, 60, 12):
+        story.now = second
+        story.says(2, 1, 10 * second)
+    story.now += 11.9
+    worker = status_pb2.WorkerStatus(worker_id=2)
+    story.tracker.fill(worker)
+    assert worker.step_rate == 10.0
+    story.now += 60.0
+    story.tracker.fill(worker)
+    assert worker.step_rate == 0.0
+
+
+def test_what_a_worker_has_committed_counts_once_however_often_it_is_reported() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1)
+    story.says(1, 1, 10, commits=2, commit_bytes=100)
+    story.says(1, 1, 12, commits=2, commit_bytes=100)
+    story.says(1, 1, 11, commits=1, commit_bytes=50)  # of before, late
+    story.says(1, 1, 20, commits=3, commit_bytes=150)
+    assert (story.tracker.commits.count, story.tracker.commits.nbytes) == (3, 150)
+
+
 def test_a_new_rank_0_on_a_host_whose_clock_is_behind_begins_the_rate_anew() -> None:
     story = Story()
     story.round(1, NO_VERSION, 1, 2)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
-from google.protobuf.json_format import SerializeToJsonError
 from google.protobuf.message import Message
 
 from edriver.history.records import RecordError, UnreadableLine, read, records_of
-from edriver.text.event_lines import event_line, plain
+from edriver.text.event_lines import event_line
 from edriver.text.message_reader import message_of
+from edriver.text.message_writer import plain
 from edriver.v1 import resources_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, timestamp
 from tests.fuzz.messages import Fuzzer
@@ -49,7 +49,7 @@ def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
         message.seq = len(written) + 1
         if message.HasField("round"):
             message.round.ClearField("first_step_time")  # such rounds are read without the members that are known
-        with suppress(SerializeToJsonError):  # a date or a span beyond those that protobuf defines
+        with suppress(ValueError):  # a date or a span beyond those that protobuf defines
             lines.append(event_line(message))
             written.append(message)
     path.write_text("".join(lines))
@@ -61,7 +61,7 @@ def test_a_message_is_what_protobuf_itself_reads(kind: type[Message]) -> None:
     fuzzer, compared = Fuzzer(random.Random(2)), 0
     while compared < 100:
         message = fuzzer.message(kind)
-        with suppress(SerializeToJsonError):
+        with suppress(ValueError):
             parsed = json.loads(json.dumps(plain(message)))
             back = json_format.ParseDict(parsed, kind())
             assert as_text(message_of(kind, parsed)) == as_text(back)

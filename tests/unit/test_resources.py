@@ -469,6 +469,18 @@ def test_only_what_has_changed_noticeably_is_told() -> None:
     assert list(changes.of(sample_of(cores=1.1, resident=120 * MIB)).workers) == [1]
 
 
+def test_in_a_large_run_it_is_told_once_in_a_period_however_it_changes() -> None:
+    now = [0.0]
+    changes = UsageChanges(lambda: now[0])
+    told = []
+    for second in range(0, 24, 2):
+        now[0] = float(second)
+        sample = changes.of(sample_of(cores=float(second), host=float(second)), 10.0)
+        told += [second] if sample.host.ByteSize() and sample.workers else []
+        assert bool(sample.host.ByteSize()) is bool(sample.workers)
+    assert told == [0, 10, 20]
+
+
 def test_heartbeats_take_it_along_once() -> None:
     reports = UsageReports(lambda: 0.0)
     beat = agent_pb2.Heartbeat(workers=[agent_pb2.WorkerHeartbeat(worker_id=1, pid=7)])

@@ -11,7 +11,8 @@ import pytest
 from edriver.commands.runs import runs, table
 from edriver.dashboard import known_runs
 from edriver.history.run_list import TAIL_BYTES, RunSummary, recorded_runs
-from edriver.text.event_lines import event_line, plain
+from edriver.text.event_lines import event_line
+from edriver.text.message_writer import plain
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import duration, timestamp
 

@@ -204,3 +204,10 @@ def test_in_words() -> None:
     assert straggler_text(slow, 140.0) == text
     slow.end_time.CopyFrom(timestamp(160.0))
     assert straggler_text(slow, 200.0) == "rank 5 (c:1) is no longer slower than the others, after 1 min 0 s"
+
+
+def test_members_of_a_large_run_that_report_rarely_have_a_longer_window() -> None:
+    window = Window()
+    for second in range(0, 200, 20):
+        window.add(StepReport(float(second), 5 * second, float(second), 0.0, 0.0, 0.0))
+    assert window.halves(199.0) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from edriver.agent.resources.sample import Sample
@@ -41,22 +42,32 @@ class UsageChanges:
         self._host = None
         self._workers.clear()
 
-    def of(self, sample: Sample) -> Sample:
-        """The part of a sample to send now; its host has no fields if they have not changed."""
+    def of(self, sample: Sample, period: float = 0.0) -> Sample:
+        """The part of a sample to send now; its host has no fields if they have not changed.
+
+        Args:
+            sample: the latest.
+            period: seconds between two that are sent of the host, or of one worker, at least.
+        """
         now = self._clock()
         host = resources_pb2.HostUsage()
-        if self._host is None or now - self._host[0] >= REFRESH_INTERVAL or _host_changed(self._host[1], sample.host):
+        known = self._host
+        if known is None or _is_due(now - known[0], period, partial(_host_changed, known[1], sample.host)):
             self._host = now, sample.host
             host = sample.host
         changed = {}
         for worker_id, usage in sample.workers.items():
-            known = self._workers.get(worker_id)
-            if known is None or now - known[0] >= REFRESH_INTERVAL or _worker_changed(known[1], usage):
+            sent = self._workers.get(worker_id)
+            if sent is None or _is_due(now - sent[0], period, partial(_worker_changed, sent[1], usage)):
                 changed[worker_id] = usage
                 self._workers[worker_id] = now, usage
         for worker_id in self._workers.keys() - sample.workers.keys():
             del self._workers[worker_id]
         return Sample(host, changed)
+
+
+def _is_due(age: float, period: float, changed: Callable[[], bool]) -> bool:
+    return age >= REFRESH_INTERVAL or (age >= period and changed())
 
 
 def _differs(before: float, now: float) -> bool:
@@ -115,12 +126,12 @@ class UsageReports:
         """Send everything again: what was sent may not have arrived."""
         self._changes.forget()
 
-    def add_to(self, heartbeat: agent_pb2.Heartbeat) -> None:
-        """Add what is new to a heartbeat."""
+    def add_to(self, heartbeat: agent_pb2.Heartbeat, period: float = 0.0) -> None:
+        """Add what is new to a heartbeat; see UsageChanges.of for the period."""
         sample, self._latest = self._latest, None
         if sample is None:
             return
-        news = self._changes.of(sample)
+        news = self._changes.of(sample, period)
         if news.host.ByteSize():
             heartbeat.usage.CopyFrom(news.host)
         beats = {beat.worker_id: beat for beat in heartbeat.workers}

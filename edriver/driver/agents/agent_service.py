@@ -20,6 +20,7 @@ from edriver.driver.feeds.mailbox import Mailbox
 from edriver.model.limits import OutOfBoundsError
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.wire import message_limits
+from edriver.wire.batches import MAX_BATCH, batched, parts_of
 from edriver.wire.conversion import timestamp
 from edriver.wire.grpc_streams import address_of
 
@@ -104,7 +105,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         reading = asyncio.create_task(self._read(peer, stream, request_iterator))
         try:
             while (message := await stream.get()) is not None:
-                yield message
+                alone = not peer.reads_more or message.HasField("welcome")
+                yield message if alone else batched(message, stream.take(MAX_BATCH - 1))
             if reading.done() and not reading.cancelled() and (fault := reading.result()):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, fault)
         finally:
@@ -168,14 +170,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                     break
                 await self._registry.renew(peer)
                 message_limits.check(message)
-                if peer.receive(message):
-                    event = self._messages.event_of(peer, message)
-                    if message.seq:
-                        progress = b"" if event is None else progress_of(message)
-                        received = InboundMessage(event, peer.agent_id, message.seq, message.ack, progress)
-                        await self._inbox.put_when_room(received)
-                    elif event is not None:
-                        await self._inbox.put_when_room(event)
+                for part in parts_of(message):
+                    await self._take(peer, part)
         except OutOfBoundsError as error:
             self._faults.complain(peer.host, str(error))
             return str(error)
@@ -188,3 +184,24 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         finally:
             stream.close()
         return ""
+
+    async def _take(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> None:
+        """Hand a message on, unless it was before a reconnect."""
+        if not peer.receive(message):
+            return
+        event = self._messages.event_of(peer, message)
+        if message.seq:
+            progress = b"" if event is None else progress_of(message)
+            await self._put(peer, InboundMessage(event, peer.agent_id, message.seq, message.ack, progress))
+        elif event is not None:
+            await self._put(peer, event)
+
+    async def _put(self, peer: AgentPeer, found: Inbound) -> None:
+        """Have the core take this in. While there is no room for it, what the agent sends next stays unread."""
+        peer.unread = self._inbox.full
+        try:
+            await self._inbox.put_when_room(found)
+        finally:
+            if peer.unread:
+                peer.unread = False
+                peer.lease.renew()

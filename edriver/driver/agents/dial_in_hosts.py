@@ -17,7 +17,10 @@ from edriver.model import limits
 from edriver.model.hosts import Host, HostSet
 
 ARRIVAL_WINDOW: Final = 0.02
-"""Seconds within which hosts that dial in are taken in together."""
+"""Seconds within which hosts that dial in are taken in together,"""
+
+ARRIVAL_WINDOW_PER_HOST: Final = 0.0002
+"""and so much longer for each host that there is: what a new host costs grows with their number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +85,7 @@ class DialInHosts:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
-                await asyncio.sleep(ARRIVAL_WINDOW)
+                await asyncio.sleep(ARRIVAL_WINDOW + ARRIVAL_WINDOW_PER_HOST * len(self._hosts))
         self._news.clear()
 
     def wake(self) -> None:

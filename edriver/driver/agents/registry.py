@@ -11,23 +11,30 @@ from typing import Any, Final, NamedTuple
 from edriver.common.lease import Lease
 from edriver.driver.agents.agent_identity import AgentIdentity
 from edriver.driver.agents.imported_modules import ImportedModules
+from edriver.driver.agents.periods import heartbeat_of, silence_within
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.model.ids import RoundId
 from edriver.v1 import agent_pb2, rounds_pb2
-from edriver.wire.conversion import duration, round_id_of
+from edriver.wire.conversion import duration, round_id_of, span_seconds
 from edriver.wire.link import Link, LinkOverflowError, LinkState
 
 HEARTBEAT_INTERVAL: Final = 1.0
-"""Seconds between heartbeats, in both directions."""
+"""Seconds between heartbeats, in both directions; for a large run see periods.py."""
 
 AGENT_LEASE: Final = 5.0
 """Seconds without a message after which an agent is given up."""
 
 BOOT_LEASE: Final = 30.0
 """Seconds that an agent may take from its start to its first word: Python has to start, and the machine may be busy."""
+
+OVERLOADED_DELAY: Final = 0.25
+"""Seconds by which the driver wakes up late when it cannot keep up: what agents have sent may lie unread."""
+
+OVERLOADED_SHARE: Final = 0.25
+"""The part of that time that counts as silence of theirs."""
 
 UNKNOWN_PID: Final = 1
 """Stands for the process of an agent that has not said which it is, which an agent's never is."""
@@ -48,6 +55,7 @@ class AgentRegistry:
         clock: seconds, monotonic: what leases are measured by.
         departed: called with each agent that is to end and is silent: it may be dead.
         draw_secret: makes a secret that was never there before.
+        count_workers: how many workers there are, on all hosts.
     """
 
     def __init__(
@@ -56,11 +64,14 @@ class AgentRegistry:
         clock: Callable[[], float],
         departed: Callable[[int], None] = lambda _: None,
         draw_secret: Callable[[], bytes] = secrets.token_bytes,
+        count_workers: Callable[[], int] = lambda: 0,
     ) -> None:
         self._inbox = inbox
         self._clock = clock
         self._departed = departed
         self._draw_secret = draw_secret
+        self._count_workers = count_workers
+        self._heartbeat = agent_pb2.Heartbeat()
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
         self._identities: dict[int, AgentIdentity] = {}  # of all agents there ever were: output arrives late
@@ -139,17 +150,17 @@ class AgentRegistry:
 
     async def send_heartbeats(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Send heartbeats and watch the leases, until cancelled."""
-        next_beat = self._clock() + HEARTBEAT_INTERVAL
+        next_beat, count = self._clock() + HEARTBEAT_INTERVAL, 0
         while True:
             leases = (peer.lease.next_tick for peer in self._peers.values() if not peer.silent)
-            await sleep(min(max(0.0, next_beat - self._clock()), *leases, HEARTBEAT_INTERVAL))
-            for peer in [peer for peer in self._peers.values() if peer.lease.tick()]:
+            due = self._clock() + min(max(0.0, next_beat - self._clock()), *leases, HEARTBEAT_INTERVAL)
+            await sleep(due - self._clock())
+            share = OVERLOADED_SHARE if self._clock() - due >= OVERLOADED_DELAY else 1.0
+            for peer in [peer for peer in self._peers.values() if peer.lease.tick(share) and not peer.unread]:
                 self._note_silence(peer)
             if self._clock() >= next_beat:
-                next_beat = self._clock() + HEARTBEAT_INTERVAL
-                standbys = self.standbys()
-                for peer in self._peers.values():
-                    peer.beat(None if standbys is None else standbys.get(peer.host, 0), self.imported)
+                next_beat, count = self._clock() + HEARTBEAT_INTERVAL, count + 1
+                self._beat(count)
 
     # ---- for a run that is taken over ------------------------------------------------------------------------
 
@@ -238,6 +249,15 @@ class AgentRegistry:
 
     # ---- within ----------------------------------------------------------------------------------------------
 
+    def _beat(self, count: int) -> None:
+        """Send each agent a heartbeat, where one is due."""
+        heartbeat = heartbeat_of(len(self._peers), self._count_workers())
+        if heartbeat != self._heartbeat:
+            self._heartbeat = heartbeat
+        standbys = self.standbys()
+        for peer in self._peers.values():
+            peer.beat(self._heartbeat, None if standbys is None else standbys.get(peer.host, 0), self.imported, count)
+
     def _send(self, peer: AgentPeer, message: agent_pb2.ConnectResponse) -> None:
         try:
             peer.send(message)
@@ -313,6 +333,8 @@ class AgentPeer:
         pid: its process, or 0 before it first dialled in.
         silent: whether its lease has expired and it has sent nothing since.
         ending: whether it is to end.
+        reads_more: whether it reads several messages that are sent as one.
+        unread: whether this driver has no room for what it sends, so that it may seem silent.
     """
 
     def __init__(self, identity: AgentIdentity, lease: Lease) -> None:
@@ -323,11 +345,15 @@ class AgentPeer:
         self.pid = 0
         self.silent = False
         self.ending = False
+        self.reads_more = False
+        self.unread = False
         self._link: Link[Any] = Link(
             acknowledge_at_once=False
         )  # numbers ConnectResponse, reads those of ConnectRequest
         self._stream: Mailbox[agent_pb2.ConnectResponse] | None = None
         self._modules_sent = 0
+        self._told: tuple[agent_pb2.Heartbeat, int | None] | None = None  # on this connection
+        self._silence = 1  # most seconds between two heartbeats of a large run
 
     @property
     def state(self) -> PeerState:
@@ -357,10 +383,12 @@ class AgentPeer:
         """
         self.receive(hello)
         self.pid = hello.hello.pid or UNKNOWN_PID
+        self.reads_more = hello.hello.reads_more
         if self._stream is not None:
             self._stream.close()
         stream = self._stream = Mailbox[agent_pb2.ConnectResponse](STREAM_LIMIT)
         self._modules_sent = 0  # a heartbeat may have been lost with the last one
+        self._told, self._silence = None, silence_within(span_seconds(welcome.welcome.driver_lease))
         stream.put(self._link.stamp(welcome))
         for message in self._link.again():
             stream.put(message)
@@ -386,20 +414,34 @@ class AgentPeer:
         self._put(self._link.stamp(question))
         return self._stream is not None
 
-    def beat(self, standbys: int | None, imported: ImportedModules) -> None:
-        """Send a heartbeat, if there is a connection.
+    def beat(self, heartbeat: agent_pb2.Heartbeat, standbys: int | None, imported: ImportedModules, count: int) -> None:
+        """Send a heartbeat, if one is due and there is a connection.
+
+        In a large run most are left out: those that would neither acknowledge anything nor say anything new. The agent
+        gives up a driver that is silent for its lease, which is long.
 
         Args:
+            heartbeat: what to say to all agents; the same object as before, unless it is new.
             standbys: how many standbys the host may have; None: as many as it has.
             imported: what they may import where no worker was that has written it down.
+            count: counts the times at which one may be due.
         """
         if self._stream is None:
             return
-        heartbeat = agent_pb2.Heartbeat(standbys=standbys)
-        if standbys and not self.identity.workers and imported.count > self._modules_sent:
-            imported.add_to(heartbeat)
+        for_first = bool(standbys) and not self.identity.workers and imported.count > self._modules_sent
+        said = heartbeat, standbys
+        known = self._told is not None and self._told[0] is heartbeat and self._told[1] == standbys
+        every = self._silence if heartbeat.HasField("heartbeat_period") else 1
+        if known and not for_first and not self._link.owes_acknowledgement and (count + self.agent_id) % every:
+            return
+        self._told = said
+        message = agent_pb2.ConnectResponse(heartbeat=heartbeat)
+        if standbys is not None:
+            message.heartbeat.standbys = standbys
+        if for_first:
+            imported.add_to(message.heartbeat)
             self._modules_sent = imported.count
-        self._put(self._link.stamp(agent_pb2.ConnectResponse(heartbeat=heartbeat)))
+        self._put(self._link.stamp(message))
 
     def receive(self, message: agent_pb2.ConnectRequest) -> bool:
         """Take in the numbers of a message of the agent's; returns whether it is to be acted upon.

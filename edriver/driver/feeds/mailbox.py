@@ -56,14 +56,19 @@ class Mailbox(Generic[T]):
         if self._closed:
             return None
         item = self._items.popleft()
-        self._room.set()
+        self._note_room()
         return item
 
     def take(self, most: int) -> list[T]:
         """What waits, up to so many items, without waiting for more."""
         items = [self._items.popleft() for _ in range(min(most, len(self._items)))]
-        self._room.set()
+        self._note_room()
         return items
+
+    def _note_room(self) -> None:
+        """Writers that wait go on once half of it is empty: all of them look for room then, and thousands may wait."""
+        if len(self._items) <= self._limit // 2:
+            self._room.set()
 
     def drain(self) -> list[T]:
         """All that waits, without waiting for more."""

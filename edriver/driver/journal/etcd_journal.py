@@ -69,6 +69,7 @@ class EtcdJournal(Journal):
     """
 
     records_at_once = RECORDS_AT_ONCE
+    remote = True
 
     def __init__(
         self,

@@ -169,23 +169,20 @@ class Journal(ABC):
     Attributes:
         name: its name in messages.
         records_at_once: the maximum number of records that one call of `append` should write.
+        remote: whether writing waits for other machines, so that it belongs in a separate thread.
         format: the format of the contents: see formats.py.
         written_by: the release that wrote the contents.
     """
 
     name: str
-    records_at_once: int = 1
+    records_at_once: int = 60
+    remote: bool = False
 
     def __init__(self) -> None:
         self.format = FORMAT
         self.written_by = VERSION
         self._bytes_since_snapshot = 0
         self._snapshot_size = 0
-
-    @property
-    def remote(self) -> bool:
-        """Whether writing waits for other machines, so that it belongs in a separate thread."""
-        return self.records_at_once > 1
 
     @property
     @abstractmethod

@@ -6,7 +6,7 @@ afterwards, so that all of them together describe the run. The latest are rememb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from edriver.driver.core.membership import Membership
@@ -50,7 +50,7 @@ class EventHistory:
     Attributes:
         began: when the run began.
         over: whether the run has ended.
-        workers: the status of all current workers, by worker_id.
+        workers: the status of all current workers, by worker_id; without what they have reported since it was made.
         tracker: as given.
         progress: how far training was.
         pace: who holds it up.
@@ -71,6 +71,7 @@ class EventHistory:
         self.events = EventBuffer(limit)
         self._hosts = HostHistory(membership)
         self.workers: dict[int, status_pb2.WorkerStatus] = {}
+        self._unfilled: set[int] = set()  # workers that have reported since their status was filled
         self._announced: list[Cause] = []  # in this step
         self.began = clock()
         self.pace = PaceMonitor(clock)
@@ -126,6 +127,13 @@ class EventHistory:
         """When discovery first named a host, in seconds since the epoch; 0: it does not."""
         return self._hosts.discovered(host)
 
+    def current_workers(self) -> Collection[status_pb2.WorkerStatus]:
+        """The status of all current workers, with what they have reported."""
+        for worker_id in self._unfilled:
+            self._fill(self.workers[worker_id])
+        self._unfilled.clear()
+        return self.workers.values()
+
     # ---- for the session -------------------------------------------------------------------------------------
 
     def record_progress(self, report: agent_pb2.WorkerHeartbeat) -> list[status_pb2.Event]:
@@ -139,8 +147,8 @@ class EventHistory:
             return self.check_pace()
         self.tracker.record_progress(report)
         self.progress.record_progress(report)
-        if status := self.workers.get(report.worker_id):
-            self._fill(status)
+        if report.worker_id in self.workers:
+            self._unfilled.add(report.worker_id)  # it reports more often than anyone asks
         now = self._clock()
         return self._added(self._timeline.record_progress(report.progress, now), now)
 
@@ -289,10 +297,13 @@ class EventHistory:
         worker = self._membership.roster.workers.get(worker_id)
         if worker is None:
             status = self.workers.pop(worker_id)
+            if worker_id in self._unfilled:
+                self._fill(status)
             status.state = status_pb2.WORKER_STATE_GONE
         else:
             status = self.workers[worker_id] = worker_status(worker, self.workers[worker_id].start_time)
             self._fill(status)
+        self._unfilled.discard(worker_id)
         if status.state != status_pb2.WORKER_STATE_TRAINING:
             self.pace.left(worker_id)
         yield self._caused(status_pb2.Event(worker=status), cause)

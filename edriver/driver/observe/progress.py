@@ -1,8 +1,8 @@
 """The progress and speed of training, from the workers' reports. No decision depends on it.
 
 Each worker's answer to a ping carries its boundaries, its sampler's place and what the script has reported, and the
-agent's heartbeat carries the latest answers. A step sends nothing. Samples are kept for clients that connect later, at
-most MAX_SAMPLES of common/downsample.py.
+agent's heartbeat carries the latest answers, in a large run not all of them (driver/agents/periods.py). A step sends
+nothing. Samples are kept for clients that connect later, at most MAX_SAMPLES of common/downsample.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from edriver.v1 import agent_pb2, notification_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, round_id_of, span_seconds, timestamp
 
 RATE_WINDOW: Final = 10.0
-"""Seconds over which a rate is taken."""
+"""Seconds over which a rate is taken, at least,"""
+
+RATE_REPORTS: Final = 2.5
+"""and times between two reports: in a large run these are rare."""
 
 MAX_STEPS: Final = 2**48
 """Steps beyond which a count is taken for nonsense."""
@@ -38,6 +41,7 @@ class StepRate:
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
         self._heard = 0.0
+        self._window = RATE_WINDOW
 
     def add(self, heard: float, passed: float, steps: int, samples: int = 0) -> None:
         """So many there were at a boundary. Counts that have fallen, or a clock that was set back, start again.
@@ -48,6 +52,8 @@ class StepRate:
             steps: steps by then.
             samples: samples by then.
         """
+        if self._points:
+            self._window = max(RATE_WINDOW, RATE_REPORTS * (heard - self._heard))
         self._heard = heard
         point = _Point(heard, passed, steps, samples)
         if self._points:
@@ -57,12 +63,12 @@ class StepRate:
             elif steps == last.steps:
                 return  # it is the same boundary
         self._points.append(point)
-        while len(self._points) > 2 and self._points[1].heard < heard - RATE_WINDOW:
+        while len(self._points) > 2 and self._points[1].heard < heard - self._window:
             self._points.popleft()
 
     def at(self, now: float) -> tuple[float, float]:
         """Steps and samples a second; 0 where no boundary was heard of for a whole window."""
-        if len(self._points) < 2 or self._points[-1].heard < now - RATE_WINDOW:
+        if len(self._points) < 2 or self._points[-1].heard < now - self._window:
             return 0.0, 0.0
         first, last = self._points[0], self._points[-1]
         seconds = last.passed - first.passed
@@ -162,6 +168,56 @@ class WorkerProgress:
         self.pid = 0
         self.latest = notification_pb2.WorkerProgress()
         self.rate = StepRate()
+        self.totals: _Totals | None = None  # of the latest, once another is compared with it
+
+
+class _Totals(NamedTuple):
+    """What a process has committed and written so far."""
+
+    commits: int
+    commit_bytes: int
+    commit_seconds: float
+    checkpoints: int
+    checkpoint_failures: int
+    checkpoint_steps: int
+    checkpoint_bytes: int
+    checkpoint_seconds: float
+
+    @classmethod
+    def of(cls, progress: notification_pb2.WorkerProgress) -> _Totals:
+        """Those that it reports."""
+        return cls(
+            progress.commits,
+            progress.commit_bytes,
+            span_seconds(progress.commit_duration),
+            progress.checkpoints,
+            progress.checkpoint_failures,
+            progress.checkpoint_steps,
+            progress.checkpoint_bytes,
+            span_seconds(progress.checkpoint_duration),
+        )
+
+
+def _check_totals(worker_id: int, totals: _Totals) -> None:
+    """Refuse numbers that cannot be.
+
+    Raises:
+        ValueError: one is beyond any that training reaches.
+    """
+    if totals.commits > MAX_STEPS or totals.commit_bytes > MAX_COMMIT_BYTES or totals.commit_seconds > MAX_SECONDS:
+        raise ValueError(
+            f"it says that worker {worker_id} has made {totals.commits} commits of {totals.commit_bytes} bytes in "
+            f"{totals.commit_seconds} s"
+        )
+    if (
+        max(totals.checkpoints, totals.checkpoint_failures, totals.checkpoint_steps) > MAX_STEPS
+        or totals.checkpoint_bytes > MAX_COMMIT_BYTES
+        or totals.checkpoint_seconds > MAX_SECONDS
+    ):
+        raise ValueError(
+            f"it says that worker {worker_id} has written {totals.checkpoints} checkpoints of "
+            f"{totals.checkpoint_bytes} bytes, up to step {totals.checkpoint_steps}"
+        )
 
 
 class ProgressTracker:
@@ -259,34 +315,21 @@ class ProgressTracker:
             ValueError: a count is beyond any that training reaches.
         """
         standing = report.progress
-        commit_seconds = span_seconds(standing.commit_duration)
-        checkpoints = standing.checkpoints, standing.checkpoint_failures, standing.checkpoint_steps
         if standing.boundaries > MAX_STEPS:
             raise ValueError(f"it says that worker {report.worker_id} has passed {standing.boundaries} boundaries")
-        if standing.commits > MAX_STEPS or standing.commit_bytes > MAX_COMMIT_BYTES or commit_seconds > MAX_SECONDS:
-            raise ValueError(
-                f"it says that worker {report.worker_id} has made {standing.commits} commits of "
-                f"{standing.commit_bytes} bytes in {commit_seconds} s"
-            )
-        checkpoint_seconds = span_seconds(standing.checkpoint_duration)
-        if (
-            max(checkpoints) > MAX_STEPS
-            or standing.checkpoint_bytes > MAX_COMMIT_BYTES
-            or checkpoint_seconds > MAX_SECONDS
-        ):
-            raise ValueError(
-                f"it says that worker {report.worker_id} has written {standing.checkpoints} checkpoints of "
-                f"{standing.checkpoint_bytes} bytes, up to step {standing.checkpoint_steps}"
-            )
-        known = self._standings.setdefault(report.worker_id, WorkerProgress())
-        self.commits.add(known.latest, standing)
-        self.checkpoints.add(known.latest, standing)
+        totals = _Totals.of(standing)
+        known = self._standings.get(report.worker_id) or WorkerProgress()
+        if totals != known.totals:
+            _check_totals(report.worker_id, totals)
+            self.commits.add(known.latest, standing)
+            self.checkpoints.add(known.latest, standing)
+        self._standings[report.worker_id] = known
         known.pid = report.pid or known.pid
         if known.latest.round_id == standing.round_id and standing.boundaries < known.latest.boundaries:
             return  # it took longer than a later report, which has arrived
         if known.latest.round_id != standing.round_id:
             known.rate = StepRate()  # before its first round a worker has passed no boundary: its time is 0
-        known.latest = standing
+        known.latest, known.totals = standing, totals
         now, passed = self._clock(), epoch_seconds(standing.boundary_time)
         known.rate.add(now, passed, standing.boundaries)
         if self._plan is None or round_id_of(standing.round_id) != self._plan.round_id:

@@ -84,6 +84,8 @@ class RoundTime:
             return
         first = min(progress, known, key=lambda report: epoch_seconds(report.boundary_time))
         declared = max(known.declared_duration, progress.declared_duration, key=span_seconds)
+        if first is known and declared == known.declared_duration:
+            return
         self.latest = notification_pb2.WorkerProgress()
         self.latest.CopyFrom(first)
         self.latest.declared_duration.CopyFrom(declared)
@@ -113,9 +115,11 @@ class RoundTime:
 
     def new_stall(self) -> status_pb2.Interruption | None:
         """The latest stall, if it was not known before."""
+        if not self.latest.HasField("last_stall"):
+            return None
         stall = self.latest.last_stall
         began = epoch_seconds(stall.start_time)
-        if not self.latest.HasField("last_stall") or began < self.stalled_until:
+        if began < self.stalled_until:
             return None
         self.stalled_until = began + span_seconds(stall.duration)
         message = self.stall_since(began)

@@ -47,6 +47,10 @@ can take over, whatever it would have ordered."""
 SNAPSHOT_SLICE: Final = 0.01
 """Seconds for which a snapshot is written before the event loop's other tasks have a turn: heartbeats, for instance."""
 
+TURN: Final = 0.02
+"""Seconds for which events are taken in before the other tasks have a turn: what agents send must be read even while
+thousands of workers report at once, or their leases end."""
+
 SNAPSHOT_PAUSE: Final = 20
 """The pause before another snapshot for such a reason, as a multiple of the duration of the last one."""
 
@@ -125,8 +129,12 @@ class CoreLoop:
 
     async def run(self) -> actions.FinishRun:
         """Feed the core and do what it orders, until it ends the run."""
+        began = self._clock()
         try:
             while True:
+                if self._clock() - began >= TURN:
+                    await asyncio.sleep(0)
+                    began = self._clock()
                 await self._write_due_snapshot()
                 if not (found := await self._next_events()):
                     continue

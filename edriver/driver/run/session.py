@@ -47,7 +47,7 @@ from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
 from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.system.record_folder import RUN_FILE, remove_old
 from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of, keep_name
-from edriver.text.event_lines import plain
+from edriver.text.message_writer import plain
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.wire.call_faults import CallFaults
 from edriver.wire.conversion import timestamp

@@ -149,7 +149,9 @@ class Wiring:
             options.source, self.inbox, wall_clock, sleep, self._unsteady, self._failing, counts=counts
         )
         self.stops = StopRequests(self.inbox)
-        self.registry = AgentRegistry(self.inbox, clock, self._agent_ended, draws.secret)
+        self.registry = AgentRegistry(
+            self.inbox, clock, self._agent_ended, draws.secret, lambda: len(self.membership.roster.workers)
+        )
         self.registry.standbys = lambda: standbys_of(self.membership, options.standby_workers)
         welcome = agent_pb2.Welcome(
             command=options.worker_command,
@@ -164,6 +166,7 @@ class Wiring:
             resumable=journal is not None,
             checkpoint_memory=options.checkpoint_memory,
             checkpoint_bandwidth=options.checkpoint_bandwidth,
+            reads_more=True,
         )
         worker_output = WorkerOutput(wall_clock) if options.logs_kept else None
         self.output_recorder = (

@@ -218,7 +218,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             self._follows(context)
         wanted = is_wanted(request)
         if not (output.since(0, wanted, 1) or self._may_write(request)):
-            workers = self._event_history.workers.values()
+            workers = self._event_history.current_workers()
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no such worker: {names_of(workers)}")
         seq = output.before_last(request.last, request.since, wanted) if request.last else request.since
         while True:
@@ -238,7 +238,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     def _may_write(self, request: status_pb2.ReadOutputRequest) -> bool:
         """Whether there is a worker whose output is asked for; a follower may come before the first round has ranks."""
-        workers = self._event_history.workers.values()
+        workers = self._event_history.current_workers()
         asked = status_pb2.ReadStacksRequest(host=request.host, worker_id=request.worker_id)
         if request.HasField("rank"):
             asked.rank = request.rank
@@ -250,7 +250,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
     async def ReadStacks(  # noqa: N802
         self, request: status_pb2.ReadStacksRequest, context: _ServicerContext
     ) -> AsyncIterator[status_pb2.ReadStacksResponse]:
-        workers = self._event_history.workers.values()
+        workers = self._event_history.current_workers()
         chosen = sorted(filter(is_meant(request), workers), key=place_of)
         if not chosen:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no such worker: {names_of(workers)}")
@@ -286,7 +286,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 host_status(name, record, standings[name], event_history.discovered(name), ahead)
                 for name, record in roster.hosts.items()
             ],
-            workers=event_history.workers.values(),
+            workers=event_history.current_workers(),
             rounds=view.rounds,
             failures=view.count("failures"),
             preemptions=view.count("preemptions"),

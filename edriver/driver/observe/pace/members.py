@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
-from edriver.driver.observe.pace.stragglers import HALF_SECONDS, StepReport, StragglerVerdict, Window, stragglers
+from edriver.driver.observe.pace.stragglers import (
+    HALF_SECONDS,
+    StepReport,
+    StepTimes,
+    StragglerVerdict,
+    Window,
+    stragglers,
+)
 from edriver.model.ids import NO_ROUND
 from edriver.model.plan import RoundPlan
 from edriver.text.pace_text import hold_up_text, straggler_text
@@ -15,7 +22,10 @@ from edriver.v1 import agent_pb2, pace_pb2, status_pb2
 from edriver.wire.conversion import duration, epoch_seconds, round_id_of, span_seconds, timestamp
 
 VERDICT_INTERVAL: Final = 2.0
-"""Seconds between two looks for stragglers, at least."""
+"""Seconds between two looks for stragglers, at least,"""
+
+VERDICT_MEMBERS: Final = 250
+"""and members that are looked at in a second, on average: those of a large run report no more often."""
 
 RESTORED_PAUSE: Final = 2 * HALF_SECONDS
 """Seconds after a snapshot was restored before the first look: it has no windows."""
@@ -93,6 +103,7 @@ class PaceMonitor:
         self._stragglers: dict[int, pace_pb2.Straggler] = {}
         self._judged_at = 0.0
         self._restored: KnownMembers | None = None
+        self._told: set[int] = set()  # members that have said that they stand
 
     # ---- for a run that is taken over ------------------------------------------------------------------------
 
@@ -115,6 +126,7 @@ class PaceMonitor:
         self._members = _members_of(plan)
         for standing in known.told:
             self._members[standing.worker_id].standing = standing
+        self._told = {standing.worker_id for standing in known.told if standing.standing is not None}
         for worker_id in known.idle:
             self._members[worker_id].trains = False
 
@@ -125,17 +137,20 @@ class PaceMonitor:
         yield from self._judge({}, self._clock())
         self._round_id = plan.round_id
         self._members = _members_of(plan)
+        self._told.clear()
         self._watch, self._announced = HoldUpWatch(), False
 
     def ended(self) -> Iterator[status_pb2.Event]:
         """The round has ended."""
         yield from self._judge({}, self._clock())
         self._members = {}
+        self._told.clear()
 
     def left(self, worker_id: int) -> None:
         """Remove a member that no longer trains, so that no one waits for it."""
         if worker_id in self._members:
             self._members[worker_id].trains = False
+            self._told.discard(worker_id)
 
     def record(self, report: agent_pb2.WorkerHeartbeat) -> None:
         """A worker is so far, or is stopped."""
@@ -148,7 +163,13 @@ class PaceMonitor:
         if not report.HasField("progress") or round_id_of(progress.round_id) != self._round_id:
             return
         member.standing.heard, member.standing.boundaries = now, progress.boundaries
-        member.standing.standing = progress.standing if progress.HasField("standing") else None
+        if progress.HasField("standing"):
+            member.standing.standing = progress.standing
+            if member.trains:
+                self._told.add(report.worker_id)
+        else:
+            member.standing.standing = None
+            self._told.discard(report.worker_id)
         if progress.HasField("watched_duration") and progress.boundaries:
             waiting = span_seconds(progress.waiting_duration) if progress.HasField("waiting_duration") else None
             loading, delayed = span_seconds(progress.loading_duration), span_seconds(progress.delayed_duration)
@@ -161,10 +182,8 @@ class PaceMonitor:
         found: list[status_pb2.Event] = []
         if self._restored is not None:
             self._restored, self._judged_at = None, now + RESTORED_PAUSE  # until then stragglers stay what they were
-        if now - self._judged_at >= VERDICT_INTERVAL:
-            halves = {one: pair for one, each in self._members.items() if (pair := each.window.halves(now)) is not None}
-            whole = len(halves) == len(self._members)  # else the others are not known
-            found += self._judge(stragglers(halves, self._stragglers) if whole else {}, now)
+        if now - self._judged_at >= max(VERDICT_INTERVAL, len(self._members) / VERDICT_MEMBERS):
+            found += self._judge(stragglers(self._halves(now), self._stragglers), now)
         hold_up = self.hold_up()
         if hold_up is None:
             self._announced = False
@@ -177,6 +196,9 @@ class PaceMonitor:
 
     def hold_up(self) -> pace_pb2.HoldUp | None:
         """Who is waited for now; None: steps are being made, or it is not known yet."""
+        if not self._told:
+            self._watch.since = None
+            return None
         members = [each.standing for each in self._members.values() if each.trains]
         found = self._watch.check(members, self._clock())
         # One that wakes up may say that it waits, too, before the next step: that does not change who was waited for.
@@ -210,6 +232,16 @@ class PaceMonitor:
         status.step_times.CopyFrom(times)
 
     # ---- how -------------------------------------------------------------------------------------------------
+
+    def _halves(self, now: float) -> dict[int, tuple[StepTimes, StepTimes]]:
+        """What the members say of their steps; empty unless all do, for each is compared with the others."""
+        halves = {}
+        for one, each in self._members.items():
+            pair = each.window.halves(now)
+            if pair is None:
+                return {}
+            halves[one] = pair
+        return halves
 
     def _judge(self, verdicts: dict[int, StragglerVerdict], now: float) -> Iterator[status_pb2.Event]:
         self._judged_at = now

@@ -26,6 +26,9 @@ MAX_HALF_SECONDS: Final = 600.0
 SAMPLES_PER_HALF: Final = 15
 """The number of a member's reports remembered per half window."""
 
+REPORTS_PER_HALF: Final = 2
+"""The number of a member's reports in half a window, at least."""
+
 SLOW_RATIO: Final = 1.25
 """A straggler's own part of a step is at least so many times that of the others,"""
 
@@ -96,6 +99,8 @@ class Window:
         if (steps := sample.boundaries - first.boundaries) > 0:
             usual = (sample.time - first.time) / steps
             self._half = min(MAX_HALF_SECONDS, max(HALF_SECONDS, HALF_STEPS * usual))
+        reports = (sample.time - first.time) / max(1, len(samples) - 1)  # between two of them: rare in a large run
+        self._half = max(self._half, REPORTS_PER_HALF * reports)
         while len(samples) > 2 and samples[1].time <= sample.time - 2 * self._half:
             samples.popleft()
 

@@ -305,6 +305,7 @@ class Recorder:
 
     def _put(self, items: list[tuple[Entry, int]]) -> None:
         with self._changed:
+            idle = not self._waiting  # else the thread waits for more to come, and need not hear of it
             for one, size in items:
                 if self._size + size > self._limit:
                     if not self._overflow_logged:
@@ -313,7 +314,8 @@ class Recorder:
                 else:
                     self._waiting.append((one, size))
                     self._size += size
-            self._changed.notify_all()
+            if idle:
+                self._changed.notify_all()
 
     def _write_on(self, first: Callable[[], object]) -> None:
         first()
