@@ -152,7 +152,12 @@ def test_the_values_of_many_keys_travel_compressed_and_are_those_of_now(tmp_path
 def test_a_list_is_made_once_though_members_that_are_ahead_set_further_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a group that have all addresses go on to the next group while others are yet to ask."""
     made = []
-    monkeypatch.setattr(protocol, "compressed", lambda items: made.append(items) or compressed(items))
+
+    def compress(items: bytes) -> bytes:
+        made.append(items)
+        return compressed(items)
+
+    monkeypatch.setattr(protocol, "compressed", compress)
     keys = [f"once/{number}" for number in range(COMPRESSED_KEYS)]
     with client() as one, client() as other:
         one.multi_set(keys, [*keys])
