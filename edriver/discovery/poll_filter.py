@@ -6,8 +6,8 @@ the most that the last few answers gave it. A poll that failed says nothing abou
 without them nor breaks a row of such answers.
 
 The answer that decides about a removal is asked for soon, so that a host that is gone is left soon. The price is a
-source that is wrong for longer than that moment. It costs one round, once: a source that names a host again soon after
-an answer without it is known to be wrong at times, and has an interval to correct itself from then on.
+source that is wrong for longer than that moment. It costs one round in ten minutes: a source that names a host again
+soon after an answer without it is known to be wrong at times, and has an interval to correct itself for as long.
 """
 
 from __future__ import annotations

@@ -149,6 +149,25 @@ def test_the_values_of_many_keys_travel_compressed_and_are_those_of_now(tmp_path
         assert server._last_list[0] == COMPRESSED_MULTI_GET, "or nothing was compressed"
 
 
+def test_a_list_is_made_once_though_members_that_are_ahead_set_further_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a group that have all addresses go on to the next group while others are yet to ask."""
+    made = []
+
+    def compress(items: bytes) -> bytes:
+        made.append(items)
+        return compressed(items)
+
+    monkeypatch.setattr(protocol, "compressed", compress)
+    keys = [f"once/{number}" for number in range(COMPRESSED_KEYS)]
+    with client() as one, client() as other:
+        one.multi_set(keys, [*keys])
+        for step in range(3):
+            with client() as passing:  # it sets nothing
+                assert passing.multi_get(keys) == other.multi_get(keys) == [key.encode() for key in keys]
+            one.set(f"next/{step}", "x")
+    assert len(made) == 1
+
+
 def test_a_server_of_an_older_release_is_asked_for_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """It hangs up on requests of kinds that it does not know."""
     monkeypatch.setattr(protocol, "LAST_KIND", COUNT)

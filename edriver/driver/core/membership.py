@@ -309,7 +309,9 @@ class Membership:
                 if self.settings.mode.members_survive:
                     rounds.requests.add(requester, self.memory.latest, newer=True)
                 else:
-                    rounds.requests.add(requester, self.memory.newest_for_disk, newer=False)
+                    newest = self.memory.newest_for_disk  # None: it was lost since the operator asked
+                    on_disk = self.memory.disk.on_disk
+                    rounds.requests.add(requester, newest or on_disk, newer=newest is None)
                     self.memory.write_to_disk()
             case events.CheckpointWritten(worker_id, number):  # of whichever round: it is on disk
                 if worker_id in roster.workers:

@@ -46,7 +46,7 @@ class SaveRequests:
 
         Args:
             requester: the operator.
-            newest: the newest checkpoint in memory, if any.
+            newest: the newest checkpoint in memory, or on disk, if any.
             newer: whether only those that are newer meet the request, and not that one.
         """
         self.last += 1

@@ -325,10 +325,11 @@ class StoreServer:
         return found
 
     def _keep(self, caller: _Caller, key: bytes, value: bytes) -> None:
-        self._last_list = _NO_LIST
         if key not in self._values:
             caller.keys.append(key)
             self._owners[key] = caller
+        else:  # a key that is new is in no list that was made
+            self._last_list = _NO_LIST
         self._values[key] = value
         for question in self._waiting.pop(key, []):
             self._answer_once_set(question)
@@ -380,7 +381,8 @@ class StoreServer:
         self._unauthenticated.discard(caller)
         self._selector.unregister(caller.connection)
         caller.connection.close()
-        self._last_list = _NO_LIST
+        if caller.keys:
+            self._last_list = _NO_LIST
         for key in caller.keys:
             del self._values[key], self._owners[key]
         for key, waiting in list(self._waiting.items()):
