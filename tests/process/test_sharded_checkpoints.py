@@ -27,6 +27,11 @@ def steps_on_disk(folder: Path) -> list[int]:
     return [found.steps for found in CheckpointFolder(str(folder)).found() if found.whole]
 
 
+def number(text: str) -> int:
+    """A number that edriver has printed: 1160 as "1,160"."""
+    return int(text.replace(",", ""))
+
+
 def lose_position_1(run: Run, step: int) -> None:
     """Kill all that hold it, once all have passed this step."""
     for rank in range(4):
@@ -38,11 +43,11 @@ def lose_position_1(run: Run, step: int) -> None:
 
 def goes_on(run: Run, begun: re.Match[str], place: str, most_lost: int) -> None:
     """The next round continues from that step, from that place."""
-    step = int(begun[1])
+    step = number(begun[1])
     lost = run.line(rf"not all positions of the state are held: it is loaded from {place}; (\d+) steps? lost")
     after = next(at for at, line in enumerate(run.lines) if begun[0] in line)
     assert int(run.line(r"rank 1 of \d pid \d+ at step (\d+)", after)[1]) == step
-    assert int(lost[1]) <= most_lost
+    assert number(lost[1]) <= most_lost
     run.line(rf"rank 0 passed step {step + 15 - step % 5}", after)
 
 
@@ -52,14 +57,14 @@ def test_a_position_loses_all_its_workers_and_the_run_goes_on_from_the_newest_ch
     environ = {"CHECKPOINT": str(folder), "STEPS": "100000", "EVERY": "10"}
     with running([*HSDP, *NO_MEMORY, *TRAIN], tmp_path, environ) as run:
         lose_position_1(run, 35)
-        begun = run.line(r"round \d+\.\d+: \d workers, .* on .*, from the checkpoint of step (\d+)")
+        begun = run.line(r"round \d+\.\d+: \d workers, .* on .*, from the checkpoint of step ([\d,]+)")
         goes_on(run, begun, "disk", 40)
         assert "is not kept in memory: this rank's part takes" in run.text
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
     newest = max(steps_on_disk(folder))
     with running(["-np", "1", "--replica-size", "1", *TRAIN], tmp_path, {**environ, "STEPS": str(newest + 10)}) as run:
-        run.line(rf"1 worker on .*, from the checkpoint of step {newest}$")
+        run.line(rf"1 worker on .*, from the checkpoint of step {newest:,}$")
         run.line(rf"rank 0 of 1 pid \d+ at step {newest}$")
         assert run.end() == 0
     command = [sys.executable, "-m", "edriver", "checkpoint", "inspect", str(folder), "--verify"]
@@ -68,7 +73,7 @@ def test_a_position_loses_all_its_workers_and_the_run_goes_on_from_the_newest_ch
     assert "optimizer.state.0.weight.exp_avg" in said, said
 
 
-IN_MEMORY = r"round \d+\.\d+: \d workers.* on .*, to load the checkpoint in memory of step (\d+)"
+IN_MEMORY = r"round \d+\.\d+: \d workers.* on .*, to load the checkpoint in memory of step ([\d,]+)"
 
 
 @pytest.mark.parametrize("flags", [HSDP, ONE_REPLICA], ids=["two-replicas", "one-replica"])
@@ -85,7 +90,7 @@ def test_a_checkpoint_in_memory_is_steps_old_and_goes_to_disk_when_asked_for(tmp
         os.kill(pid, signal.SIGCONT)
         begun = run.line(IN_MEMORY)
         goes_on(run, begun, "memory", 20)
-        assert until(lambda: steps_on_disk(folder))[-1] > int(begun[1])
+        assert until(lambda: steps_on_disk(folder))[-1] > number(begun[1])
         status = edriver("status", "--run", run.id).stdout
         assert re.search(r"in memory", status), status
         run.process.send_signal(signal.SIGINT)
@@ -96,7 +101,7 @@ def test_a_checkpoint_in_memory_is_steps_old_and_goes_to_disk_when_asked_for(tmp
     if flags == HSDP:  # any number of workers takes it over
         size = {"STEPS": str(found[-1] + 10)}
         with running(["-np", "3", "--replica-size", "all", *TRAIN], tmp_path, {**environ, **size}) as run:
-            run.line(rf"3 workers.* on .*, from the checkpoint of step {found[-1]}$")
+            run.line(rf"3 workers.* on .*, from the checkpoint of step {found[-1]:,}$")
             assert run.end() == 0, run.text
 
 
@@ -122,11 +127,11 @@ def test_two_of_three_hosts_are_lost_at_once(tmp_path: Path) -> None:
         until(lambda: steps_on_disk(folder))
         for host in ("127.0.0.2", "127.0.0.3"):
             os.kill(run.agent_of(host), signal.SIGKILL)
-        begun = run.line(r"round 1\.\d+: .* on .*, from the checkpoint of step (\d+)")
-        assert int(begun[1]) >= 5
+        begun = run.line(r"round 1\.\d+: .* on .*, from the checkpoint of step ([\d,]+)")
+        assert number(begun[1]) >= 5
         run.line("of the state are held: it is loaded from disk")
         at = next(at for at, line in enumerate(run.lines) if begun[0] in line)
-        run.line(rf"rank 0 passed step {int(begun[1]) + 15 - int(begun[1]) % 5}", at)
+        run.line(rf"rank 0 passed step {number(begun[1]) + 15 - number(begun[1]) % 5}", at)
 
 
 @pytest.mark.parametrize("flags", [HSDP, ONE_REPLICA], ids=["two-replicas", "one-replica"])
