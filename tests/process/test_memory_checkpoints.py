@@ -61,10 +61,10 @@ class Restart:
     """
 
     def __init__(self, run: Printing, size: int, after: int) -> None:
-        said = run.line(r"round \S+: .*, to load the checkpoint in memory of step (\d+)", after)
+        said = run.line(r"round \S+: .*, to load the checkpoint in memory of step ([\d,]+)", after)
         begins = [run.line(rf"rank {rank} of {size} pid \d+ begins at step (\d+)$", after) for rank in range(size)]
-        assert {int(each[1]) for each in begins} == {int(said[1])}, run.text
-        self.began = int(said[1])
+        self.began = int(said[1].replace(",", ""))  # 1160 is printed as 1,160
+        assert {int(each[1]) for each in begins} == {self.began}, run.text
         self.made = _last_step(run.lines[: run.lines.index(said.string)])
         run.line(f"the state of step {self.began // 10 * 10 + 10} is", run.lines.index(said.string))
 
