@@ -22,6 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from benchmarks import scale_run, scale_store, scale_sync
@@ -198,27 +199,26 @@ def _ends(lines: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def main() -> None:
     """Print what is asked for."""
-    parts = {"core": measure_core, "run": measure_run}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    what = parser.add_subparsers(dest="what", required=True)
-    for name, title in (("core", "the core alone"), ("run", "a driver with simulated agents")):
+    what = parser.add_subparsers(required=True)
+    for name, title, sizes, usual, measure in (
+        ("core", "the core alone", "hosts", [10, 100, 1000], measure_core),
+        ("run", "a driver with simulated agents", "hosts", [10, 100, 1000], measure_run),
+        (
+            "store",
+            "the store of a round with many members",
+            "members",
+            [64, 256, 1024],
+            partial(map, scale_store.measured),
+        ),
+        ("sync", "a sync over links in virtual time", "receivers", [1, 8, 63], partial(map, scale_sync.measured)),
+    ):
         part = what.add_parser(name, help=title)
-        part.add_argument("--hosts", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
-    store = what.add_parser("store", help="the store of a round with many members")
-    store.add_argument("--members", type=int, nargs="+", default=[64, 256, 1024], metavar="N")
-    sync = what.add_parser("sync", help="a sync to many receivers, over links in virtual time")
-    sync.add_argument("--receivers", type=int, nargs="+", default=[1, 8, 63], metavar="N")
+        part.add_argument(f"--{sizes}", type=int, nargs="+", default=usual, metavar="N", dest="sizes")
+        part.set_defaults(measure=measure)
     flags = parser.parse_args()
     end_well_on_sigterm()
-    found: Iterable[dict[str, Any]]
-    match flags.what:
-        case "store":
-            found = map(scale_store.measured, flags.members)
-        case "sync":
-            found = map(scale_sync.measured, flags.receivers)
-        case _:
-            found = parts[flags.what](flags.hosts)
-    for line in found:
+    for line in flags.measure(flags.sizes):
         print(json.dumps(line), flush=True)
 
 

@@ -77,13 +77,19 @@ class Agent:
         await self.ordered.wait()
 
 
+async def one_of_many(made: Driver) -> Agent:
+    """A connected agent of a large run, which has had a heartbeat of the driver's."""
+    expect_others(made)
+    agent = Agent(made)
+    assert await made.event() == events.AgentConnected("a", 1)
+    await made.time.advance(HEARTBEAT_INTERVAL)
+    await agent.take_order(made)
+    return agent
+
+
 def test_an_agent_of_a_large_run_speaks_as_often_as_it_is_asked_to() -> None:
     async def work(made: Driver) -> None:
-        expect_others(made)
-        agent = Agent(made)
-        assert await made.event() == events.AgentConnected("a", 1)
-        await made.time.advance(HEARTBEAT_INTERVAL)
-        await agent.take_order(made)
+        agent = await one_of_many(made)
         assert (agent.stream.heartbeat_period, agent.stream.progress_period) == (LARGE_RUN_PERIOD, 32.0)
         for agent_id in range(2, SMALL_RUN + 2):
             made.registry.give_up(agent_id)
@@ -100,11 +106,7 @@ def test_a_driver_of_an_older_release_that_takes_over_hears_everything_every_sec
     """Its first words ask for nothing."""
 
     async def work(made: Driver) -> None:
-        expect_others(made)
-        agent = Agent(made)
-        assert await made.event() == events.AgentConnected("a", 1)
-        await made.time.advance(HEARTBEAT_INTERVAL)
-        await agent.take_order(made)
+        agent = await one_of_many(made)
         assert agent.stream.progress_period == 32.0
         peer = made.registry.peer(1)
         assert peer is not None
