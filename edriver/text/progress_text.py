@@ -35,7 +35,7 @@ def progress_text(progress: status_pb2.Progress) -> str:
 
 
 def progress_line(progress: status_pb2.Progress, size: int, trouble: str = "") -> str:
-    """One line to replace the one before.
+    """One line to replace the one before; empty if nothing of the progress is known.
 
     Args:
         progress: the progress of training.
@@ -52,7 +52,8 @@ def epoch_text(progress: status_pb2.Progress) -> str:
 
 
 def progress_words(progress: status_pb2.Progress, size: int) -> list[str]:
-    """What is worth knowing of the progress beside the epoch, the most important first.
+    """What is worth knowing of the progress beside the epoch, the most important first; nothing if the script lets
+    nothing be known of it, as most do in restart mode.
 
     Args:
         progress: the progress of training.
@@ -62,8 +63,10 @@ def progress_words(progress: status_pb2.Progress, size: int) -> list[str]:
     words = [f"step {progress.steps}", f"{progress.step_rate:.1f} steps/s"] if known else []
     if progress.HasField("epoch") and progress.sample_rate > 0:
         words += [f"{time_text(left_of_epoch(progress))} left", f"{progress.sample_rate:.0f} samples/s"]
-    words.append(count_text(size, "worker"))
-    return words + [f"{printable(name)} {value:g}" for name, value in sorted(progress.reported.items())]
+    reported = [f"{printable(name)} {value:g}" for name, value in sorted(progress.reported.items())]
+    if not words and not reported and not progress.HasField("epoch"):
+        return []
+    return [*words, count_text(size, "worker"), *reported]
 
 
 def left_of_epoch(progress: status_pb2.Progress) -> float:

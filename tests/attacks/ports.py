@@ -14,7 +14,7 @@ import psutil
 
 from edriver.common.join_config import SERVER_NAME, JoinConfig
 
-BOUND = 30.0
+BOUND = 240.0
 
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How a connection of HTTP/2 begins."""

@@ -29,7 +29,7 @@ from tests.process.running import Run, running
 
 STRANGERS = 1300
 LIMITED = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
-BOUND = 60.0
+BOUND = 240.0
 
 
 @pytest.fixture

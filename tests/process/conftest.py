@@ -20,9 +20,12 @@ MEMORY = Path("/sys/fs/cgroup/memory")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright  # which few tests need
+    from playwright.sync_api import expect, sync_playwright  # which few tests need
+
+    from tests.process.dashboards import WAIT
 
     needs.require(needs.CHROMIUM)
+    expect.set_options(timeout=WAIT)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium

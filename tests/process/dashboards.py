@@ -17,6 +17,8 @@ from playwright.sync_api import Browser, Page
 from tests.process.running import BOUND, ROOT
 
 WAIT = BOUND * 1000
+"""Milliseconds that whatever a test asks of a page may take. A page loads in more than Playwright's 30 s, and shows what
+is expected of it in more than its 5 s, where other tests leave little of the machine."""
 
 
 class Watched:
@@ -29,6 +31,7 @@ class Watched:
             viewport={"width": width, "height": 844},
             color_scheme="dark" if scheme == "dark" else "light",
         )
+        self.page.set_default_timeout(WAIT)
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.asked.add(request.url))

@@ -13,7 +13,7 @@ import pytest
 
 from edriver.system.child import Child
 
-BOUND = 60.0
+BOUND = 300.0
 """Seconds that a test waits for what must come."""
 
 

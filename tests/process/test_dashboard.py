@@ -20,7 +20,7 @@ from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
 from edriver.wire.conversion import duration, timestamp
 from tests.made_runs import MadeRun
 from tests.process.accessibility import changes_said, reach_all_by_tab, violations
-from tests.process.dashboards import HOSTILE, WAIT, Watched, dashboard
+from tests.process.dashboards import HOSTILE, Watched, dashboard
 from tests.process.running import BOUND, ROOT, SCRIPTS, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
@@ -36,48 +36,44 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
         with dashboard(run.id, state) as url:
             watched = Watched(browser)
             page = watched.page
-            page.goto(url, timeout=WAIT)
+            page.goto(url)
             size = page.locator("#size")
             log = page.locator("#log")
-            expect(size).to_have_text("3", timeout=WAIT)
+            expect(size).to_have_text("3")
             expect(page.locator("#state-word")).to_have_text("training")
-            expect(page.locator("#curve-0")).to_have_attribute(
-                "aria-label", re.compile("^loss over time"), timeout=WAIT
-            )
+            expect(page.locator("#curve-0")).to_have_attribute("aria-label", re.compile("^loss over time"))
             os.kill(run.pids()[2], signal.SIGKILL)
-            expect(log).to_contain_text("round 1.1 ended: worker 3 (rank 2, localhost:2)", timeout=WAIT)
-            expect(size).to_have_text("2", timeout=WAIT)
-            expect(log).to_contain_text("was killed by SIGKILL", timeout=WAIT)
+            expect(log).to_contain_text("round 1.1 ended: worker 3 (rank 2, localhost:2)")
+            expect(size).to_have_text("2")
+            expect(log).to_contain_text("was killed by SIGKILL")
             used = page.locator("#usage-rows tr")
-            expect(used.first).to_contain_text(
-                re.compile(r"^localhost[\d.]+ of \d+[\d.]+( \S+)? of [\d.]+ GiB"), timeout=WAIT
-            )
-            expect(used.nth(1)).to_contain_text(re.compile(r"^localhost:0, rank \d[\d.]+\d\d\d MiB$"), timeout=WAIT)
+            expect(used.first).to_contain_text(re.compile(r"^localhost[\d.]+ of \d+[\d.]+( \S+)? of [\d.]+ GiB"))
+            expect(used.nth(1)).to_contain_text(re.compile(r"^localhost:0, rank \d[\d.]+\d\d\d MiB$"))
             page.locator("#usage-filter").fill("rank 1")
             expect(used).to_have_count(1)
             page.locator("#usage-of").select_option("memory")
-            expect(page.locator("#usage .scatterlayer .trace")).to_have_count(1, timeout=WAIT)
+            expect(page.locator("#usage .scatterlayer .trace")).to_have_count(1)
             expect(page.locator("#usage")).to_have_attribute(
-                "aria-label", re.compile("memory in use, by host.* GiB now"), timeout=WAIT
+                "aria-label", re.compile("memory in use, by host.* GiB now")
             )
             output = page.locator("#output")
-            expect(output).to_contain_text("[0] rank 0 passed step 5", timeout=WAIT)
+            expect(output).to_contain_text("[0] rank 0 passed step 5")
             page.locator("#output-of").select_option("localhost:2")
-            expect(output).to_contain_text("[2] rank 2 passed step 5", timeout=WAIT)  # its last words
+            expect(output).to_contain_text("[2] rank 2 passed step 5")  # its last words
             expect(output).not_to_contain_text("[0] rank 0 passed step 5")
             expect(page.locator("#rounds-note")).to_contain_text("1 failure")
-            expect(size).to_have_text("3", timeout=WAIT)  # by the replacement
+            expect(size).to_have_text("3")  # by the replacement
             expect(page.locator("#about")).to_contain_text(f" on {socket.gethostname()}")
             expect(page.locator("#failure")).to_contain_text("was killed by SIGKILL")
             expect(page.locator("#failure-time")).to_contain_text("training has continued since")
             expect(page.locator("#failure-details")).not_to_have_attribute("open", "")
             page.locator("#resize-size").fill("2")
             page.get_by_role("button", name="Resize").click()
-            expect(size).to_have_text("2", timeout=WAIT)
+            expect(size).to_have_text("2")
             asked = f"at most 2 workers from now on: requested by {own_name()} (dashboard)"
             expect(log).to_contain_text(asked)
             run.line(asked.replace("(", r"\(").replace(")", r"\)"))
-            expect(page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
+            expect(page.locator("#phases .legend")).to_be_visible()
             assert violations(page) == []
             assert page.evaluate("document.getAnimations().length") == 0
             assert changes_said(page, 3.0) == []  # while it trains; rounds and answers are announced
@@ -91,12 +87,12 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             compared_with_two_that_have_ended(browser, url, run.id)
             run.process.send_signal(signal.SIGINT)
             assert run.end() == 130
-            expect(page.locator("#state-word")).to_have_text("stopped", timeout=WAIT)
+            expect(page.locator("#state-word")).to_have_text("stopped")
             expect(page.locator("#doing")).to_have_text("the driver received SIGINT")
             expect(size).to_have_text("2 to 3")
             page.locator("#output-of").select_option("")
-            expect(output).to_contain_text("[0] rank 0", timeout=WAIT)  # from the records: there is no driver
-            with page.expect_download(timeout=WAIT) as download:
+            expect(output).to_contain_text("[0] rank 0")  # from the records: there is no driver
+            with page.expect_download() as download:
                 page.locator("#save-csv").click()
             said = {int(step): float(loss) for step, loss in map(str.split, reports.read_text().splitlines())}
             rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
@@ -108,8 +104,8 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             assert {row["workers"] for row in rows} >= {"2", "3"}
             watched.check(url)
             narrow = Watched(browser, "dark", 390)
-            narrow.page.goto(url, timeout=WAIT)  # the page can still be read
-            expect(narrow.page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
+            narrow.page.goto(url)  # the page can still be read
+            expect(narrow.page.locator("#phases .legend")).to_be_visible()
             assert narrow.page.evaluate("document.documentElement.scrollWidth") == 390
             assert violations(narrow.page) == []
             reach_all_by_tab(narrow.page)
@@ -120,32 +116,32 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
 def compared_with_two_that_have_ended(browser: Browser, url: str, live: str) -> None:
     watched = Watched(browser)
     page = watched.page
-    page.goto(url, timeout=WAIT)
+    page.goto(url)
     page.get_by_role("link", name="all runs").click()
 
     def row(name: str) -> Locator:
         return page.locator("#runs tr").filter(has=page.get_by_role("link", name=name, exact=True))
 
-    expect(row("base")).to_contain_text("✓ done", timeout=WAIT)
+    expect(row("base")).to_contain_text("✓ done")
     expect(row("base")).to_contain_text(f"lr={HOSTILE}")
     expect(row("bbbbbbbb")).to_contain_text("✕ failed")
     expect(row("live")).to_contain_text("▶ running")
     expect(row("live").locator("td").nth(5)).to_have_text("2")
     row("base").get_by_role("link").click()
-    expect(page.locator("#state-word")).to_have_text("done", timeout=WAIT)
+    expect(page.locator("#state-word")).to_have_text("done")
     expect(page.locator(".summary")).to_contain_text(f"lr={HOSTILE}")
-    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible()
     page.get_by_role("link", name="all runs").click()
     for name in ("base", "bbbbbbbb", "live"):
-        row(name).get_by_role("checkbox").check(timeout=WAIT)
+        row(name).get_by_role("checkbox").check()
     page.get_by_role("button", name="compare 3").click()
     readout = page.locator("#curves .readout").first
-    expect(readout.locator(".key")).to_have_count(3, timeout=WAIT)
+    expect(readout.locator(".key")).to_have_count(3)
     expect(readout).to_contain_text(f"live {live}")
     expect(page.locator("#facts")).to_contain_text(HOSTILE)
     loss = readout.locator(".key").filter(has_text="live").locator("b")
     before = loss.inner_text()
-    expect(loss).not_to_have_text(before, timeout=WAIT)  # the live one is followed
+    expect(loss).not_to_have_text(before)  # the live one is followed
     assert page.evaluate("window.harmed") is None
     watched.check(url)
 
@@ -202,12 +198,12 @@ def test_hostile_names_in_a_report_do_nothing(browser: Browser, tmp_path: Path) 
     for scheme, width in (("light", 1280), ("dark", 390)):
         watched = Watched(browser, scheme, width)
         url = (tmp_path / "r.html").as_uri()
-        watched.page.goto(url, timeout=WAIT)
-        expect(watched.page.locator("#lanes .trace.bars").first).to_be_visible(timeout=WAIT)
-        expect(watched.page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
+        watched.page.goto(url)
+        expect(watched.page.locator("#lanes .trace.bars").first).to_be_visible()
+        expect(watched.page.locator("#phases .legend")).to_be_visible()
         expect(watched.page.locator("#hosts")).to_contain_text(HOSTILE)
         expect(watched.page.locator("#usage-rows")).to_contain_text(HOSTILE)
-        expect(watched.page.locator("#usage .scatterlayer .trace")).to_have_count(1, timeout=WAIT)
+        expect(watched.page.locator("#usage .scatterlayer .trace")).to_have_count(1)
         expect(watched.page.locator(".summary")).to_contain_text(HOSTILE)
         assert watched.page.evaluate("window.harmed") is None
         assert watched.page.locator("img").count() == 0

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.made_runs import MadeRun
 from tests.process.accessibility import violations
-from tests.process.dashboards import WAIT, Watched, dashboard
+from tests.process.dashboards import Watched, dashboard
 
 PHONE, TABLET, DESK = 390, 1000, 1400
 LINE = 45
@@ -77,9 +77,9 @@ def width_of(page: Page) -> int:
 
 def test_a_row_of_the_list_is_a_line_or_on_a_phone_a_few_without_a_look_aside(watched: Watched, url: str) -> None:
     page = watched.page
-    page.goto(f"{url}runs", timeout=WAIT)
+    page.goto(f"{url}runs")
     page.locator("#runs-filter").fill("5d2f01aa")  # the machine may have other runs
-    expect(page.locator("#runs tr")).to_have_count(len(RUNS), timeout=WAIT)
+    expect(page.locator("#runs tr")).to_have_count(len(RUNS))
     heights = [row["height"] for row in boxes(page, "#runs tr")]
     if width_of(page) > PHONE:
         assert max(heights) <= LINE
@@ -93,8 +93,8 @@ def test_a_row_of_the_list_is_a_line_or_on_a_phone_a_few_without_a_look_aside(wa
 
 def test_the_cards_of_a_run_fill_their_rows(watched: Watched, url: str) -> None:
     page = watched.page
-    page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT)
-    expect(page.locator("#state-word")).to_have_text("done", timeout=WAIT)
+    page.goto(f"{url}run?run=aaaaaaaa")
+    expect(page.locator("#state-word")).to_have_text("done")
     (room,) = boxes(page, ".tiles")
     tiles = boxes(page, ".tile")
     for top in {tile["top"] for tile in tiles}:
@@ -108,16 +108,16 @@ def test_the_cards_of_a_run_fill_their_rows(watched: Watched, url: str) -> None:
 
 
 def test_runs_side_by_side_fit(watched: Watched, url: str) -> None:
-    watched.page.goto(f"{url}compare?run=aaaaaaaa&run=bbbbbbbb", timeout=WAIT)
-    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    watched.page.goto(f"{url}compare?run=aaaaaaaa&run=bbbbbbbb")
+    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_pages_on_a_phone_can_be_read_by_all(browser: Browser, url: str, scheme: str) -> None:
     watched = Watched(browser, scheme, PHONE)
     for path in ("runs", "run?run=bbbbbbbb"):
-        watched.page.goto(f"{url}{path}", timeout=WAIT)
-        expect(watched.page.locator("tbody tr").first).to_be_visible(timeout=WAIT)
+        watched.page.goto(f"{url}{path}")
+        expect(watched.page.locator("tbody tr").first).to_be_visible()
         assert violations(watched.page) == []
     watched.check(url)
 
@@ -125,8 +125,8 @@ def test_the_pages_on_a_phone_can_be_read_by_all(browser: Browser, url: str, sch
 def test_what_ran_and_how_it_ended_is_said_at_the_top_and_in_the_tab(browser: Browser, url: str) -> None:
     watched = Watched(browser)
     page = watched.page
-    page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT)
-    expect(page).to_have_title("✓ done · base", timeout=WAIT)
+    page.goto(f"{url}run?run=aaaaaaaa")
+    expect(page).to_have_title("✓ done · base")
     icon = page.locator("link[rel=icon]")
     expect(icon).to_have_attribute("href", re.compile(r"^data:image/svg.*%E2%9C%93"))
     summary = page.locator(".summary dl")
@@ -139,8 +139,8 @@ def test_what_ran_and_how_it_ended_is_said_at_the_top_and_in_the_tab(browser: Br
         expect(summary).to_contain_text(words)
     expect(page.locator("#size")).to_have_text("7 to 8")
     expect(page.locator("#size-note")).to_contain_text(re.compile(r"workers while it trained, 7\.\d on average"))
-    page.goto(f"{url}run?run=bbbbbbbb", timeout=WAIT)
-    expect(page).to_have_title(re.compile("^✕ failed · a-name"), timeout=WAIT)
+    page.goto(f"{url}run?run=bbbbbbbb")
+    expect(page).to_have_title(re.compile("^✕ failed · a-name"))
     watched.check(url)
 
 
@@ -148,8 +148,8 @@ def test_a_curve_has_a_gap_where_training_stood_still(browser: Browser, url: str
     """From second 10 to 20 no step was made, and samples had the loss of before; a pause of 10 ms makes no gap."""
     watched = Watched(browser)
     page = watched.page
-    page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT)
-    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    page.goto(f"{url}run?run=aaaaaaaa")
+    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible()
     found = page.evaluate(
         """() => {
           const story = new Story();
@@ -183,11 +183,11 @@ def test_a_curve_has_a_gap_where_training_stood_still(browser: Browser, url: str
 def test_a_picture_of_the_curves_says_which_run_it_shows(browser: Browser, url: str) -> None:
     watched = Watched(browser)
     page = watched.page
-    page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT)
-    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    page.goto(f"{url}run?run=aaaaaaaa")
+    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible()
     assert page.evaluate("pictureTitle(curves)").startswith("base, run aaaaaaaa over time, times are in ")
-    page.goto(f"{url}compare?run=aaaaaaaa&run=bbbbbbbb", timeout=WAIT)
-    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    page.goto(f"{url}compare?run=aaaaaaaa&run=bbbbbbbb")
+    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible()
     assert page.evaluate("pictureTitle(curves)").startswith("base aaaaaaaa; a-name")
     watched.check(url)
 
@@ -195,8 +195,8 @@ def test_a_picture_of_the_curves_says_which_run_it_shows(browser: Browser, url: 
 def test_warnings_stand_in_the_header(browser: Browser, url: str) -> None:
     watched = Watched(browser)
     page = watched.page
-    page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT)
-    expect(page.locator("#state-word")).to_have_text("done", timeout=WAIT)
+    page.goto(f"{url}run?run=aaaaaaaa")
+    expect(page.locator("#state-word")).to_have_text("done")
     expect(page.locator("#warnings")).to_be_hidden()
     page.evaluate(
         """() => {

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,11 +71,14 @@ class Terminal:
         self.screen.resize(30, columns)
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Show what comes until something is reached."""
+        """Show what comes until something is reached; fails with what is shown if that takes too long."""
+        bound = time.monotonic() + BOUND
         with selectors.DefaultSelector() as selector:
             selector.register(self._ours, selectors.EVENT_READ)
             while not reached():
-                assert selector.select(BOUND), "\n".join(self.lines)
+                left = bound - time.monotonic()
+                ready = left > 0 and selector.select(left)
+                assert ready, "\n".join(self.lines)
                 data = os.read(self._ours, 65536)
                 self.raw += data
                 self._stream.feed(data)
@@ -173,6 +177,7 @@ def until_both_go_on(shown: Terminal) -> None:
     shown.until(lambda: bool(bars(shown)))
     first = bars(shown)
     shown.until(lambda: bool(bars(shown)) and all(now > then for now, then in zip(bars(shown), first, strict=True)))
+    shown.until(lambda: min(bars(shown), default=0) > 150)  # by then, the driver knows what there is of the progress
     assert len([line for line in shown.lines if "|##" in line]) == 2
 
 

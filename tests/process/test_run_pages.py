@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Download, Page, Route, expect
 
 from tests.made_runs import MadeRun
 from tests.process.accessibility import reach_all_by_tab, violations
-from tests.process.dashboards import HOSTILE, WAIT, Watched, dashboard
+from tests.process.dashboards import HOSTILE, Watched, dashboard
 
 BASE = MadeRun("aaaaaaaa", names=("acc", HOSTILE), about={"name": "base", "tags": {"lr": "1e-3"}})
 WIDE = MadeRun("bbbbbbbb", seconds=900.0, losses=4, rate=4.0, seed=1, about={"tags": {"lr": "3e-4", "who": HOSTILE}})
@@ -36,15 +36,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def page(browser: Browser, url: str) -> Iterator[Page]:
     """The page of a run; each test leaves it as it was."""
     watched = Watched(browser)
-    watched.page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT)
-    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    watched.page.goto(f"{url}run?run=aaaaaaaa")
+    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible()
     yield watched.page
     assert watched.page.evaluate("window.harmed") is None
     watched.check(url)
 
 
 def saved(page: Page, button: str) -> Download:
-    with page.expect_download(timeout=WAIT) as download:
+    with page.expect_download() as download:
         page.locator(button).click()
     return download.value
 
@@ -55,8 +55,8 @@ def steps_of(text: str) -> list[dict[str, str]]:
 
 def test_every_sample_is_saved_with_every_digit(browser: Browser, url: str) -> None:
     watched = Watched(browser)
-    watched.page.goto(f"{url}compare?run=aaaaaaaa&run=bbbbbbbb", timeout=WAIT)
-    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    watched.page.goto(f"{url}compare?run=aaaaaaaa&run=bbbbbbbb")
+    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible()
     download = saved(watched.page, "#save-csv")
     assert download.suggested_filename == "edriver-aaaaaaaa-bbbbbbbb.csv"
     rows = steps_of(download.path().read_text())
@@ -83,13 +83,13 @@ def test_the_page_does_not_wait_for_what_draws_its_charts(browser: Browser, url:
     watched = Watched(browser)
     held: list[Route] = []
     watched.page.route("**/plotly.js", lambda route: held.append(route))
-    watched.page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT, wait_until="domcontentloaded")
-    expect(watched.page.locator("#state-word")).to_have_text("done", timeout=WAIT)
+    watched.page.goto(f"{url}run?run=aaaaaaaa", wait_until="domcontentloaded")
+    expect(watched.page.locator("#state-word")).to_have_text("done")
     expect(watched.page.locator("#log li")).not_to_have_count(0)
     expect(watched.page.locator(".js-plotly-plot")).to_have_count(0)
     (library,) = held
     library.continue_()
-    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible()
     watched.check(url)
 
 
@@ -114,7 +114,7 @@ def test_what_is_chosen_is_drawn_and_remembered(page: Page) -> None:
     page.locator("#curve-together").check()
     page.get_by_label("acc", exact=True).uncheck()
     expect(page.locator("#curves figure")).to_have_count(1)
-    expect(traces).to_have_count(6, timeout=WAIT)  # as reported, undone, smoothed; of two values
+    expect(traces).to_have_count(6)  # as reported, undone, smoothed; of two values
     expect(page.locator("#curve-note")).to_contain_text("s = 0.9·s + 0.10·y")
     assert layout("yaxis.type") == "log"
     drawn = page.evaluate("document.getElementById('curve-0').data[2]")
@@ -127,8 +127,8 @@ def test_what_is_chosen_is_drawn_and_remembered(page: Page) -> None:
     assert len(drawn["x"]) > 100
     for x, y in zip(drawn["x"], drawn["y"], strict=True):
         assert any(y == pytest.approx(value, rel=1e-9) for value in smooth[x])
-    page.reload(timeout=WAIT)
-    expect(traces).to_have_count(6, timeout=WAIT)
+    page.reload()
+    expect(traces).to_have_count(6)
     assert page.locator("#curve-over").input_value() == "steps"
     page.locator("#curve-together").uncheck()
     page.locator("#curve-smooth").fill("0")
@@ -139,7 +139,7 @@ def test_what_is_chosen_is_drawn_and_remembered(page: Page) -> None:
 
 def test_one_crosshair_goes_through_all_charts(page: Page) -> None:
     page.locator("#curve-over").select_option("steps")
-    expect(page.locator("#curve-0 .scatterlayer .trace")).to_have_count(2, timeout=WAIT)
+    expect(page.locator("#curve-0 .scatterlayer .trace")).to_have_count(2)
     page.locator("#curve-0").focus()
     for _ in range(3):
         page.keyboard.press("Shift+ArrowRight")
@@ -184,8 +184,8 @@ def test_axe_finds_nothing_and_the_keyboard_reaches_everything(
     browser: Browser, url: str, path: str, drawn: str
 ) -> None:
     watched = Watched(browser)
-    watched.page.goto(f"{url}{path}", timeout=WAIT)
-    expect(watched.page.locator(drawn).first).to_be_visible(timeout=WAIT)
+    watched.page.goto(f"{url}{path}")
+    expect(watched.page.locator(drawn).first).to_be_visible()
     assert violations(watched.page) == []
     reach_all_by_tab(watched.page)
     watched.check(url)
@@ -197,7 +197,7 @@ def test_the_run_is_named(page: Page) -> None:
 
 def test_what_each_worker_wrote_is_there_after_the_end(page: Page) -> None:
     output = page.locator("#output")
-    expect(output).to_contain_text("[0] epoch 1", timeout=WAIT)
+    expect(output).to_contain_text("[0] epoch 1")
     expect(output).to_contain_text(f"[1] last words {HOSTILE}")
     page.locator("#output-of").select_option("node-000:1")
     expect(output).to_contain_text("[1] last words")

@@ -23,7 +23,7 @@ from edriver.commands.stack import stack
 from edriver.commands.status import status as status_command
 from edriver.v1 import pace_pb2, stacks_pb2, status_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
-from tests.process.dashboards import WAIT, Watched, dashboard
+from tests.process.dashboards import Watched, dashboard
 from tests.process.running import SCRIPTS, Run, edriver, running
 from tests.strict_json import strict
 from tests.waiting import until
@@ -215,25 +215,25 @@ def test_the_page_says_it_and_shows_where_a_worker_stands(paced: Paced, browser:
         watched = Watched(browser)
         page = watched.page
         page.goto(url)
-        expect(page.locator("#steps tr")).to_have_count(2, timeout=WAIT)
+        expect(page.locator("#steps tr")).to_have_count(2)
         expect(page.locator("#trouble")).to_be_hidden()
         page.click("#stacks-ask")
-        expect(page.locator("#stacks")).to_contain_text("thread MainThread:", timeout=WAIT)
+        expect(page.locator("#stacks")).to_contain_text("thread MainThread:")
         pid = paced.run.pids()[1]
         os.kill(pid, signal.SIGSTOP)
         try:
             text = re.compile(
                 r"^no step for \d+ s; all are waiting for rank 1 \(localhost:1\), whose process is stopped"
             )
-            expect(page.locator("#trouble")).to_have_text(text, timeout=WAIT)
+            expect(page.locator("#trouble")).to_have_text(text)
             expect(page.locator("#log")).to_contain_text("all are waiting for rank 1")
             page.focus("#stacks-of")
             page.select_option("#stacks-of", "localhost:1")
             page.click("#stacks-ask")
-            expect(page.locator("#stacks")).to_contain_text("its process is stopped (by a signal", timeout=WAIT)
+            expect(page.locator("#stacks")).to_contain_text("its process is stopped (by a signal")
             if folder := os.environ.get("PICTURES"):
                 page.screenshot(path=f"{folder}/held-up.png", full_page=True)
         finally:
             os.kill(pid, signal.SIGCONT)
-        expect(page.locator("#trouble")).to_be_hidden(timeout=WAIT)
+        expect(page.locator("#trouble")).to_be_hidden()
         watched.check(url)

@@ -361,7 +361,10 @@ def test_the_address_to_look_at_the_run_has_nothing_to_steer_with() -> None:
 async def chromium_page() -> AsyncIterator[BrowserPage]:
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield await chromium.new_page()
+        page = await chromium.new_page()
+        page.set_default_timeout(WAIT)
+        expect.set_options(timeout=WAIT)
+        yield page
         await chromium.close()
 
 
@@ -369,9 +372,9 @@ async def chromium_page() -> AsyncIterator[BrowserPage]:
 def test_an_operator_steers_by_the_keyboard_alone() -> None:
     async def work(served: Served) -> None:
         async with chromium_page() as page:
-            await page.goto(f"{served.url}/{CONTROL}/", timeout=WAIT)
+            await page.goto(f"{served.url}/{CONTROL}/")
             drain = page.get_by_role("button", name="drain a")
-            await expect(drain).to_be_visible(timeout=WAIT)
+            await expect(drain).to_be_visible()
             reached = ""
             for _ in range(80):
                 await page.keyboard.press("Tab")
@@ -381,7 +384,7 @@ def test_an_operator_steers_by_the_keyboard_alone() -> None:
             assert reached == "drain b"
             await page.keyboard.press("Enter")
             dialog = page.get_by_role("dialog", name="Drain host b?")
-            await expect(dialog).to_contain_text("What it would do now: no worker trains there.", timeout=WAIT)
+            await expect(dialog).to_contain_text("What it would do now: no worker trains there.")
             await page.keyboard.press("Escape")  # it is asked first
             await expect(page.get_by_role("button", name="drain b")).to_be_focused()
             assert served.run.asked == []
@@ -389,23 +392,23 @@ def test_an_operator_steers_by_the_keyboard_alone() -> None:
             await page.keyboard.type("it runs hot")
             await page.keyboard.press("Enter")
             row = page.locator("#hosts tr", has_text="it runs hot")
-            await expect(row).to_contain_text("b is being drained; there will be 2 slots to use", timeout=WAIT)
+            await expect(row).to_contain_text("b is being drained; there will be 2 slots to use")
             await expect(page.locator("#log")).to_contain_text(f"host b is drained: it runs hot (requested by {WHO})")
             await expect(page.get_by_role("button", name="undrain b")).to_be_focused()
             await page.keyboard.press("Enter")
-            await expect(page.get_by_role("button", name="drain b", exact=True)).to_be_focused(timeout=WAIT)
+            await expect(page.get_by_role("button", name="drain b", exact=True)).to_be_focused()
             assert [type(each) for each in served.run.asked] == [events.DrainRequested, events.UndrainRequested]
 
             await page.get_by_role("button", name="drain a").click()
             await page.locator("#ask-slot").select_option("slot 1")
             await page.get_by_role("button", name="Drain", exact=True).click()
-            await expect(page.locator("#hosts")).to_contain_text("a:1 is being drained", timeout=WAIT)
+            await expect(page.locator("#hosts")).to_contain_text("a:1 is being drained")
             await page.get_by_role("button", name="drain a", exact=True).click()
             await page.get_by_role("button", name="Drain", exact=True).click()  # all of it: too much
             refused = page.locator("#hosts tr", has=page.get_by_role("button", name="drain a", exact=True)).locator(
                 ".answer"
             )
-            await expect(refused).to_contain_text("this leaves 1 slot; the run needs 2", timeout=WAIT)
+            await expect(refused).to_contain_text("this leaves 1 slot; the run needs 2")
             await expect(refused).to_have_attribute("data-refused", "true")
 
             size = page.get_by_label("use at most")
@@ -413,14 +416,14 @@ def test_an_operator_steers_by_the_keyboard_alone() -> None:
             await size.fill("2")
             await page.keyboard.press("Enter")
             answer = page.locator("#steering-answer")
-            await expect(answer).to_have_text("at most 2 workers from now on", timeout=WAIT)
+            await expect(answer).to_have_text("at most 2 workers from now on")
             await page.get_by_role("button", name="Stop the run…").click()
             await page.get_by_role("button", name="Cancel").click()
             assert not any(isinstance(each, events.StopRequested) for each in served.run.asked)
             await page.get_by_role("button", name="Stop the run…").click()
             await page.get_by_label("Reason").fill("its loss is flat")
             await page.get_by_role("button", name="Stop the run", exact=True).click()
-            await expect(page.locator("#state-word")).to_have_text("stopped", timeout=WAIT)
+            await expect(page.locator("#state-word")).to_have_text("stopped")
             await expect(page.locator("#doing")).to_have_text(f"its loss is flat (requested by {WHO})")
             await expect(page.get_by_role("button", name="Stop the run…")).to_be_disabled()
 
@@ -475,7 +478,7 @@ def test_another_site_that_knows_the_address_neither_steers_nor_frames_nor_reads
             for name in ("127.0.0.1", "localhost"):  # the second is another site as well
                 async with chromium_page() as page:
                     heard = Heard(page)
-                    await page.goto(f"http://{name}:{port}/", timeout=WAIT)
+                    await page.goto(f"http://{name}:{port}/")
                     assert await page.frames[1].locator("#steering").count() == 0
                     assert any("frame-ancestors 'none'" in each for each in heard.console), heard.console
                     said = await page.evaluate(EVIL_FETCHES, [target, await served.page_secret()])

@@ -33,7 +33,7 @@ from tests.torch.bound_state import Rounds
 SHARD = 100_000
 """Sample n of shard s is s * SHARD + n."""
 
-BOUND = 60.0
+BOUND = 240.0
 
 
 class LostError(Exception):

@@ -21,7 +21,7 @@ from edriver.worker.backend.interpreter import (
 )
 from edriver.worker.watch.stall import stacks
 
-BOUND = 20.0
+BOUND = 240.0
 
 
 class Walked:

@@ -9,7 +9,7 @@ from typing import Any
 
 from edriver.agent.workers.pipes import FULL_READ, READ_PAUSE, Pipes
 
-BOUND = 30.0
+BOUND = 240.0
 
 
 class Reader:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
-from edriver.text.progress_text import age, lasted, progress_text, time_text
+import pytest
+from rich.console import Console
+
+from edriver.driver.observe.console.progress_bar import Bar
+from edriver.text.progress_text import age, lasted, progress_line, progress_text, time_text
 from edriver.v1 import status_pb2
 from edriver.wire.conversion import duration, timestamp
 
@@ -33,6 +37,27 @@ from edriver.wire.conversion import duration, timestamp
 )
 def test_one_line(progress: status_pb2.Progress, text: str) -> None:
     assert progress_text(progress) == text
+
+
+UNKNOWN = status_pb2.TimeSpent(unknown=duration(1.0))
+
+
+@pytest.mark.parametrize(
+    ("progress", "trouble", "text"),
+    [
+        pytest.param(status_pb2.Progress(time_spent=UNKNOWN), "", "", id="restart-mode"),
+        pytest.param(
+            status_pb2.Progress(time_spent=UNKNOWN, reported={"loss": 0.25}), "", "2 workers  loss 0.25", id="reported"
+        ),
+        pytest.param(status_pb2.Progress(steps=3), "", "step 3  0.0 steps/s  2 workers", id="steps"),
+        pytest.param(status_pb2.Progress(time_spent=UNKNOWN), "rank 1 is slow", "rank 1 is slow", id="trouble"),
+    ],
+)
+def test_the_line_that_stands_is_empty_if_nothing_is_known(
+    progress: status_pb2.Progress, trouble: str, text: str
+) -> None:
+    assert progress_line(progress, 2, trouble) == text
+    assert Bar(Console(file=io.StringIO(), width=80)).line(progress, 2, trouble).decode().rstrip() == text
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ NODES = 4
 CPUS = 4
 """Of each node: more than this machine may have, as nothing is bound to a processor."""
 
-BOUND = 60.0
+BOUND = 240.0
 """Seconds that a test waits for Slurm to do something; only a failing test ever waits so long."""
 
 DEVICES = ("/dev/null", "/dev/zero")

@@ -28,13 +28,16 @@ class Bar:
         self._console = console
 
     def line(self, progress: status_pb2.Progress, size: int, trouble: str = "") -> bytes:
-        """One line, without its end, narrower than the terminal.
+        """One line, without its end, narrower than the terminal; empty if nothing of the progress is known.
 
         Args:
             progress: the progress of training.
             size: the number of workers that train.
             trouble: why no step is made; empty while steps are made.
         """
+        text = printable(trouble) or "  ".join(progress_words(progress, size))
+        if not text:
+            return b""
         width = max(1, self._console.width - 1)  # in the last column, some terminals continue to the next line
         grid = Table.grid(padding=(0, 1), expand=True)
         cells: list[Text | ProgressBar] = []
@@ -44,7 +47,7 @@ class Bar:
             grid.add_column(no_wrap=True, width=min(BAR_COLUMNS, width // 3))
             cells = [epoch, ProgressBar(total=progress.samples, completed=progress.samples_done)]
         grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        grid.add_row(*cells, Text(printable(trouble) or "  ".join(progress_words(progress, size))))
+        grid.add_row(*cells, Text(text))
         with self._console.capture() as drawn:
             self._console.print(grid, width=width, no_wrap=True, crop=True)
         first = drawn.get().partition("\n")[0]

@@ -70,7 +70,8 @@ async def report_progress(
             if bar:
                 output.footer(bar.line(progress, event_history.view.size, trouble))
             elif to_caller:
-                output.progress(progress_line(progress, event_history.view.size, trouble))
+                if text := progress_line(progress, event_history.view.size, trouble) or event_history.view.doing:
+                    output.progress(text)
             elif hold_up is not None:
                 began = epoch_seconds(hold_up.start_time)
                 if now - began >= HOLD_UP_LINE_DELAY and began > held_up_since:
@@ -82,4 +83,5 @@ async def report_progress(
     finally:
         if to_caller and (progress := event_history.progress_now()) is not None:  # the line that stays
             size = len(event_history.rounds[-1].members) if event_history.rounds else 0
-            output.progress(progress_line(progress, size))
+            if text := progress_line(progress, size):
+                output.progress(text)
