@@ -119,11 +119,12 @@ def test_a_host_is_lost_with_the_last_worker_of_a_position_elsewhere(tmp_path: P
 def test_two_of_three_hosts_are_lost_at_once(tmp_path: Path) -> None:
     """One of them had the only copy of the other one's part: the run goes back to what is on disk."""
     folder = tmp_path / "checkpoints"
-    environ = {"CHECKPOINT": str(folder), "STEPS": "100000", "EVERY": "5"}
+    environ = {"CHECKPOINT": str(folder), "STEPS": "100000", "EVERY": "100000"}
     hosts = ["-H", "localhost:1,127.0.0.2:1,127.0.0.3:1"]
     with running(["-np", "3", "--min-np", "1", "--replica-size", "all", *hosts, *TRAIN], tmp_path, environ) as run:
         for rank in range(3):
             run.line(rf"rank {rank} passed step 10")
+        assert "rank 0 writes a checkpoint" in edriver("checkpoint", "save", "--run", run.id).stdout
         until(lambda: steps_on_disk(folder))
         for host in ("127.0.0.2", "127.0.0.3"):
             os.kill(run.agent_of(host), signal.SIGKILL)

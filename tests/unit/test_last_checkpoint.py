@@ -16,7 +16,7 @@ from edriver.driver.run.last_checkpoint import write_last_checkpoint
 from edriver.model.events import CheckpointsHeld
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget, Shard
-from edriver.model.records import HostRecord
+from edriver.model.records import HostRecord, Worker
 from edriver.v1 import agent_pb2
 
 TARGET = DiskTarget("/shared/checkpoints", 3, "/bin/python")
@@ -37,10 +37,14 @@ class Host:
         self.inbox: Mailbox[Inbound] = Mailbox(10)
         self.late: int | None = None
         self.written: list[int] = []
+        self.stopped: list[int] = []
         self._steps: list[int] = []
 
     def has_agent(self, host: str, agent_id: int) -> bool:
         return (host, agent_id) == ("a", 1)
+
+    def live(self) -> list[Worker]:
+        return [Worker(7, "a", 0)]
 
     def save(self, step: int) -> None:
         """While the run trains; the first one is due for disk."""
@@ -49,6 +53,10 @@ class Host:
         self.memory.orders(self.hosts, 0, RoundId(1, 1))
 
     def send(self, host: str, message: agent_pb2.ConnectResponse) -> None:
+        if message.HasField("stop_worker"):
+            assert not self.written, "it trains while a checkpoint is written"
+            self.stopped.append(message.stop_worker.worker_id)
+            return
         write = message.keep_checkpoints.disk
         step = write.checkpoint.step
         if step in (0, *self.written):
@@ -79,5 +87,6 @@ def test_what_is_said_to_be_written_at_the_end_is_what_is_written(caplog: pytest
 
     asyncio.run(end())
     assert host.written == [10, 30], "10 was under way"
+    assert host.stopped == [7]
     said = [record.getMessage() for record in caplog.records if record.levelno <= logging.INFO]
     assert said == [f"writing the checkpoint of step {step} from memory to disk" for step in host.written]

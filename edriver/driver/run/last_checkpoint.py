@@ -13,10 +13,12 @@ from edriver.driver.core.roster import Roster
 from edriver.driver.feeds.inbound import Inbound, InboundMessage
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.console.output import ROUTINE
+from edriver.driver.run.shutdown import SHUTDOWN_GRACE
 from edriver.model import events
 from edriver.model.actions import KeepCheckpoints
 from edriver.model.ids import NO_ROUND
 from edriver.v1 import agent_pb2
+from edriver.wire.conversion import duration
 from edriver.wire.orders import keep_message
 
 WRITE_TIMEOUT: Final = 600.0
@@ -35,6 +37,8 @@ async def write_last_checkpoint(
 ) -> None:
     """Have hosts write the newest whole checkpoint, if it is not on disk yet, and wait for that.
 
+    Workers that train are stopped first: what they made meanwhile would be lost, and the hosts have better to do.
+
     Args:
         memory: the checkpoints.
         roster: the hosts of the run.
@@ -47,6 +51,9 @@ async def write_last_checkpoint(
     goal = memory.write_to_disk()
     if goal is None:
         return
+    for worker in roster.live():
+        stop = agent_pb2.StopWorker(worker_id=worker.worker_id, grace=duration(SHUTDOWN_GRACE))
+        send(worker.host, agent_pb2.ConnectResponse(stop_worker=stop))
     others: list[Inbound] = []
     writing = asyncio.create_task(_write(memory, roster, inbox, send, goal, others))
     hurried = asyncio.create_task(hurry.wait())
