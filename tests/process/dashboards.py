@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, Page
 from tests.process.running import BOUND, ROOT
 
 WAIT = BOUND * 1000
-"""Milliseconds that whatever a test asks of a page may take. A page loads in more than Playwright's 30 s, and shows what
-is expected of it in more than its 5 s, where other tests leave little of the machine."""
+"""Milliseconds that whatever a test asks of a page may take. A page loads in more than Playwright's 30 s, and shows
+what is expected of it in more than its 5 s, where other tests leave little of the machine."""
 
 
 class Watched:
