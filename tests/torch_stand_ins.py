@@ -20,9 +20,13 @@ COMPILER = "torch._dynamo"
 META_FUNCTIONS = "torch._meta_registrations"
 """What operators do with tensors of the meta device, which raise NotImplementedError without it."""
 
+SYMBOLIC_SHAPES = "torch.fx.experimental.symbolic_shapes"
+"""What torch.distributed.tensor takes a few names from, and imports sympy with: half a second."""
+
 UNUSED = {
     COMPILER,
     META_FUNCTIONS,
+    SYMBOLIC_SHAPES,
     "dill",
     "opt_einsum",
     "torch._higher_order_ops",
@@ -68,6 +72,23 @@ def _keep(function: Any, recursive: bool = True, wrapping: bool = True) -> Any:
     return function
 
 
+def _of_plain_sizes(name: str) -> Any:
+    """A function of SYMBOLIC_SHAPES of what has been compared: the real one, unless that were two numbers."""
+
+    def function(compared: Any) -> Any:
+        if isinstance(compared, bool):
+            return compared
+        module = importlib.import_module(SYMBOLIC_SHAPES)
+        _become_real(module)
+        return getattr(module, name)(compared)
+
+    return function
+
+
+class _NeverRaised(Exception):  # noqa: N818
+    """What is raised of symbols, of which there is none while SYMBOLIC_SHAPES is a stand-in."""
+
+
 PARTS: dict[str, dict[str, Any]] = {
     COMPILER: {
         "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
@@ -75,9 +96,27 @@ PARTS: dict[str, dict[str, Any]] = {
         "disable": _keep,
         "graph_break": lambda: None,
     },
+    SYMBOLIC_SHAPES: {
+        "GuardOnDataDependentSymNode": _NeverRaised,
+        "guard_or_false": _of_plain_sizes("guard_or_false"),
+        "statically_known_true": _of_plain_sizes("statically_known_true"),
+    },
     "dill": {"extend": lambda use_dill: None},
 }
-"""What of them is called where nothing is compiled, nor pickled with dill."""
+"""What of them is used where nothing is compiled, nor pickled with dill, and no size is a symbol."""
+
+ASK_FOR_FAKES = {"torch._guards", "torch._tensor"}
+"""What asks as a tensor is saved or loaded whether anything is fake: nothing is while torch._subclasses stands in."""
+
+
+class _NoFake:
+    """What nothing is an instance of."""
+
+
+def _no_fake(module: ModuleType, name: str) -> Any:
+    if name == "fake_tensor":
+        return importlib.import_module(f"{module.__name__}.{name}")
+    return _NoFake if name in ("FakeTensor", "FakeTensorMode") else _Name(module, name)
 
 
 class _StandIn(ModuleType):
@@ -93,6 +132,8 @@ class _StandIn(ModuleType):
             raise AttributeError(name)
         if importing:
             return _Name(self, name)
+        if self.__name__.startswith("torch._subclasses") and sys._getframe(1).f_globals["__name__"] in ASK_FOR_FAKES:
+            return _no_fake(self, name)
         _become_real(self)
         return getattr(self, name)
 

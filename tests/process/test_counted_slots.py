@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import QUICK_WORKERS, SCRIPTS, Hosts, running
+from tests.process.running import NO_STANDBYS, QUICK_WORKERS, SCRIPTS, Hosts, running
 
-PRINT_PLACE = ["--no-python", "sh", "-c", 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE"']
+PROGRAM = ["sh", "-c", 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE"']
+PRINT_PLACE = [*NO_STANDBYS, "--no-python", *PROGRAM]
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 SSH = """#!/bin/sh
@@ -57,12 +58,12 @@ def places(text: str) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        pytest.param(["-np", "auto"], id="np-auto"),
-        pytest.param(["--nproc-per-node", "gpu"], id="torchruns-flag"),
+    [  # the long ones differ from the others in how they are read alone: test_options.py and test_all_slots.py
+        pytest.param(["-np", "auto"], id="np-auto", marks=pytest.mark.long),
+        pytest.param(["--nproc-per-node", "gpu"], id="torchruns-flag", marks=pytest.mark.long),
         pytest.param(["--nproc_per_node=auto"], id="with-underscores"),
         pytest.param(["-np", "3", "-H", "localhost:gpu"], id="slots-of-a-host"),
-        pytest.param(["-np", "auto", "-H", "127.0.0.1:auto"], id="all-slots-of-hosts"),
+        pytest.param(["-np", "auto", "-H", "127.0.0.1:auto"], id="all-slots-of-hosts", marks=pytest.mark.long),
         pytest.param(["-np", "auto", "--max-np", "8"], id="below-the-maximum"),
     ],
 )
@@ -75,7 +76,7 @@ def test_a_worker_for_each_gpu_of_this_machine(flags: list[str], tmp_path: Path,
 
 def test_a_variable_of_torchrun_counts_and_others_are_named(tmp_path: Path, environ: dict[str, str]) -> None:
     kubeflow = {"PET_NPROC_PER_NODE": "gpu", "PET_NNODES": "2", "PET_RDZV_ENDPOINT": "a:29400", "PET_NO_PYTHON": "1"}
-    with running([*PRINT_PLACE[1:]], tmp_path, {**environ, **kubeflow}) as run:
+    with running([*NO_STANDBYS, *PROGRAM], tmp_path, {**environ, **kubeflow}) as run:
         assert run.end() == 0, run.text
         assert len(places(run.text)) == 3
         assert "edriver: PET_NNODES, PET_RDZV_ENDPOINT: set for torchrun, and ignored here" in run.text

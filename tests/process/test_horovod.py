@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import QUICK_WORKERS, ROOT, SCRIPTS, Hosts, running
+from tests.process.running import NO_STANDBYS, QUICK_WORKERS, ROOT, SCRIPTS, Hosts, running
 
 BENCHMARK = [sys.executable, str(SCRIPTS / "horovod_benchmark.py")]
 PLAIN = [sys.executable, str(SCRIPTS / "horovod_plain.py")]
@@ -205,6 +205,7 @@ def train(state):
         hvd.allreduce(__import__("torch").ones(1))
         state.step += 1
         state.commit()
+        time.sleep(0.02)  # leaves the processor to processes that start
 
 train(state)
 """
@@ -238,6 +239,6 @@ def test_names_that_come_through_a_package_lead_to_restart_mode_which_says_that_
 
 
 def test_a_script_that_calls_edriver_run_is_refused_in_restart_mode(tmp_path: Path) -> None:
-    with running(["-np", "2", "--mode", "restart", *TRAIN], tmp_path, QUICK_WORKERS) as run:
+    with running(["-np", "2", "--mode", "restart", *NO_STANDBYS, *TRAIN], tmp_path, QUICK_WORKERS) as run:
         assert run.end() == 1
         run.line(r"RuntimeError: edriver.run was called in restart mode, .*: give --mode elastic\.")

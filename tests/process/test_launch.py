@@ -18,9 +18,9 @@ import pytest
 
 import edriver
 from edriver.calls.parcels import ParcelError
-from tests.process.running import BOUND, QUICK_WORKERS
+from tests.process.running import BOUND, NO_STANDBYS, QUICK_WORKERS
 
-PATIENT = ["--start-timeout", f"{BOUND:g}"]
+PATIENT = ["--start-timeout", f"{BOUND:g}", *NO_STANDBYS]
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,7 @@ def test_three_wait_for_the_fourth(tmp_path: Path) -> None:
 def test_a_state_that_each_worker_holds_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "whole.py"
     script.write_text(
+        "import tests.torch_stand_ins\n"
         "import edriver\n"
         "@edriver.run\n"
         "def train(state):\n    state.check_host_updates()\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import QUICK_WORKERS, SCRIPTS, edriver, running
+from tests.process.running import NO_STANDBYS, QUICK_WORKERS, SCRIPTS, edriver, running
 
 
 def folder_with(script: str, path: Path) -> Path:
@@ -46,7 +46,7 @@ def test_streams_go_to_files_by_host_attempt_and_local_rank(tmp_path: Path) -> N
 
 
 def test_output_of_filtered_ranks_is_not_shown(tmp_path: Path) -> None:
-    flags = ["-np", "2", "--local-ranks-filter", "0"]
+    flags = ["-np", "2", "--local-ranks-filter", "0", *NO_STANDBYS]
     with running([*flags, sys.executable, "plain.py"], folder_with("plain.py", tmp_path), QUICK_WORKERS) as run:
         assert run.end() == 0, run.text
         assert "[0]<stdout>:rank 0 is done" in run.text
@@ -64,7 +64,7 @@ def test_output_of_filtered_ranks_is_not_shown(tmp_path: Path) -> None:
 def test_the_error_file_tells_what_ended_a_process_that_says_nothing(
     tmp_path: Path, how: str, first: str, said: str
 ) -> None:
-    flags = ["-np", "2", "--max-restarts", "0", "--records", "records", "--log-dir", "logs"]
+    flags = ["-np", "2", "--max-restarts", "0", "--records", "records", "--log-dir", "logs", *NO_STANDBYS]
     command = [sys.executable, "recorded.py"]
     with running([*flags, *command], folder_with("recorded.py", tmp_path), {"HOW": how, **QUICK_WORKERS}) as run:
         run_id = run.id
@@ -83,7 +83,7 @@ def test_the_error_file_tells_what_ended_a_process_that_says_nothing(
 
 
 def test_an_error_file_that_is_torn_says_nothing(tmp_path: Path) -> None:
-    flags = ["-np", "2", "--max-restarts", "0", sys.executable, "recorded.py"]
+    flags = ["-np", "2", "--max-restarts", "0", *NO_STANDBYS, sys.executable, "recorded.py"]
     with running(flags, folder_with("recorded.py", tmp_path), {"HOW": "torn", **QUICK_WORKERS}) as run:
         assert run.end() == 1
         run.line(r"^edriver: failed: worker 2 \(rank 1, localhost:1\) exited with code 7$")

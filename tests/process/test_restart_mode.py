@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import BOUND, QUICK_WORKERS, SCRIPTS, Hosts, edriver, running
+from tests.process.running import BOUND, NO_STANDBYS, QUICK_WORKERS, SCRIPTS, Hosts, edriver, running
 from tests.waiting import until
 
 PLAIN = [sys.executable, "plain.py"]
@@ -52,7 +52,8 @@ def test_a_kill_restarts_all_from_the_scripts_checkpoint_in_processes_that_waite
 
 
 def test_a_script_without_an_interpreter_is_run_by_this_python(tmp_path: Path) -> None:
-    with running(["-np", "2", "plain.py", "--lr", "3"], _folder(tmp_path), {"STEPS": "3", **QUICK_WORKERS}) as run:
+    flags = ["-np", "2", *NO_STANDBYS]
+    with running([*flags, "plain.py", "--lr", "3"], _folder(tmp_path), {"STEPS": "3", **QUICK_WORKERS}) as run:
         run.line(rf"edriver: run \w+: 2 workers of {re.escape(sys.executable)} plain.py --lr 3; restart mode")
         run.line(r"rank 1 is done with plain.py --lr 3")
         assert run.end() == 0, run.text
@@ -244,7 +245,7 @@ def test_a_script_that_ends_on_sigterm_is_not_waited_for(tmp_path: Path) -> None
     ],
 )
 def test_an_error_is_the_runs_answer(tmp_path: Path, how: dict[str, str], said: str) -> None:
-    flags = ["-np", "2", "--max-restarts", "0", *PLAIN]
+    flags = ["-np", "2", "--max-restarts", "0", *NO_STANDBYS, *PLAIN]
     with running(flags, _folder(tmp_path), {"FAIL": "3", **how, **QUICK_WORKERS}) as run:
         assert run.end() == 1
         report = run.text[run.text.index("edriver: failed: worker 2 (rank 1") :]
@@ -297,7 +298,7 @@ def test_a_program_that_is_no_python_starts_a_script_and_is_restarted_with_the_o
     ],
 )
 def test_a_program_that_fails_is_the_runs_answer(tmp_path: Path, program: str, said: str) -> None:
-    flags = ["-np", "3", "--reset-limit", "0", "--mode", "restart"]
+    flags = ["-np", "3", "--reset-limit", "0", "--mode", "restart", *NO_STANDBYS]
     command = ["sh", "-c", f'echo "the last words of $RANK"; [ $RANK != 1 ] || {program}; exec sleep 3600']
     with running([*flags, *command], tmp_path, QUICK_WORKERS) as run:
         assert run.end() == 1, run.text
@@ -333,7 +334,8 @@ def test_a_program_that_does_not_exist_there_is_named(tmp_path: Path) -> None:
     program = tmp_path / "train.sh"
     program.write_text("#!/no/such/sh\n")
     program.chmod(0o755)
-    with running(["-np", "1", "--reset-limit", "0", "--no-python", str(program)], tmp_path, QUICK_WORKERS) as run:
+    flags = ["-np", "1", "--reset-limit", "0", *NO_STANDBYS]
+    with running([*flags, "--no-python", str(program)], tmp_path, QUICK_WORKERS) as run:
         assert run.end() == 1, run.text
         assert "its first line is '#!/no/such/sh'" in run.text
         assert "exited with code 127" in run.text
@@ -343,7 +345,7 @@ def test_a_module_is_run_as_torchruns_flag_has_it(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").touch()
     (tmp_path / "pkg" / "train.py").write_text("import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n")
-    with running(["-np", "2", "-m", "pkg.train", "--lr", "3"], tmp_path, QUICK_WORKERS) as run:
+    with running(["-np", "2", *NO_STANDBYS, "-m", "pkg.train", "--lr", "3"], tmp_path, QUICK_WORKERS) as run:
         run.line(r"restart mode \(pkg.train does not call edriver.run\)")
         assert run.end() == 0, run.text
         assert "rank 1 ['--lr', '3']" in run.text

@@ -76,7 +76,11 @@ def took_each_once(run: Run, samples: int = SAMPLES) -> bool:
 
 @pytest.mark.parametrize(
     ("call", "phase", "seconds"),
-    [("sleeps", "step", "12"), ("sleeps", "eval", "12"), ("computes", "eval", "20")],
+    [
+        ("sleeps", "step", "12"),
+        ("sleeps", "eval", "12"),
+        pytest.param("computes", "eval", "20", marks=pytest.mark.long),  # keeps a core for each rank
+    ],
 )
 def test_a_long_call_of_every_rank_that_keeps_the_interpreters_lock(
     tmp_path: Path, call: str, phase: str, seconds: str

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 USES = """
-import importlib.util, sys
+import importlib.util, io, sys
 from tests import torch_stand_ins
 import torch
 
@@ -20,12 +20,25 @@ model = torch.nn.Linear(2, 1)
 model(ones).backward()
 torch.optim.Adam(model.parameters()).step()
 assert stand_ins() - {"torch._dynamo"} == before, before - stand_ins()
+torch.save(model.state_dict(), saved := io.BytesIO())
+saved.seek(0)
+assert torch.load(saved, weights_only=True).keys() == model.state_dict().keys()
+assert before <= stand_ins(), before - stand_ins()
 
+import torch.distributed.fsdp, torch.distributed.checkpoint
+from torch.distributed.tensor._ops import _tensor_ops
+assert "sympy" not in sys.modules
+assert _tensor_ops.statically_known_true(True) and not _tensor_ops.statically_known_true(2 == 3)
+assert "sympy" not in sys.modules
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+size = ShapeEnv().create_unbacked_symint()
+assert not _tensor_ops.statically_known_true(size == 3) and _tensor_ops.statically_known_true(size == size)
 from torch.fx.experimental import proxy_tensor  # no stand-in, but in circles with some
 assert proxy_tensor.__spec__.loader is proxy_tensor.__loader__
 from torch._subclasses.fake_tensor import FakeTensorMode
-with FakeTensorMode():
+with FakeTensorMode() as mode:
     assert type(torch.ones(2)).__name__ == "FakeTensor"
+    assert torch._guards.detect_fake_mode() is mode
 assert torch.vmap(lambda x: x + 1)(ones).tolist() == [2, 2]  # torch took it by name from a stand-in
 for name in torch_stand_ins.UNUSED - {torch_stand_ins.COMPILER}:  # which takes seconds
     if importlib.util.find_spec(name):  # dill and opt_einsum may not be installed

@@ -10,6 +10,7 @@ from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import os
+import time
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ def train(state: Any) -> None:
             state.optimizer.step()
             state.steps += 1
             state.commit()
+            time.sleep(0.02)  # leaves the processor to processes that start
         state.batch = 0
         state.complete += hvd.size() == WORKERS
         if state.complete == EPOCHS:

@@ -7,6 +7,7 @@ import os
 import threading
 from pathlib import Path
 
+import tests.torch_stand_ins  # noqa: F401  before torch
 from tests.needs import NAMESPACES, SSHD
 from tests.process.running import running
 from tests.process.sites import site

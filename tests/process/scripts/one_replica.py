@@ -6,14 +6,20 @@ of its layers.
 
 from __future__ import annotations
 
+from tests.quick_start import end_quickly, start_quickly
+
+# isort: split
 import os
 import signal
+import time
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 import edriver
+
+start_quickly()
 
 WIDTH = int(os.environ.get("WIDTH", "16"))
 DIE = os.environ["DIE"]
@@ -57,6 +63,8 @@ def train(state: edriver.ShardedState) -> None:
         state.after += state.lost and edriver.size() == state.most
         print(f"step {state.step} of {edriver.size()} by rank {edriver.rank()} pid {os.getpid()}", flush=True)
         state.check_host_updates()
+        time.sleep(0.05)  # leaves the processor to processes that start
 
 
 train(state)
+end_quickly()
