@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -74,6 +75,11 @@ def quiet(build: Callable[..., torch.nn.Module], worker: int) -> str:
     return fingerprint(state)
 
 
+@functools.cache
+def quiet_run(build: Callable[..., torch.nn.Module]) -> list[str]:
+    return run_ranks(partial(quiet, build), 4)
+
+
 def lacks_something(model: torch.nn.Module) -> str:
     return f"{type(model).__name__} lacks something"
 
@@ -122,7 +128,7 @@ def interrupt(state: ShardedState) -> None:
     ],
 )
 def test_all_positions_end_with_the_bits_of_a_quiet_run(build: Callable[..., torch.nn.Module], binds: bool) -> None:
-    expected = run_ranks(partial(quiet, build), 4)
+    expected = quiet_run(build)
     found = run_ranks(partial(disturbed, build, binds), WORKERS)
     assert len(set(expected)) == 4, "a position's shards are its own"
     assert [found[worker] for worker in ROUNDS[-1]] == expected
