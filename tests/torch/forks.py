@@ -5,4 +5,13 @@ from __future__ import annotations
 import multiprocessing
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.torch.group_ranks", "torch._dynamo"])  # a process group's first use imports dynamo
+FORKS.set_forkserver_preload(
+    [
+        "tests.torch.group_ranks",
+        "tests.torch.elastic_world",
+        "tests.torch.global_batch_training",
+        "tests.torch.sharded_training",
+        "torch._dynamo",  # a process group's first use imports it
+        "tests.torch.frozen",  # the last
+    ]
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -114,6 +115,8 @@ class Kind:
     def __call__(self, fate: Fate) -> Trained:
         """The script."""
         now = 0.0
+        if self.workers:  # else each of the loader's processes imports torch anew
+            multiprocessing.set_forkserver_preload([__name__])
         vars(global_batch)["Speed"] = functools.partial(Speed, clock=lambda: now)
         torch.manual_seed(3)
         inner = nn.Sequential(nn.Linear(6, 16))

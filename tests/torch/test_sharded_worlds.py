@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from edriver.model.ids import RoundId, Version
@@ -20,6 +22,7 @@ from tests.torch.sharded_training import (
 )
 
 
+@functools.cache
 def quiet(script: Script) -> list[str]:
     """What the two positions of a replica end with."""
     with world(script, replica_size=2) as one:
