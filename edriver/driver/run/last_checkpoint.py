@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from edriver.driver.core.disk_writes import Key
@@ -13,12 +13,11 @@ from edriver.driver.core.roster import Roster
 from edriver.driver.feeds.inbound import Inbound, InboundMessage
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.console.output import ROUTINE
-from edriver.driver.run.shutdown import SHUTDOWN_GRACE
 from edriver.model import events
 from edriver.model.actions import KeepCheckpoints
 from edriver.model.ids import NO_ROUND
+from edriver.model.records import Worker
 from edriver.v1 import agent_pb2
-from edriver.wire.conversion import duration
 from edriver.wire.orders import keep_message
 
 WRITE_TIMEOUT: Final = 600.0
@@ -32,6 +31,7 @@ async def write_last_checkpoint(
     roster: Roster,
     inbox: Mailbox[Inbound],
     send: Callable[[str, agent_pb2.ConnectResponse], None],
+    stop_workers: Callable[[Iterable[Worker]], None],
     hurry: asyncio.Event,
     bound: float = WRITE_TIMEOUT,
 ) -> None:
@@ -44,6 +44,7 @@ async def write_last_checkpoint(
         roster: the hosts of the run.
         inbox: what comes from agents; what is not of checkpoints stays in it.
         send: sends an order to a host's agent.
+        stop_workers: stops workers.
         hurry: set when the operator does not want to wait.
         bound: seconds that it may take.
     """
@@ -51,9 +52,7 @@ async def write_last_checkpoint(
     goal = memory.write_to_disk()
     if goal is None:
         return
-    for worker in roster.live():
-        stop = agent_pb2.StopWorker(worker_id=worker.worker_id, grace=duration(SHUTDOWN_GRACE))
-        send(worker.host, agent_pb2.ConnectResponse(stop_worker=stop))
+    stop_workers(roster.live())
     others: list[Inbound] = []
     writing = asyncio.create_task(_write(memory, roster, inbox, send, goal, others))
     hurried = asyncio.create_task(hurry.wait())

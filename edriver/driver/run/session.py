@@ -349,6 +349,7 @@ class Session:
                     parts.membership.roster,
                     parts.inbox,
                     parts.registry.send,
+                    parts.shutdown.stop_workers,
                     parts.stops.hurry,
                 )
                 await parts.shutdown.end()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Final
 
 from edriver.driver.agents.dial_in_hosts import DialInHosts
 from edriver.driver.agents.registry import AgentRegistry
 from edriver.driver.launch.agents import Agents
+from edriver.model.records import Worker
+from edriver.v1 import agent_pb2
+from edriver.wire.conversion import duration
 
 SHUTDOWN_GRACE: Final = 5.0
 """Seconds that workers get between SIGTERM and SIGKILL when the run ends."""
@@ -54,6 +58,12 @@ class Shutdown:
             self._agents.kill(agent_id)
             return
         asyncio.get_running_loop().call_later(SHUTDOWN_GRACE + EXIT_BOUND, self._agents.kill, agent_id)
+
+    def stop_workers(self, workers: Iterable[Worker]) -> None:
+        """End these workers; their agents stay, with the checkpoints in memory."""
+        for worker in workers:
+            stop = agent_pb2.StopWorker(worker_id=worker.worker_id, grace=duration(SHUTDOWN_GRACE))
+            self._registry.send(worker.host, agent_pb2.ConnectResponse(stop_worker=stop))
 
     async def end(self) -> None:
         """Let the agents end their workers and themselves; in a hurry, at once."""
