@@ -270,6 +270,14 @@ def test_a_script_that_hangs_at_its_end_is_named_restarted_once_and_given_up(tmp
         assert run.gone()
 
 
+def test_a_program_that_is_no_python_pays_for_no_first_step(tmp_path: Path) -> None:
+    command = ["-np", "1", *NO_STANDBYS, "--no-python", "true"]
+    with running(command, tmp_path, {"PYTHONPROFILEIMPORTTIME": "1"}) as run:
+        assert run.end() == 0, run.text
+    assert "edriver.worker.restart.program" in run.text
+    assert "torch._dynamo" not in run.text, "it takes a second"
+
+
 def test_a_program_that_is_no_python_starts_a_script_and_is_restarted_with_the_others(tmp_path: Path) -> None:
     """Its ranks meet in the round's store, which the workers' own processes serve."""
     stop = tmp_path / "stop"

@@ -36,7 +36,8 @@ def main() -> None:
     from edriver.worker.restart.first_step import take_first_step
     from edriver.worker.restart.one_round import OneRound
 
-    take_first_step()
+    if words[0] != "--":  # what is no Python takes its steps elsewhere
+        take_first_step()
     standby.become_worker(imports)
     worker = OneRound(os.environ, end)
     assignment = worker.place()
