@@ -95,11 +95,12 @@ class Member:
         """
         model, source, unfinished = Counts(), Source(), context.current.part(UnfinishedSteps)
         context.current.rounds = Rounds(2 * before_loss)  # type: ignore[assignment]  # what a step needs of them
+        gradients = Gradients([model], with_others=False)
         work = Work(0, source, sizes, deal_out(self.has, len(sizes)), iter(self.share), lambda: None)
         step = Step(
             work,
             Resumption(copy.deepcopy(self.own), self.has),
-            Gradients([model], with_others=False),
+            gradients,
             RunningStatistics([]),
             bitwise=False,
             place=dataclasses.replace(SINGLE_WORKER, rank=self.rank, size=len(self.has)),
@@ -109,7 +110,7 @@ class Member:
             for number in step:
                 torch.autograd.backward(step.scale(model.counts[number if number != FILLER else 0]))
         except PeerLostError:
-            return unfinished.taken_up(source, len(sizes), CPU).own, None
+            return unfinished.taken_up(source, len(sizes), gradients).own, None
         return None, model.counts.grad
 
 
