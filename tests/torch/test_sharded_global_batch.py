@@ -5,15 +5,27 @@ Steps have 12 micro-batches: with four workers each has three, and the third red
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import threading
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from edriver.model.ids import RoundId, Version
+from edriver.model.plan import SINGLE_WORKER
+from edriver.model.shards import NO_SHARDING
 from edriver.worker.accumulation.unfinished import each_once
+from edriver.worker.backend.gloo.cutting import Cut
+from edriver.worker.context import MicroBatch
+from edriver.worker.rounds import severing
+from edriver.worker.rounds.group import Group
+from edriver.worker.rounds.participant import Participant, Stage
+from edriver.worker.rounds.severing import Severing
 from tests.torch.elastic_world import Death, World, world
 from tests.torch.global_batch_training import LOST_AT, MICRO_BATCH, SIZE, Trained, sharded
+from tests.waiting import until
 
 Pauses = tuple[tuple[int, str], ...]
 
@@ -192,3 +204,71 @@ def test_what_a_worker_has_does_not_count_if_others_have_computed_it_again_witho
 )
 def test_no_micro_batch_counts_twice(done: list[list[int]], counts: list[Sequence[int]]) -> None:
     assert each_once(done) == counts
+
+
+class Connections:
+    """A group that notes how it is severed."""
+
+    gloo_only = True
+
+    def __init__(self) -> None:
+        self.spared: list[bool] = []
+
+    def sever(self, round_id: RoundId, spare_replica: bool = False) -> Cut:
+        del round_id
+        self.spared.append(spare_replica)
+        return Cut(0, 0)
+
+
+@pytest.mark.parametrize(("whole", "bound"), [(True, 3600.0), (True, 0.0), (False, 3600.0)])
+def test_only_a_whole_replica_is_spared_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch, whole: bool, bound: float
+) -> None:
+    monkeypatch.setattr(severing, "FINISH_BOUND", bound)
+    participant, group, micro_batch = Participant(), Connections(), MicroBatch()
+    participant.stage, participant.round_id = Stage.ASSIGNED, RoundId(1, 1)
+    micro_batch.open()
+    micro_batch.begin()
+    changed = threading.Condition()
+    severs = Severing(participant, changed, micro_batch, cast(Group, group), lambda _: None)
+    severs.begin(RoundId(1, 1), replica_is_whole=whole)
+    assert group.spared[0] == whole
+    until(lambda: len(group.spared) > 3, every=0.01)
+    assert group.spared[3] == (bound > 0 and whole)
+    micro_batch.end()
+    until(lambda: not group.spared[-1], every=0.01)
+    with changed:
+        participant.stage = Stage.WAITING
+        changed.notify_all()
+
+
+def test_a_worker_knows_its_replica() -> None:
+    place = dataclasses.replace(SINGLE_WORKER, rank=3, size=6, replica_size=2)
+    assert [place.shares_replica(rank) for rank in range(6)] == [False, False, True, True, False, False]
+    assert dataclasses.replace(place, sharding=NO_SHARDING).shares_replica(0), "all workers are one"
+
+
+def test_a_worker_begins_a_micro_batch_only_if_it_can_be_finished() -> None:
+    micro_batch, kept = MicroBatch(), Kept()
+    micro_batch.begin()
+    assert not micro_batch.is_finished, "it reduces gradients, or is none of a step's"
+    micro_batch.open()
+    assert not micro_batch.is_finished
+    micro_batch.begin()
+    assert micro_batch.is_finished
+    micro_batch.keep_with(kept.keep)
+    micro_batch.interrupted()
+    micro_batch.interrupted()
+    assert (kept.times, micro_batch.is_finished) == (1, False)
+    micro_batch.keep_with(Kept().keep)
+    micro_batch.interrupted()  # of one that is gone
+
+
+class Kept:
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def keep(self) -> None:
+        self.times += 1

@@ -3,7 +3,8 @@
 Gradients that have not been reduced yet are of this worker's micro-batches alone. The state goes back to the last
 boundary, from which these micro-batches were computed, so their gradients count in the next round as well: the members
 tell one another which micro-batches they have, and deal out the others. As long as no member has begun the step's
-reduction, only what the lost worker had computed is computed again.
+reduction, only what the lost worker had computed is computed again. So it is with a sharded model, whose gradients are
+reduced over its shards as well: until then each worker has those of whole parameters.
 """
 
 from __future__ import annotations
