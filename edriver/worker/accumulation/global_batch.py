@@ -18,7 +18,7 @@ from edriver.model.ids import Version
 from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.accumulation import fixed_order
-from edriver.worker.accumulation.gradients import Gradients, Reduced
+from edriver.worker.accumulation.gradients import Gradients, Look, Reduced
 from edriver.worker.accumulation.running_statistics import RunningStatistics
 from edriver.worker.accumulation.speed import Speed
 from edriver.worker.accumulation.unfinished import NOTHING_DONE, Resumption, Source, Unfinished, UnfinishedSteps
@@ -277,7 +277,7 @@ class Step:
         self._moved = dict(own.moved) if own else {}
         self._held = taken_up.done or [[] for _ in work.shares]
         self._finishes = gradients.sharded and gradients.survive_losses and place.replica_size < place.size
-        self._accumulates = False  # whether gradients are those of the micro-batches that are done, and nothing else
+        self._accumulated: Look | None = None  # what gradients were with those of all that is done, and nothing else
         # Losses are multiplied by a power of two, so that gradients of few bits are rounded alike at any size.
         self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
@@ -292,7 +292,7 @@ class Step:
         taken_up, self._taken_up = self._taken_up, NOTHING_DONE
         if not self._bitwise:
             taken_up.into(self._gradients, self._factor)
-        self._accumulates = True
+        self._accumulated = self._gradients.look()
         context.current.micro_batch.keep_with(self._interrupted)
         self._statistics.begin()
         self._speed.begin(work.number)
@@ -335,7 +335,7 @@ class Step:
         if self.is_last:
             self._finish()
         else:
-            self._accumulates = True
+            self._accumulated = self._gradients.look()
             self._check_peers()
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
@@ -359,7 +359,7 @@ class Step:
             raise RuntimeError(
                 "step.scale is called once for each micro-batch, inside the loop over the step: add losses up before"
             )
-        self._scaled, self._accumulates = True, False  # a backward pass follows, and may be left in the middle
+        self._scaled, self._accumulated = True, None  # a backward pass follows, and may be left in the middle
         number = self._current
         self._weighted = self._weighted or weight is not None
         share: float | torch.Tensor = 0.0
@@ -420,17 +420,20 @@ class Step:
         try:
             rounds.check()
         except PeerLostError:
-            self._interrupted()  # at once: who catches it on its way may drop gradients
+            self._keep(rounds.version)
             raise
 
     def _interrupted(self) -> None:
-        """Another worker is lost: keep what this one has, unless a backward pass has begun."""
-        if self._accumulates and (rounds := context.current.rounds) is not None:
+        """Another worker is lost: keep what this one has, unless a backward pass has begun, or the script, which may
+        have caught the error on its way, has dropped gradients.
+        """
+        look, rounds = self._accumulated, context.current.rounds
+        if look is not None and rounds is not None and self._gradients.unchanged_since(look):
             self._keep(rounds.version)
 
     def _keep(self, version: Version) -> None:
         """Keep for the next round what this worker has of the step, which follows the boundary of this version."""
-        self._accumulates = False
+        self._accumulated = None
         if not self.done or not self._gradients.survive_losses:
             return
         gradients = self._gradients.take()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -13,6 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from edriver.worker import context
 from edriver.worker.backend import tensors
 from edriver.worker.backend.nccl import nccl_here
+
+Look: TypeAlias = "tuple[list[torch.Tensor | None], list[int] | None]"
+"""Gradients, and how often those that are there have been written to."""
 
 
 class Reducing(Protocol):
@@ -121,6 +124,18 @@ class Gradients:
             if gradient is not None:
                 setattr(place, name, None)
         return taken
+
+    def look(self) -> Look:
+        """What they are now, for `unchanged_since`."""
+        found = [getattr(place, name, None) for place, name in self._places()]
+        return found, tensors.writes(gradient for gradient in found if gradient is not None)
+
+    def unchanged_since(self, look: Look) -> bool:
+        """Whether nothing has dropped them, or written to them, since that look; False where writes are not counted."""
+        (before, writes), (now, writes_now) = look, self.look()
+        if writes is None or writes != writes_now or len(before) != len(now):
+            return False
+        return all(one is other for one, other in zip(before, now, strict=True))
 
     def put(self, taken: list[torch.Tensor | None]) -> None:
         """Put back what `take` returned; gradients that are there are dropped."""
