@@ -234,6 +234,10 @@ class Assignment:
         """This worker's position in its replica."""
         return self.sources.index(self.rank) if self.is_guest else self.rank % self.replica_size
 
+    def shares_replica(self, rank: int) -> bool:
+        """Whether the worker of a rank is in this one's replica."""
+        return self.sharding is not None or rank // self.replica_size == self.rank // self.replica_size
+
 
 SINGLE_WORKER = Assignment(
     round_id=RoundId(0, 1),

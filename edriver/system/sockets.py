@@ -174,6 +174,16 @@ def give_up_after(connection: socket.socket, seconds: float) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
 
 
+def probe(connection: socket.socket, seconds: int) -> None:
+    """Have the kernel ask that of a silent peer for a sign of life every second, and drop the connection if there is
+    none for so many: the peer's process is gone. One that lives need do nothing.
+    """
+    give_up_after(connection, seconds)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, seconds)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def hear(connection: socket.socket) -> None:
     """Let everything through again."""
     with contextlib.suppress(OSError):  # it has no filter

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
@@ -181,6 +182,52 @@ class LostMembers:
         return (round_id, rank) in tuple(self._found)
 
 
+class MicroBatch:
+    """The micro-batch that the training thread computes, if only its own replica takes part in that.
+
+    When another replica loses a worker, the members of this one finish a micro-batch that they have begun, so that what
+    they have accumulated stays whole. None of them leaves it in the middle, where others may wait for it in a
+    collective. Used on the training thread, and on the one that severs a round.
+
+    """
+
+    def __init__(self) -> None:
+        self._may_be_finished = self._begun = False
+        self._keep: Callable[[], Callable[[], object] | None] = lambda: None
+
+    def keep_with(self, keep: Callable[[], object]) -> None:
+        """Have a method, of an object that this does not keep alive, keep gradients for the next round if the training
+        function is left for a loss.
+        """
+        self._keep = weakref.WeakMethod(keep)
+
+    def interrupted(self) -> None:
+        """The training function has been left for a loss, and the state is about to go back to the last boundary."""
+        self.end()
+        keep, self._keep = self._keep(), lambda: None
+        if keep is not None:
+            keep()
+
+    def open(self) -> None:
+        """One is about to begin that can be finished without other replicas."""
+        self._may_be_finished = True
+
+    def begin(self) -> None:
+        """It is about to communicate: from here on it is finished. Comes before a look whether the round is over, so
+        that the thread that severs it sees that it has begun, or this one sees that the round is over.
+        """
+        self._begun = self._may_be_finished
+
+    def end(self) -> None:
+        """It is over, or is not to be finished."""
+        self._may_be_finished = self._begun = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether one has begun that is to be finished although the round is over."""
+        return self._begun
+
+
 class RoundRunner(Protocol):
     """What `edriver.run` calls a script's functions in."""
 
@@ -222,6 +269,7 @@ class WorkerContext:
         counters: of what the members of a round do through its store.
         save_requests: for checkpoints on disk.
         lost_members: of rounds that were aborted.
+        micro_batch: that the training thread computes.
         rounds: of this process; None: the script has not called `run` yet.
         checkpoint_requested: answers `edriver.checkpoint_requested`: in restart mode alone one is ever requested.
         need_checkpoint_server: has the agent start its host's checkpoint server.
@@ -234,6 +282,7 @@ class WorkerContext:
         self.counters = RoundCounters()
         self.save_requests = SaveRequests()
         self.lost_members = LostMembers()
+        self.micro_batch = MicroBatch()
         self.rounds: RoundRunner | None = None
         self.checkpoint_requested: Callable[[], bool] = lambda: False
         self.need_checkpoint_server: Callable[[], None] = lambda: None

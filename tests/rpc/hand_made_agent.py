@@ -44,7 +44,7 @@ class Group:
     def gloo_only(self) -> bool:
         return True
 
-    def sever(self, round_id: RoundId) -> Cut:
+    def sever(self, round_id: RoundId, spare_replica: bool = False) -> Cut:
         self.severed.set()
         return Cut(waiting=1, under_way=0)
 

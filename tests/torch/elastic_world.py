@@ -303,8 +303,11 @@ class World:
             if (one := self._hear()) is not None:
                 dead.append(one)
         survivors = [worker for worker in self._members if worker not in dead]
+        cause = cause_pb2.Cause(
+            kind=cause_pb2.CAUSE_KIND_ENDED, rank=self._members.index(dead[0]), text="a worker died"
+        )
         for worker in survivors:
-            worker.say(abort=pb.Abort(round_id=self._round_id, cause=cause_pb2.Cause(text="a worker died")))
+            worker.say(abort=pb.Abort(round_id=self._round_id, cause=cause))
         return survivors
 
     def interrupt(self) -> list[_Worker]:

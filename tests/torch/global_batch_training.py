@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
 from edriver.worker.accumulation import global_batch
 from edriver.worker.accumulation.speed import Speed
+from edriver.worker.backend.gloo.cutting import Cut
+from edriver.worker.group.round_group import RoundGroup
+from edriver.worker.rounds import severing
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from tests.torch.elastic_world import Fate
 from tests.waiting import until
@@ -188,8 +192,35 @@ def samples_of(step: int, trained: Sequence[Trained]) -> list[int]:
     return sorted({n for one in trained for at, numbers in one.computed if at == step for n in numbers})
 
 
-def sharded(fate: Fate, streamed: bool = False) -> Trained:
-    """The same with a model that is sharded over the two workers of a replica."""
+LOST_AT = 2
+"""The step in which workers of a sharded model are lost."""
+
+
+def sharded(fate: Fate, streamed: bool = False, pauses: Sequence[tuple[int, str]] = ()) -> Trained:
+    """The same with a model that is sharded over the two workers of a replica.
+
+    Args:
+        fate: what it meets, at places of each micro-batch: "micro-batch 0", "forward 0" and "backward 0" (amid
+            these passes, with parameters still to be gathered), "computed 0".
+        streamed: see Kind.
+        pauses: ranks, and the places of step LOST_AT in the first round at which they wait for a loss, and until all
+            connections are cut that are to be.
+    """
+    cuts: list[Cut] = []
+    at = -1
+
+    def severed(group: RoundGroup, *args: Any, real: Any = RoundGroup.sever, **kwargs: Any) -> Cut:
+        cuts.append(real(group, *args, **kwargs))
+        return cuts[-1]
+
+    def meets(place: str) -> None:
+        first_round = context.assignment().round_id == RoundId(1, 1)
+        if state.step == LOST_AT and first_round and (edriver.rank(), f"{place} {at}") in pauses:
+            until(lambda: len(cuts) > 1 and not cuts[-1].under_way, every=0.01)
+        fate.meets(state.step, f"{place} {at}")
+
+    setattr(RoundGroup, "sever", severed)  # noqa: B010
+    vars(severing)["FINISH_BOUND"] = math.inf  # or what takes so long on a busy machine would begin anew
     source: edriver.ElasticStream | edriver.ElasticSampler
     if streamed:
         source = stream = edriver.ElasticStream(range(len(SHARDS)), read, seed=5)
@@ -200,9 +231,14 @@ def sharded(fate: Fate, streamed: bool = False) -> Trained:
 
     def build(mesh: DeviceMesh) -> nn.Module:
         torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
-        fully_shard(model[0], mesh=mesh)
+        layers = nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)
+        model = nn.Sequential(nn.Identity(), *layers).double()
+        fully_shard(model[1], mesh=mesh)
+        fully_shard(model[3], mesh=mesh)
         fully_shard(model, mesh=mesh)
+        model[0].register_forward_hook(lambda *_: meets("forward"))
+        # Behind the last layer, whose gradients are there then, and before the first one is gathered.
+        model[4].register_full_backward_pre_hook(lambda *_: meets("backward"))
         return model
 
     state = edriver.ShardedState(
@@ -217,16 +253,22 @@ def sharded(fate: Fate, streamed: bool = False) -> Trained:
 
     @edriver.run
     def train(state: Any) -> None:
+        nonlocal at
         while state.step < STEPS:
             source.set_epoch(state.epoch)
             for step in edriver.GlobalBatch(loader, state.model, size=SIZE):
+                fate.before(state.step)
                 state.optimizer.zero_grad()
-                for at, (numbers, inputs, labels) in enumerate(step):
-                    fate.meets(state.step, f"micro-batch {at}")
+                at = -1
+                for numbers, inputs, labels in step:
+                    at += 1
+                    meets("micro-batch")
                     computed.append((state.step, numbers.tolist()))
                     loss = nn.functional.cross_entropy(state.model(inputs), labels)
                     torch.autograd.backward(step.scale(loss))
+                    meets("computed")
                 losses[state.step] = step.loss()
+                fate.meets(state.step, "before the seal")
                 state.clip_grad_norm_(0.1)
                 state.optimizer.step()
                 state.step += 1

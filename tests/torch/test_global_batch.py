@@ -15,6 +15,7 @@ from edriver.model.ids import RoundId, Version
 from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
 from edriver.worker.accumulation.global_batch import refuse_dimensions
+from edriver.worker.accumulation.gradients import Gradients
 from edriver.worker.accumulation.unfinished import Unfinished, UnfinishedSteps
 from edriver.worker.reports import SamplesDone
 from tests.torch.elastic_world import Death, Script, world
@@ -314,16 +315,17 @@ def test_what_a_worker_has_counts_only_if_the_round_goes_on_with_its_step(
     monkeypatch: pytest.MonkeyPatch, boundaries: int, samples: int, done: list[list[int]]
 ) -> None:
     sampler, steps = edriver.ElasticSampler(range(24)), UnfinishedSteps()
+    gradients = Gradients([torch.nn.Linear(1, 1, bias=False)], with_others=False)
     begins_at = SamplesDone(0, samples, 24)
-    steps.keep(sampler, Unfinished(Version(RoundId(1, 1), 3), begins_at, 1.0, [0, 2], [], {}, {}, {}, {}))
+    steps.keep(sampler, Unfinished(Version(RoundId(1, 1), 3), begins_at, 1.0, [0, 2], [None], {}, {}, {}, {}))
     sampler.load_state_dict({"epoch": 0, "seed": 0, "offset": 8})
     monkeypatch.setattr(context.current, "rounds", Rounds(Version(RoundId(1, 1), boundaries)))
     place = dataclasses.replace(SINGLE_WORKER, round_id=RoundId(1, 2))
     with context.current.place.rehearsing(place):
-        found = steps.taken_up(sampler, 4, torch.device("cpu"))
+        found = steps.taken_up(sampler, 4, gradients)
         assert found.done == done
         assert (found.own is not None) == bool(done[0])
-        assert steps.taken_up(sampler, 4, torch.device("cpu")).own is None, "once"
+        assert steps.taken_up(sampler, 4, gradients).own is None, "once"
 
 
 def test_a_model_that_is_not_wrapped_is_refused_where_others_train() -> None:

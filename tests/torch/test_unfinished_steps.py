@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from edriver.worker.accumulation.global_batch import Step, Work
 from edriver.worker.accumulation.gradients import Gradients
 from edriver.worker.accumulation.running_statistics import RunningStatistics
 from edriver.worker.accumulation.speed import Speed
-from edriver.worker.accumulation.unfinished import Resumption, Unfinished, UnfinishedSteps
+from edriver.worker.accumulation.unfinished import NOTHING_DONE, Resumption, Unfinished, UnfinishedSteps
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sampler.micro_batches import FILLER, deal
 
@@ -95,11 +95,12 @@ class Member:
         """
         model, source, unfinished = Counts(), Source(), context.current.part(UnfinishedSteps)
         context.current.rounds = Rounds(2 * before_loss)  # type: ignore[assignment]  # what a step needs of them
+        gradients = Gradients([model], with_others=False)
         work = Work(0, source, sizes, deal_out(self.has, len(sizes)), iter(self.share), lambda: None)
         step = Step(
             work,
             Resumption(copy.deepcopy(self.own), self.has),
-            Gradients([model], with_others=False),
+            gradients,
             RunningStatistics([]),
             bitwise=False,
             place=dataclasses.replace(SINGLE_WORKER, rank=self.rank, size=len(self.has)),
@@ -109,8 +110,50 @@ class Member:
             for number in step:
                 torch.autograd.backward(step.scale(model.counts[number if number != FILLER else 0]))
         except PeerLostError:
-            return unfinished.taken_up(source, len(sizes), CPU).own, None
+            return unfinished.taken_up(source, len(sizes), gradients).own, None
         return None, model.counts.grad
+
+
+def dropped(model: nn.Module) -> None:
+    model.zero_grad()
+
+
+def set_to_zero(model: nn.Module) -> None:
+    model.zero_grad(set_to_none=False)
+
+
+def left(model: nn.Module) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("catches", "keeps"), [(left, (0, 1)), (dropped, ()), (set_to_zero, ())])
+def test_a_script_that_catches_the_error_may_drop_gradients(
+    monkeypatch: pytest.MonkeyPatch, catches: Callable[[nn.Module], None], keeps: Has
+) -> None:
+    """A loss breaks off a forward pass: what is kept is what is there when the script has been left."""
+    monkeypatch.setattr(context.current, "rounds", Rounds(100))
+    model, source = Counts(), Source()
+    gradients = Gradients([model], with_others=False)
+    shares = [list(range(len(SIZES)))]
+    step = Step(
+        Work(0, source, SIZES, shares, iter(shares[0]), lambda: None),
+        NOTHING_DONE,
+        gradients,
+        RunningStatistics([]),
+        bitwise=False,
+        place=SINGLE_WORKER,
+        speed=Speed(1, 0, CPU, lambda *_: 0.0),
+    )
+    try:
+        for number in step:
+            if number == 2:
+                raise PeerLostError("another worker is lost")
+            torch.autograd.backward(step.scale(model.counts[number]))
+    except PeerLostError:
+        catches(model)
+    context.current.micro_batch.interrupted()
+    own = context.current.part(UnfinishedSteps).taken_up(source, len(SIZES), gradients).own
+    assert has_of(own) == keeps
 
 
 def deal_out(has: Sequence[Has], micro_batches: int) -> list[list[int]]:

@@ -18,7 +18,7 @@ from edriver.model.ids import Version
 from edriver.model.plan import Assignment
 from edriver.worker import context
 from edriver.worker.accumulation import fixed_order
-from edriver.worker.accumulation.gradients import Gradients, Reduced
+from edriver.worker.accumulation.gradients import Gradients, Look, Reduced
 from edriver.worker.accumulation.running_statistics import RunningStatistics
 from edriver.worker.accumulation.speed import Speed
 from edriver.worker.accumulation.unfinished import NOTHING_DONE, Resumption, Source, Unfinished, UnfinishedSteps
@@ -147,9 +147,7 @@ class GlobalBatch:
         assert isinstance(sampler, ElasticSampler)
         if not len(epoch):
             return
-        resumption = context.current.part(UnfinishedSteps).taken_up(
-            sampler, epoch.micro_batches(0), self._gradients.device
-        )
+        resumption = context.current.part(UnfinishedSteps).taken_up(sampler, epoch.micro_batches(0), self._gradients)
 
         def step_time(seconds: Sequence[float], dealt_by: Sequence[float] | None) -> float:
             dealt = epoch.shares(0, place.size, together, (), dealt_by)
@@ -198,7 +196,7 @@ class GlobalBatch:
             taken_up = NOTHING_DONE
             if number == 0:
                 unfinished = context.current.part(UnfinishedSteps)
-                taken_up = unfinished.taken_up(loader.stream, len(sizes), self._gradients.device)
+                taken_up = unfinished.taken_up(loader.stream, len(sizes), self._gradients)
             shares = deal([n for n in range(len(sizes)) if n not in taken_up.numbers], place.size, together)
             batches = reading.batches(shares[place.rank])
             work = Work(number, loader.stream, sizes, shares, batches, reading.record)
@@ -278,6 +276,8 @@ class Step:
         self._weights = dict(own.weights) if own else {}
         self._moved = dict(own.moved) if own else {}
         self._held = taken_up.done or [[] for _ in work.shares]
+        self._finishes = gradients.sharded and gradients.survive_losses and place.replica_size < place.size
+        self._accumulated: Look | None = None  # what gradients were with those of all that is done, and nothing else
         # Losses are multiplied by a power of two, so that gradients of few bits are rounded alike at any size.
         self._factor = 2.0 ** math.floor(math.log2(place.size))
         self._correction = 1.0
@@ -292,6 +292,8 @@ class Step:
         taken_up, self._taken_up = self._taken_up, NOTHING_DONE
         if not self._bitwise:
             taken_up.into(self._gradients, self._factor)
+        self._accumulated = self._gradients.look()
+        context.current.micro_batch.keep_with(self._interrupted)
         self._statistics.begin()
         self._speed.begin(work.number)
         for at, number in enumerate(share):
@@ -301,6 +303,8 @@ class Step:
             batch = next(work.batches)
             self._check_peers()
             self._gradients.reduce_in_backward(self.is_last and not self._bitwise)
+            if self._finishes and not self.is_last:
+                context.current.micro_batch.open()
             self._current, self._scaled = number, False
             self.micro_batch_samples = 0 if number == FILLER else self._work.sizes[number]
             yield batch
@@ -327,10 +331,12 @@ class Step:
                 "each sample counts the same, whatever the number of workers"
             )
         self._note_done(number)
+        context.current.micro_batch.end()
         if self.is_last:
             self._finish()
         else:
-            self._check_peers()  # before a boundary does, which would keep nothing
+            self._accumulated = self._gradients.look()
+            self._check_peers()
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """Multiply the mean loss of the current micro-batch so that the step's gradient is that of the mean loss of all
@@ -353,7 +359,7 @@ class Step:
             raise RuntimeError(
                 "step.scale is called once for each micro-batch, inside the loop over the step: add losses up before"
             )
-        self._scaled = True
+        self._scaled, self._accumulated = True, None  # a backward pass follows, and may be left in the middle
         number = self._current
         self._weighted = self._weighted or weight is not None
         share: float | torch.Tensor = 0.0
@@ -417,9 +423,18 @@ class Step:
             self._keep(rounds.version)
             raise
 
+    def _interrupted(self) -> None:
+        """Another worker is lost: keep what this one has, unless a backward pass has begun, or the script, which may
+        have caught the error on its way, has dropped gradients.
+        """
+        look, rounds = self._accumulated, context.current.rounds
+        if look is not None and rounds is not None and self._gradients.unchanged_since(look):
+            self._keep(rounds.version)
+
     def _keep(self, version: Version) -> None:
         """Keep for the next round what this worker has of the step, which follows the boundary of this version."""
-        if not self.done or self._gradients.sharded:
+        self._accumulated = None
+        if not self.done or not self._gradients.survive_losses:
             return
         gradients = self._gradients.take()
         unfinished = Unfinished(

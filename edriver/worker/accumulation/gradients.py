@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from edriver.worker import context
 from edriver.worker.backend import tensors
+from edriver.worker.backend.nccl import nccl_here
+
+Look: TypeAlias = "tuple[list[torch.Tensor | None], list[int] | None]"
+"""Gradients, and how often those that are there have been written to."""
 
 
 class Reducing(Protocol):
@@ -76,6 +81,16 @@ class Gradients:
         return not self._reducing
 
     @functools.cached_property
+    def survive_losses(self) -> bool:
+        """Whether those that are not reduced count in the next round.
+
+        Where a worker has gathered parameters from others, they do only with Gloo: NCCL's collectives of a round that
+        is over end without an error, and with any values. Nor do they where all workers are one replica, which each
+        loss breaks.
+        """
+        return not self.sharded or (context.assignment().sharding is None and nccl_here() is None)
+
+    @functools.cached_property
     def device(self) -> torch.device:
         """Where the first of them is."""
         return self.parameters()[0].device
@@ -102,16 +117,51 @@ class Gradients:
 
     def take(self) -> list[torch.Tensor | None]:
         """Take them aside, without a copy: the parameters have none any more."""
-        parameters = self.parameters()
-        taken = [parameter.grad for parameter in parameters]
-        for parameter in parameters:
-            parameter.grad = None
+        taken = []
+        for place, name in self._places():
+            gradient: torch.Tensor | None = getattr(place, name, None)
+            taken.append(gradient)
+            if gradient is not None:
+                setattr(place, name, None)
         return taken
+
+    def look(self) -> Look:
+        """What they are now, for `unchanged_since`."""
+        found = [getattr(place, name, None) for place, name in self._places()]
+        return found, tensors.writes(gradient for gradient in found if gradient is not None)
+
+    def unchanged_since(self, look: Look) -> bool:
+        """Whether nothing has dropped them, or written to them, since that look; False where writes are not counted."""
+        (before, writes), (now, writes_now) = look, self.look()
+        if writes is None or writes != writes_now or len(before) != len(now):
+            return False
+        return all(one is other for one, other in zip(before, now, strict=True))
 
     def put(self, taken: list[torch.Tensor | None]) -> None:
         """Put back what `take` returned; gradients that are there are dropped."""
-        for parameter, gradient in zip(self.parameters(), taken, strict=True):
-            parameter.grad = gradient
+        for (place, name), gradient in zip(self._places(), taken, strict=True):
+            if place is not None:
+                setattr(place, name, gradient)
+
+    def have_room_for(self, taken: list[torch.Tensor | None]) -> bool:
+        """Whether `put` can put back what `take` returned: sharded models that are made anew have no place for it."""
+        places = self._places()
+        return len(places) == len(taken) and all(
+            place is not None or gradient is None for (place, _), gradient in zip(places, taken, strict=True)
+        )
+
+    def _places(self) -> list[tuple[object, str]]:
+        """The attributes that gradients accumulate in until they are reduced, in the same order in each round."""
+        if not self.sharded:
+            return [(parameter, "grad") for parameter in self.parameters()]
+        from edriver.worker.backend import fsdp2  # which takes 0.2 s to import, and a sharded model has done that
+
+        found: list[tuple[object, str]] = []
+        for model in self.models:
+            found += fsdp2.places_of_unreduced(model)
+            apart = set(fsdp2.sharded(model))
+            found += [(p, "grad") for p in fsdp2.parameters(model) if p.requires_grad and p not in apart]
+        return found
 
     def scale_reduced(self, factor: float) -> None:
         """Multiply them, after the last backward pass of a step."""

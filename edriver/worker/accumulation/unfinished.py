@@ -3,7 +3,8 @@
 Gradients that have not been reduced yet are of this worker's micro-batches alone. The state goes back to the last
 boundary, from which these micro-batches were computed, so their gradients count in the next round as well: the members
 tell one another which micro-batches they have, and deal out the others. As long as no member has begun the step's
-reduction, only what the lost worker had computed is computed again.
+reduction, only what the lost worker had computed is computed again. So it is with a sharded model, whose gradients are
+reduced over its shards as well: until then each worker has those of whole parameters.
 """
 
 from __future__ import annotations
@@ -69,34 +70,56 @@ class UnfinishedSteps:
         """Keep it for the next round."""
         self._kept[source] = unfinished
 
-    def taken_up(self, source: Source, micro_batches: int, device: torch.device) -> Resumption:
+    def taken_up(self, source: Source, micro_batches: int, gradients: Gradients) -> Resumption:
         """At a sampler's or stream's first step of a round, what the members have of that step; later nothing. A
         collective.
 
         Args:
             source: the same on all members.
             micro_batches: in the step.
-            device: for the collective.
+            gradients: that a part of it is to be put back into.
         """
         place, rounds = context.assignment(), context.current.rounds
         if self._asked.get(source, NO_ROUND) == place.round_id:
             return NOTHING_DONE
         kept = self._kept.get(source)
         if kept is not None and (
-            rounds is None or kept.version != rounds.version or kept.begins_at != source.samples_done()
+            rounds is None
+            or kept.version != rounds.version
+            or kept.begins_at != source.samples_done()
+            or not gradients.have_room_for(kept.gradients)
         ):
-            kept = None  # the round continues from another version, or with another step
+            kept = None  # the round continues from another version, with another step, or with another model
         have = torch.zeros(micro_batches, dtype=torch.uint8)
         if kept is not None:
             have[kept.micro_batches] = 1
         all_have = [have]
         if place.size > 1 and dist.is_initialized():
-            have = have.to(device)
+            have = have.to(gradients.device)
             all_have = [torch.empty_like(have) for _ in range(place.size)]
             dist.all_gather(all_have, have)  # if another worker is lost here, what is kept counts in the next round
         self._kept.pop(source, None)
         self._asked[source] = place.round_id
-        return Resumption(kept, [row.nonzero().flatten().tolist() for row in all_have])
+        done = each_once([row.nonzero().flatten().tolist() for row in all_have])
+        return Resumption(kept if done[place.rank] else None, done)
+
+
+def each_once(done: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """What of each rank's micro-batches counts, so that none counts twice: all of them, or none.
+
+    A worker that waited while others tried the step again may have what these have as well, and sums cannot be taken
+    apart. Those that have most count first.
+
+    Args:
+        done: by rank.
+    """
+    counted: set[int] = set()
+    found: list[Sequence[int]] = [()] * len(done)
+    for rank in sorted(range(len(done)), key=lambda rank: -len(done[rank])):
+        if counted.isdisjoint(done[rank]):
+            found[rank] = done[rank]
+            counted.update(done[rank])
+    return found
 
 
 @dataclass(frozen=True)

@@ -298,6 +298,20 @@ def holds_unreduced(model: torch.nn.Module) -> bool:
     )
 
 
+def places_of_unreduced(model: torch.nn.Module) -> list[tuple[object, str]]:
+    """The attributes in which gradients accumulate that are not reduced yet: objects, and names.
+
+    These are this worker's alone, of whole parameters, and refer to no mesh. A parameter has two: the other one is for
+    gradients that are kept in another data type. None in place of an object: no forward pass has made it yet.
+    """
+    found: list[tuple[object, str]] = []
+    for parameter in (parameter for group in _groups(model) for parameter in group.fsdp_params):
+        found.append((_unsharded(parameter), "grad"))
+        if "unsharded_accumulated_grad" in vars(parameter):  # else it is the same attribute
+            found.append((parameter, "unsharded_accumulated_grad"))
+    return found
+
+
 def reshard(model: torch.nn.Module) -> None:
     """Have the sharded parameters stand in their places: after a forward pass alone, some do not."""
     for module in model.modules():

@@ -34,6 +34,7 @@ from edriver.worker.backend.gloo.listener_filter import close_listeners
 from edriver.worker.backend.gloo.sever import (
     GlooDevice,
     gloo_devices,
+    probe_peers,
     release_waiting_pairs,
     survive_resets,
 )
@@ -44,6 +45,7 @@ from edriver.worker.backend.thread_count import ThreadCount
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group.connection_guard import ConnectionGuard
 from edriver.worker.group.proven_pairs import PairsOfRound
+from edriver.worker.group.round_mesh import is_within_replica
 from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_server import StoreServer
 from edriver.worker.group.store_transport import StoreTransport
@@ -57,6 +59,9 @@ DISPOSAL_TIMEOUT = 0.2
 FINAL_DISPOSAL_TIMEOUT = 2.0
 """The same when the process ends."""
 
+
+SIGN_OF_LIFE_BOUND = 2
+"""Seconds after which a member is taken for lost whose system gives no sign of life, while its replica finishes."""
 
 _CUT_INTERVAL = 0.01
 """Seconds between two attempts to cut what is left of a round's connections once it has been left."""
@@ -80,6 +85,8 @@ class _CurrentGroup:
         released: the round's devices (listener inodes) none of whose pairs waits for a connection: the pairs have been
             released, or the device takes no more (listener_filter.py).
         built: the devices of all groups that have been built.
+        of_replica: those of the groups within this worker's replica.
+        probed: those whose peers' systems are asked for signs of life.
         aborted: the process groups, by name, whose NCCL communicators have been aborted, or are being so
         aborts: by these threads.
         pairs: what proves its connections.
@@ -91,6 +98,8 @@ class _CurrentGroup:
     cutter: Cutter
     released: set[int] = field(default_factory=set)
     built: set[int] = field(default_factory=set)
+    of_replica: set[int] = field(default_factory=set)
+    probed: set[int] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
     aborts: list[threading.Thread] = field(default_factory=list)
     pairs: PairsOfRound = field(init=False)
@@ -200,13 +209,18 @@ class RoundGroup:
         _refuse_existing_group()
         torch_groups.init(self._backend, HashStore(), 0, 1, torch_groups.default_timeout())
 
-    def sever(self, round_id: RoundId) -> Cut:
+    def sever(self, round_id: RoundId, spare_replica: bool = False) -> Cut:
         """Break the round, whose collectives can never complete. May be called from any thread, at any time.
 
         Operations of that round (or an older one) that this process is building or computing raise within
         milliseconds, but for messages that are under way between living members: their connections are cut once they
         have arrived. The round's group is never built again. A later round is not affected. New connections may open
         while this call looks for them, so the caller repeats it until the main thread has acknowledged.
+
+        Args:
+            round_id: the round.
+            spare_replica: whether to leave the connections within this worker's replica alone, as long as all are
+                there: for a micro-batch that its members finish. Gloo's alone.
 
         Returns:
             What was cut; one connection with a waiter if they cannot be found.
@@ -223,7 +237,11 @@ class RoundGroup:
             for inode in devices.keys() - current.released:
                 current.released.add(inode)
                 release_waiting_pairs(devices[inode], current.assignment.size)
-            cut = current.cutter.cut(devices.values())
+            spared = _whole_replica(current, devices) if spare_replica else set()
+            for inode in spared - current.probed:
+                current.probed.add(inode)
+                probe_peers(devices[inode], SIGN_OF_LIFE_BOUND)
+            cut = current.cutter.cut([device for inode, device in devices.items() if inode not in spared])
             return cut if self._finds_connections else cut._replace(waiting=max(1, cut.waiting))
 
     def settle(self) -> None:
@@ -281,8 +299,11 @@ class RoundGroup:
     def _prove(self, group: gloo_groups.Backend) -> None:
         """Prove the connections of a group that this process has made in a round."""
         if self._round is not None:
-            pairs = self._round.pairs
-            pairs.prove(group, gloo_groups.name_in(pairs.store.last_set))
+            pairs, built = self._round.pairs, set(self._round.built)
+            name = gloo_groups.name_in(pairs.store.last_set)
+            pairs.prove(group, name)
+            if is_within_replica(name):
+                self._round.of_replica |= self._round.built - built
 
     def _guarded_devices(self) -> list[GuardedDevice] | None:
         """The devices of a group that is about to be made; None: torch's own."""
@@ -431,6 +452,12 @@ def _descriptors(assignment: Assignment) -> int:
 def _cut(cutter: Cutter, inodes: Collection[int]) -> Cut:
     """Cut the connections of these devices."""
     return cutter.cut([device for inode, device in gloo_devices().items() if inode in inodes])
+
+
+def _whole_replica(current: _CurrentGroup, devices: Mapping[int, GlooDevice]) -> set[int]:
+    """The devices within this worker's replica of which no member has left; one that is lost may still seem there."""
+    peers = current.assignment.replica_size - 1
+    return {inode for inode in current.of_replica & devices.keys() if len(devices[inode].connections) == peers}
 
 
 def _devices(current: _CurrentGroup) -> dict[int, GlooDevice]:

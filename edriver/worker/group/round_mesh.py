@@ -23,6 +23,9 @@ REPLICATE: Final = "replicate"
 SHARD: Final = "shard"
 """and its second: those that hold the state once between them; one of several where a ShardedState says so."""
 
+_PREFIX: Final = "edriver/"
+"""Of the names of a mesh's groups: that of the dimension and the first rank follow."""
+
 
 class RoundMesh:
     """The mesh of the round that this worker is in, made when it is first asked for."""
@@ -113,9 +116,14 @@ def _mesh(
     for name, size in zip(names, sizes, strict=True):
         stride //= size
         first = rank - rank // stride % size * stride
-        groups.append(group(f"edriver/{name}/{first}", range(first, first + size * stride, stride)))
+        groups.append(group(f"{_PREFIX}{name}/{first}", range(first, first + size * stride, stride)))
     device = "cpu" if nccl_here() is None else "cuda"
     return DeviceMesh.from_group(groups, device, places, mesh_dim_names=names)
+
+
+def is_within_replica(name: str) -> bool:
+    """Whether this is the name, in the round's store, of a group of workers of one replica that a mesh has made."""
+    return f"/{_PREFIX}" in name and f"/{_PREFIX}{REPLICATE}/" not in name
 
 
 def _group(name: str, ranks: range) -> dist.ProcessGroup:

@@ -24,8 +24,13 @@ class Group(Protocol):
     def build(self, assignment: Assignment, timeout: float) -> None:
         """Join the round's group; raises PeerLostError if the others do not come."""
 
-    def sever(self, round_id: RoundId) -> Cut:
-        """Break the round's connections between messages, from any thread: to be called again while any is left."""
+    def sever(self, round_id: RoundId, spare_replica: bool = False) -> Cut:
+        """Break the round's connections between messages, from any thread: to be called again while any is left.
+
+        Args:
+            round_id: the round.
+            spare_replica: whether to leave those within this worker's replica alone, as long as all are there.
+        """
 
     def settle(self) -> None:
         """Wait until the device has finished the round's work; raises PeerLostError if the round is severed."""

@@ -98,6 +98,7 @@ class ScriptCall(Generic[R]):
                 state.restore()
                 state.clear_gradients()
             case effects.ReturnToBoundary():
+                self._context.micro_batch.interrupted()
                 state.return_to_boundary()
                 state.clear_gradients()
         return None

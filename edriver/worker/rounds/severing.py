@@ -12,6 +12,7 @@ from edriver.model.ids import RoundId
 from edriver.v1 import notification_pb2 as pb
 from edriver.wire.conversion import round_id_message
 from edriver.worker.backend.gloo.cutting import Cut
+from edriver.worker.context import MicroBatch
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.participant import Participant, Stage
 from edriver.worker.watch.stall import stacks
@@ -31,6 +32,10 @@ STUCK_BOUND = 1.0
 SPIN_BOUND = 10.0
 """The same with a GPU: NCCL spins while it waits, so it is not seen that the thread does nothing."""
 
+FINISH_BOUND = 10.0
+"""Seconds that a worker may take to finish a micro-batch of a round that is over. The others wait for it, and the next
+round forms without it if it takes 30 s (Settings.rejoin_timeout)."""
+
 SWALLOWED_REPORT_DELAY = 5.0
 """Seconds after which a training thread that is still in an aborted round, but not stuck, is shown."""
 
@@ -41,6 +46,7 @@ class Severing:
     Args:
         participant: knows which round the training thread is in.
         changed: the lock of `participant`.
+        micro_batch: that the training thread computes.
         group: the process group.
         report: sends a report to the driver.
     """
@@ -49,21 +55,46 @@ class Severing:
         self,
         participant: Participant,
         changed: threading.Condition,
+        micro_batch: MicroBatch,
         group: Group,
         report: Callable[[pb.Report], None],
     ) -> None:
         self._participant = participant
         self._changed = changed
+        self._micro_batch = micro_batch
         self._group = group
         self._report = report
 
-    def begin(self, round_id: RoundId) -> None:
-        """Sever a round at once, and continue with that in the background. On the notification thread."""
-        cut = self._group.sever(round_id)
-        threading.Thread(target=self._free, args=(round_id, cut), name="edriver-sever", daemon=True).start()
+    def begin(self, round_id: RoundId, replica_is_whole: bool) -> None:
+        """Sever a round at once, and continue with that in the background. On the notification thread.
 
-    def _free(self, round_id: RoundId, cut: Cut) -> None:
+        Args:
+            round_id: the round.
+            replica_is_whole: whether the lost worker is known to be of another replica than this one's. Then a
+                micro-batch that only this one's takes part in is finished first.
+        """
+        if not replica_is_whole:
+            self._micro_batch.end()
+        cut = self._sever(round_id)
+        arguments = round_id, replica_is_whole, cut
+        threading.Thread(target=self._free, args=arguments, name="edriver-sever", daemon=True).start()
+
+    def _sever(self, round_id: RoundId) -> Cut:
+        return self._group.sever(round_id, spare_replica=self._micro_batch.is_finished)
+
+    def _free(self, round_id: RoundId, replica_is_whole: bool, cut: Cut) -> None:
         """Sever again until the training thread has left the round: it may just have opened further connections."""
+        finished_by = time.monotonic() + FINISH_BOUND
+        while self._micro_batch.is_finished and not self._left(round_id, SEVER_INTERVAL):
+            if time.monotonic() >= finished_by:
+                self._micro_batch.end()
+            cut = self._sever(round_id)
+        self._free_at_once(round_id, cut)
+        # Others of this replica may wait for it in a micro-batch that they have begun, and this one has not.
+        while replica_is_whole and self._group.sever(round_id).under_way:
+            time.sleep(SEVER_INTERVAL)
+
+    def _free_at_once(self, round_id: RoundId, cut: Cut) -> None:
         watch = StuckWatch(threading.main_thread(), STUCK_BOUND)
         reported = False
         began = time.monotonic()

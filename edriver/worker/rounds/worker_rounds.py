@@ -92,7 +92,7 @@ class WorkerRounds:
         self._watch = ProgressWatch(
             context, self._participant, self._step_times, limits, self._server.report, lambda: group.gloo_only
         )
-        self._severing = Severing(self._participant, self._changed, group, self._server.report)
+        self._severing = Severing(self._participant, self._changed, context.micro_batch, group, self._server.report)
         self._training = TrainingThread(
             context,
             environ["EDRIVER_WORKER_ID"],
@@ -228,13 +228,15 @@ class WorkerRounds:
             answer = self._participant.take(notice)
             self._changed.notify_all()
             aborted = notice.HasField("abort") and self._participant.abort_cause is not None
-            round_id = self._participant.round_id
+            round_id, place = self._participant.round_id, self._participant.assignment
         if answer is not None and answer.HasField("pong"):
             answer.pong.progress.CopyFrom(self._watch.progress())
         if aborted:
             if self._watch.state is not None:
                 self._watch.state.peer_lost()
-            self._severing.begin(round_id)
+            cause = notice.abort.cause
+            elsewhere = place is not None and cause.HasField("rank") and not place.shares_replica(cause.rank)
+            self._severing.begin(round_id, replica_is_whole=elsewhere)
         elif answer is not None and answer.HasField("boundary_reached"):
             updated = notice.hosts_updated
             self.notifications.handle_hosts_updated(epoch_seconds(updated.timestamp), int(updated.result))

@@ -544,9 +544,15 @@ class ShardedState(TorchState):
         """Raise in a round that is over, before a module fetches its parameters.
 
         A replica that is whole could go on by itself until it meets the others, and its connections are cut only
-        between messages (backend/gloo/cutting.py).
+        between messages (backend/gloo/cutting.py). It does go on to the end of a micro-batch that it has begun and that
+        needs no others (context.MicroBatch).
         """
-        if self._rounds is not None and (cause := self._rounds.abort_cause) is not None:
+        micro_batch = context.current.micro_batch
+        if self._rounds is None or micro_batch.is_finished:
+            return
+        micro_batch.begin()
+        if (cause := self._rounds.abort_cause) is not None:
+            micro_batch.end()
             raise PeerLostError(cause)
 
     def _make_again(self, mesh: DeviceMesh) -> None:

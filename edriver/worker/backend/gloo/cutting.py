@@ -14,8 +14,9 @@ still writes is read and thrown away, so it comes to its message's end; and what
 peer. Were the connection closed with bytes unread, the kernel would reset it, and throw away what it has not sent yet.
 
 Messages follow one another for as long as the members of a group that is whole make collectives. So the training thread
-has to be stopped as well: where a sharded model's replica is whole, its modules do that (state/sharded_state.py). Else
-it stops at the first collective with the lost member, or after MESSAGE_BOUND.
+has to be stopped as well: where a sharded model's replica is whole, its modules do that (state/sharded_state.py), but
+in a micro-batch that it finishes, within which its connections are not cut at all (rounds/severing.py). Else it stops
+at the first collective with the lost member, or after MESSAGE_BOUND.
 
 A peer that is dead or stopped finishes nothing. A message that has not moved for STALL_BOUND is given up, and what
 waits for it stays stuck unless it waits for another one of the same tensor, too, as a ring mostly does.

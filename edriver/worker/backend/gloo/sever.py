@@ -56,7 +56,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edriver.system.descriptors import links
-from edriver.system.sockets import drop_resets, duplicate, hear
+from edriver.system.sockets import drop_resets, duplicate, hear, probe
 
 _EPOLL_LINK = "anon_inode:[eventpoll]"
 _FDINFO_FOLDER = Path("/proc/self/fdinfo")
@@ -127,6 +127,20 @@ def survive_resets(devices: Collection[GlooDevice]) -> None:
         if duplicated is not None:
             with duplicated:
                 drop_resets(duplicated)
+
+
+def probe_peers(device: GlooDevice, seconds: int) -> None:
+    """Have a device's connections end that lead to processes which are gone, as those do whose resets are not heard.
+
+    Args:
+        device: the device.
+        seconds: see sockets.probe.
+    """
+    for connection in device.connections:
+        duplicated = duplicate(connection.fd, connection.inode)
+        if duplicated is not None:
+            with duplicated, contextlib.suppress(OSError):  # it may have ended
+                probe(duplicated, seconds)
 
 
 def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
