@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import sysconfig
 import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from edriver.v1 import agent_pb2
+from tests.process.fake_driver import AMPLE, finish, host, in_loop
 from tests.process.running import NO_STANDBYS, QUICK_WORKERS, running
 from tests.waiting import until
 
@@ -46,6 +51,68 @@ def environment(tmp_path: Path) -> Path:
         )
     )
     return made
+
+
+@contextmanager
+def _slow(path: Path) -> Iterator[Callable[[], None]]:
+    """A file that can be read only once this is called, by others: it stands for a file system that takes its time."""
+    path.touch()
+    descriptor = os.open(path, os.O_RDWR)
+    handler = signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel says with it that another process wants to read
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield lambda: fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)
+        signal.signal(signal.SIGIO, handler)
+
+
+def _copy_of(message: agent_pb2.ConnectRequest) -> agent_pb2.EnvironmentCopy | None:
+    return message.environment_copy if message.HasField("environment_copy") else None
+
+
+def test_workers_wait_for_the_copy_and_may_be_stopped_meanwhile(tmp_path: Path, environment: Path) -> None:
+    local = tmp_path / "local"
+    local.mkdir()
+    command = [str(environment / "bin" / "python"), "-I", "-c", "import sys; print(sys.prefix)"]
+
+    @in_loop
+    async def scenario() -> None:
+        with _slow(environment / "slow") as go_on:
+            async with host(command, copy_environment=str(local)) as on:
+                on.driver.start_worker(1)
+                on.driver.start_worker(2)
+                on.driver.stop_worker(1, AMPLE)
+                assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
+                assert [copy.HasField("took") for message in on.driver.messages if (copy := _copy_of(message))] == [
+                    False
+                ]
+                go_on()
+                exited = await on.driver.exit_of(2)
+                assert (exited.code, Path(exited.tail).parent.parent) == (0, local)
+                await finish(on)
+        assert list(local.iterdir()) == []
+
+    scenario()
+
+
+def test_an_agent_that_ends_while_it_copies_leaves_nothing(tmp_path: Path, environment: Path) -> None:
+    local = tmp_path / "local"
+    local.mkdir()
+
+    @in_loop
+    async def scenario() -> None:
+        with _slow(environment / "slow") as go_on:
+            async with host([str(environment / "bin" / "python")], copy_environment=str(local)) as on:
+                on.driver.start_worker(1)
+                await on.driver.until(lambda: any(map(_copy_of, on.driver.messages)))
+                on.driver.shut_down(AMPLE)
+                await on.driver.until(lambda: any(m.HasField("agent_ending") for m in on.driver.messages))
+                go_on()
+                assert await on.agent.exit_code() == 0
+        assert list(local.iterdir()) == []
+
+    scenario()
 
 
 def _active(environment: Path) -> dict[str, str]:
