@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -84,9 +85,8 @@ def test_workers_wait_for_the_copy_and_may_be_stopped_meanwhile(tmp_path: Path, 
                 on.driver.start_worker(2)
                 on.driver.stop_worker(1, AMPLE)
                 assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
-                assert [copy.HasField("took") for message in on.driver.messages if (copy := _copy_of(message))] == [
-                    False
-                ]
+                said = list(filter(None, map(_copy_of, on.driver.messages)))
+                assert [copy.HasField("took") for copy in said] == [False]
                 go_on()
                 exited = await on.driver.exit_of(2)
                 assert (exited.code, Path(exited.tail).parent.parent) == (0, local)
@@ -111,6 +111,22 @@ def test_an_agent_that_ends_while_it_copies_leaves_nothing(tmp_path: Path, envir
                 go_on()
                 assert await on.agent.exit_code() == 0
         assert list(local.iterdir()) == []
+
+    scenario()
+
+
+def test_the_copy_of_a_killed_agent_is_removed(tmp_path: Path, environment: Path) -> None:
+    local = tmp_path / "local"
+    local.mkdir()
+
+    @in_loop
+    async def scenario() -> None:
+        async with host([str(environment / "bin" / "python"), "-c", ""], copy_environment=str(local)) as on:
+            on.driver.start_worker(1)
+            await on.driver.exit_of(1)
+            assert len(list(local.iterdir())) == 1
+            os.kill(on.agent.pid, signal.SIGKILL)
+            await asyncio.to_thread(until, lambda: not list(local.iterdir()))
 
     scenario()
 
