@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edriver.agent.checkpoint_server import CheckpointServerSupervisor
 from edriver.agent.driverless import Driverless
+from edriver.agent.environment_copy import EnvironmentCopy
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
 from edriver.agent.worker import WorkerSupervisor
@@ -103,6 +104,9 @@ class HostWorkers:
             lambda held: send(agent_pb2.ConnectRequest(host_checkpoints=held)),
             driver_is_there,
         )
+        self._environment_copy = EnvironmentCopy(guard, self._say_how_far_the_copy_is)
+        self._copying: asyncio.Task[None] | None = None
+        self._waiting: dict[int, agent_pb2.StartWorker] | None = None  # for the copy; None: nothing waits for one
         self._driverless = Driverless(self._workers, settings.host, worker_settings, driver_is_there)
         self._stopping = self._parted = False
         self._exit_reports: set[asyncio.Task[None]] = set()
@@ -123,6 +127,10 @@ class HostWorkers:
             case "stop_worker":
                 if worker := self._workers.get(message.stop_worker.worker_id):
                     worker.stop(span_seconds(message.stop_worker.grace))
+                elif self._waiting and self._waiting.pop(message.stop_worker.worker_id, None):
+                    self._report_exit(
+                        message.stop_worker.worker_id, -signal.SIGTERM, "", self._worker_settings.clock(), None
+                    )
             case "deliver_notice":
                 for worker_id in message.deliver_notice.worker_ids:
                     if worker := self._workers.get(worker_id):
@@ -154,10 +162,14 @@ class HostWorkers:
 
     def _start_none(self) -> None:
         self._stopping = True
+        self._environment_copy.stop()
         self._end_standbys()
 
     def _start(self, order: agent_pb2.StartWorker) -> None:
-        """Start a worker. If that fails, its exit is reported."""
+        """Start a worker, once this host has its copy of the environment. If that fails, its exit is reported."""
+        if self._waiting is not None:
+            self._waiting[order.worker_id] = order
+            return
         files = WorkerFiles(self._settings.folder, order.worker_id)
         environment = self._worker_settings.environment_of(order)
         if order.HasField("modules_imported"):
@@ -217,7 +229,7 @@ class HostWorkers:
 
     def _keep_standbys(self) -> None:
         settings, count = self._worker_settings, self._standby_count
-        if count is None or self._stopping:
+        if count is None or self._stopping or self._waiting is not None:
             return
         restart = settings.restart_mode is not None
         command = settings.command if restart else settings.standby_command
@@ -323,6 +335,28 @@ class HostWorkers:
         for worker in self._workers.values():
             worker.progress_reports.forget()
         self._checkpoint_server.report_unsent()
+        if self._worker_settings.copy_environment and self._copying is None:
+            self._waiting = {}
+            self._copying = self._loop.create_task(self._copy_environment(), name="environment copy")
+
+    async def _copy_environment(self) -> None:
+        """Have the workers start in a copy of their Python environment, once that is there, or without one."""
+        settings = self._worker_settings
+        try:
+            relocation = await self._environment_copy.make(
+                settings.copy_environment, settings.command, settings.environment
+            )
+            if relocation is not None:
+                settings.use_copy(relocation)
+        finally:
+            waiting, self._waiting = self._waiting or {}, None
+            if not self._stopping:
+                for order in waiting.values():
+                    self._start(order)
+                self._plan_standbys()
+
+    def _say_how_far_the_copy_is(self, copy: agent_pb2.EnvironmentCopy) -> None:
+        self._send(agent_pb2.ConnectRequest(environment_copy=copy))
 
     async def close(self, kill_by: float) -> bool:
         """Wait for the exits of workers that have all been stopped, then kill all processes that are left.
@@ -339,6 +373,9 @@ class HostWorkers:
         if self._parted:
             await self._checkpoint_server.write_last(kill_by)
         await self._checkpoint_server.close()
+        if self._copying is not None:
+            await asyncio.wait({self._copying}, timeout=REAP_BOUND)  # it ends with the file that it copies
+            await self._environment_copy.remove()
         return await self._processes.close(REAP_BOUND)
 
     def _exited(self, pid: int, code: int) -> None:

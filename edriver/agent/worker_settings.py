@@ -13,6 +13,7 @@ from edriver.agent.settings import AgentSettings
 from edriver.agent.workers import network_variables
 from edriver.agent.workers.log_files import HELD_BACK, TO_DRIVER, Destination, LogFiles, worker_files
 from edriver.agent.workers.ready_socket import READY_SOCKET
+from edriver.agent.workers.relocation import Relocation
 from edriver.agent.workers.worker_environment import (
     ELASTIC_DEFAULTS,
     cuda_devices,
@@ -49,6 +50,8 @@ class WorkerSettings:
         restart_mode: the settings of workers in restart mode; None in another mode.
         logs: the files for their output once they have a place in a round; None: all output goes to the driver.
         clock: the run's clock, in seconds since the epoch.
+        copy_environment: the folder in which this host is to have a copy of the workers' Python environment; empty: it
+            needs none.
     """
 
     def __init__(self, settings: AgentSettings, environment: Mapping[str, str]) -> None:
@@ -68,6 +71,8 @@ class WorkerSettings:
         self.restart_mode: agent_pb2.RestartMode | None = None
         self._checkpoint_memory = self._checkpoint_bandwidth = 0
         self.logs: LogFiles | None = None
+        self.copy_environment = ""
+        self._relocation: Relocation | None = None
 
     def take(self, welcome: agent_pb2.Welcome) -> None:
         """Take a Welcome in; the first TLS credentials that come are kept in the agent's folder."""
@@ -77,6 +82,9 @@ class WorkerSettings:
             self._environment = network_variables.usable(self._environment)
         self.command = welcome.command
         self.standby_command = welcome.standby_command
+        self.copy_environment = welcome.copy_environment
+        if self._relocation is not None:
+            self._relocate(self._relocation)
         if welcome.HasField("now"):
             self.clock.follow(epoch_seconds(welcome.now))
         self.worker_lease = span_seconds(welcome.worker_lease)
@@ -89,6 +97,17 @@ class WorkerSettings:
             self.logs = self._log_files(welcome.restart_mode.logs)
         if welcome.HasField("credentials") and self._tls_folder is None:
             self._tls_folder = write_tls_files(welcome.credentials, self._settings.folder)
+
+    def use_copy(self, relocation: Relocation) -> None:
+        """From now on workers and standbys start in this copy of their Python environment."""
+        self._relocation = relocation
+        self._relocate(relocation)
+        self._environment = relocation.environment(self._environment)
+
+    def _relocate(self, relocation: Relocation) -> None:
+        path = self._environment.get("PATH")
+        self.command = relocation.command(self.command, path)
+        self.standby_command = relocation.command(self.standby_command, path)
 
     def find_address(self) -> None:
         """Find where this host's workers are reached, unless that is by a loopback address.
@@ -160,6 +179,8 @@ class WorkerSettings:
             bandwidth=self._checkpoint_bandwidth,
             run_id=self._settings.run_id,
             host=self._settings.host,
+            environment=str(self._relocation.source) if self._relocation else "",
+            environment_copy=str(self._relocation.copy) if self._relocation else "",
         )
 
     def keep_imports(self, imported: notification_pb2.ModulesImported) -> None:

@@ -45,6 +45,7 @@ class DiskWriter:
         run_id: the run,
         host: and this host, to whom the folder belongs.
         timeout: see WRITE_TIMEOUT.
+        local: where this host has an interpreter that all hosts have.
         start: starts a process: subprocess.Popen.
     """
 
@@ -56,6 +57,7 @@ class DiskWriter:
         host: str,
         timeout: float = WRITE_TIMEOUT,
         start: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+        local: Callable[[str], str] = lambda interpreter: interpreter,
     ) -> None:
         self._report = report
         self._socket = socket
@@ -63,6 +65,7 @@ class DiskWriter:
         self._host = host
         self._timeout = timeout
         self._start = start
+        self._local = local
         self._lock = threading.Lock()
         self._job: _Job | None = None
         self._number = 0
@@ -106,15 +109,16 @@ class DiskWriter:
             "OMP_NUM_THREADS": "1",
         }
         report = DiskReport(write.number, write.name)
+        interpreter = self._local(write.target.interpreter)
         try:
             process = self._start(
-                [write.target.interpreter, "-m", WRITER],
+                [interpreter, "-m", WRITER],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
             )
         except OSError as error:
-            self._report(replace(report, trouble=sentence(f"{write.target.interpreter} cannot be started: {error}")))
+            self._report(replace(report, trouble=sentence(f"{interpreter} cannot be started: {error}")))
             return
         if not write.urgent:
             with contextlib.suppress(OSError):  # it has ended already

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edriver.common.checkpoint_server import SERVER_SOCKET, SHARDS_SOCKET, ServerConfig
+from edriver.common.copied_environment import moved
 from edriver.common.join_config import at_port
 from edriver.system.cgroups import CGROUP_ROOT, memory_groups
 from edriver.system.descriptors import raise_limit
@@ -85,7 +86,15 @@ def serve(config: ServerConfig) -> None:
         bytes_per_second=config.bandwidth or math.inf,
     )
     folder = Path(config.folder)
-    disk = DiskWriter(keeper.say_disk, str(folder / SERVER_SOCKET), config.run_id, config.host)
+    disk = DiskWriter(
+        keeper.say_disk,
+        str(folder / SERVER_SOCKET),
+        config.run_id,
+        config.host,
+        local=lambda path: (
+            moved(path, config.environment, config.environment_copy) if config.environment_copy else path
+        ),
+    )
     if tls_folder is None or not config.address:
         others, address = shard_server(ShardServer(keeper), ()), f"unix:{folder / SHARDS_SOCKET}"
         _listen(others.add_insecure_port, address)

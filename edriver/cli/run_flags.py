@@ -247,6 +247,13 @@ _WORKERS: Final = (
         "become workers; each takes 200 MB of memory or more; 0: none (default: 1; in restart mode one for each "
         "slot in use)",
     ),
+    Flag(
+        "--copy-environment",
+        metavar="DIR",
+        help="copy the Python environment of the command from the shared file system into a folder below DIR on each "
+        "host's own disk, and start the workers from there; variables in '$DIR' have the host's values (default: no "
+        "copy)",
+    ),
     *COMMAND_FLAGS,
 )
 

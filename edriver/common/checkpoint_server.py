@@ -25,6 +25,8 @@ class ServerConfig:
         bandwidth: bytes per second that are received for copies at most; 0: no limit.
         run_id: the run,
         host: and the host, of which checkpoints on disk are.
+        environment: the workers' Python environment,
+        environment_copy: and this host's copy of it, from which what writes to disk starts; empty: there is none.
     """
 
     folder: str
@@ -34,6 +36,8 @@ class ServerConfig:
     bandwidth: int = 0
     run_id: str = ""
     host: str = ""
+    environment: str = ""
+    environment_copy: str = ""
 
     def to_json(self) -> bytes:
         """One object of JSON."""

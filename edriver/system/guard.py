@@ -28,6 +28,7 @@ class Guard:
         self._duties = ["" if folder is None else str(folder), mark, "keep" if keeps_folder else ""]
         self._process: Child | None = None
         self._pipe = -1
+        self._other_folders: list[str] = []
 
     @property
     def pid(self) -> int | None:
@@ -50,6 +51,8 @@ class Guard:
             )
         finally:
             os.close(read_end)
+        for folder in self._other_folders:
+            self._say(f"{folder}\n")
 
     def watch(self, group: int) -> None:
         """Put a process group on the list."""
@@ -58,6 +61,17 @@ class Guard:
     def forget(self, group: int) -> None:
         """Take a process group off the list."""
         self._say(f"-{group}\n")
+
+    def also_remove(self, folder: Path) -> None:
+        """Have another folder removed in the end, by its absolute path; it need not be there yet.
+
+        Raises:
+            ValueError: its path is not one line.
+        """
+        if "\n" in str(folder):
+            raise ValueError(f"{str(folder)!r} is not one line")
+        self._other_folders.append(str(folder))
+        self._say(f"{folder}\n")
 
     def close(self) -> None:
         """Let it do its duty and end. Nothing is being started any more."""
@@ -89,4 +103,4 @@ class Guard:
     def _say(self, line: str) -> None:
         if self._pipe >= 0:
             with suppress(BrokenPipeError):  # it was killed
-                os.write(self._pipe, line.encode())
+                os.write(self._pipe, os.fsencode(line))

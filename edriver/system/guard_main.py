@@ -1,9 +1,9 @@
 """The guard: a small process that outlives whom it guards just long enough to clear up after it.
 
 However that process ends, SIGKILL included, the pipe from it then reads as ended: every process group on the list is
-killed. The list comes through the pipe: a line "+PGID" puts a group on it, "-PGID" takes it off, and "." says that the
-process ends in order. Then whatever carries the mark is killed, be it a daemon that has left its group, or what was
-started a moment ago and is on no list.
+killed. The list comes through the pipe: a line "+PGID" puts a group on it, "-PGID" takes it off, "/FOLDER" names
+another folder to remove, and "." says that the process ends in order. Then whatever carries the mark is killed, be it a
+daemon that has left its group, or what was started a moment ago and is on no list.
 
 The folder is then removed: the process's own, with its sockets and TLS credentials. Arguments are the folder and the
 mark, a variable of the environment as NAME=VALUE; each may be empty.
@@ -39,22 +39,25 @@ def lines_of(fd: int) -> Iterator[bytes]:
         yield from lines
 
 
-def duties(lines: Iterator[bytes]) -> tuple[set[int], bool]:
-    """The process groups on the list after its last line, and whether the process has ended in order.
+def duties(lines: Iterator[bytes]) -> tuple[set[int], list[str], bool]:
+    """The process groups on the list after its last line, other folders, and whether the process has ended in order.
 
     Any other line is ignored: a guard that ended at one would leave everything else on its list alive.
     """
     groups: set[int] = set()
+    folders: list[str] = []
     in_order = False
     for line in lines:
         group = group_of(line[1:])
         if line == b".":
             in_order = True
+        elif line[:1] == b"/":
+            folders.append(os.fsdecode(line))
         elif group and line[:1] == b"+":
             groups.add(group)
         elif group and line[:1] == b"-":
             groups.discard(group)
-    return groups, in_order
+    return groups, folders, in_order
 
 
 def group_of(text: bytes) -> int:
@@ -122,7 +125,7 @@ def main() -> None:
     """Keep the list that comes on standard input; clear up when its writer is gone."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
-    groups, in_order = duties(lines_of(0))
+    groups, other_folders, in_order = duties(lines_of(0))
     for group in groups:
         try:  # noqa: SIM105  contextlib would triple what this process imports
             os.killpg(group, signal.SIGKILL)
@@ -140,6 +143,8 @@ def main() -> None:
         if nothing == (1 if in_order else QUIET_ROUNDS):
             break
         time.sleep(KILL_INTERVAL)
+    for other in other_folders:
+        remove(other)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ class ConnectRequest(_message.Message):
     EXIT_OVERDUE_FIELD_NUMBER: _builtins.int
     MEMORY_KILL_FIELD_NUMBER: _builtins.int
     OUTPUT_UNWRITTEN_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_COPY_FIELD_NUMBER: _builtins.int
     WORKER_STACKS_TAKEN_FIELD_NUMBER: _builtins.int
     HOST_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
@@ -136,6 +137,10 @@ class ConnectRequest(_message.Message):
         """A file of a worker's output cannot be written."""
 
     @_builtins.property
+    def environment_copy(self) -> Global___EnvironmentCopy:
+        """The host copies the workers' Python environment, or has copied it."""
+
+    @_builtins.property
     def worker_stacks_taken(self) -> Global___WorkerStacksTaken:
         """Answers TakeWorkerStacks."""
 
@@ -167,15 +172,16 @@ class ConnectRequest(_message.Message):
         exit_overdue: Global___ExitOverdue | None = ...,
         memory_kill: Global___MemoryKill | None = ...,
         output_unwritten: Global___OutputUnwritten | None = ...,
+        environment_copy: Global___EnvironmentCopy | None = ...,
         worker_stacks_taken: Global___WorkerStacksTaken | None = ...,
         host_checkpoints: _checkpoints_pb2.HostCheckpoints | None = ...,
         more: _abc.Iterable[Global___ConnectRequest] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "environment_copy", b"environment_copy", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "more", b"more", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "drain_requested", b"drain_requested", "environment_copy", b"environment_copy", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_checkpoints", b"host_checkpoints", "kind", b"kind", "lease_expired", b"lease_expired", "memory_kill", b"memory_kill", "more", b"more", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_answered", b"worker_answered", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "drain_requested", "agent_ending", "worker_answered", "worker_quiet", "exit_overdue", "memory_kill", "output_unwritten", "worker_stacks_taken", "host_checkpoints"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "drain_requested", "agent_ending", "worker_answered", "worker_quiet", "exit_overdue", "memory_kill", "output_unwritten", "environment_copy", "worker_stacks_taken", "host_checkpoints"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -377,6 +383,7 @@ class Welcome(_message.Message):
     RESUMABLE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_MEMORY_FIELD_NUMBER: _builtins.int
     CHECKPOINT_BANDWIDTH_FIELD_NUMBER: _builtins.int
+    COPY_ENVIRONMENT_FIELD_NUMBER: _builtins.int
     STANDBY_COMMAND_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
     READS_MORE_FIELD_NUMBER: _builtins.int
@@ -400,6 +407,8 @@ class Welcome(_message.Message):
     """Bytes of memory that checkpoints may use on this host; absent: half of its memory."""
     checkpoint_bandwidth: _builtins.int
     """Bytes per second that this host receives for copies of checkpoints at most; absent: no limit."""
+    copy_environment: _builtins.str
+    """The folder in which each host keeps a copy of the workers' Python environment, from which they start; empty: there is none."""
     reads_more: _builtins.bool
     """Whether the driver reads ConnectRequest.more."""
     @_builtins.property
@@ -458,13 +467,14 @@ class Welcome(_message.Message):
         resumable: _builtins.bool = ...,
         checkpoint_memory: _builtins.int | None = ...,
         checkpoint_bandwidth: _builtins.int | None = ...,
+        copy_environment: _builtins.str = ...,
         standby_command: _abc.Iterable[_builtins.str] | None = ...,
         now: _timestamp_pb2.Timestamp | None = ...,
         reads_more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "now", b"now", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "reads_more", b"reads_more", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "standby_command", b"standby_command", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth", "_checkpoint_memory", b"_checkpoint_memory", "agent_id", b"agent_id", "checkpoint_bandwidth", b"checkpoint_bandwidth", "checkpoint_memory", b"checkpoint_memory", "command", b"command", "copy_environment", b"copy_environment", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "reads_more", b"reads_more", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "standby_command", b"standby_command", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_bandwidth: _TypeAlias = _typing.Literal["checkpoint_bandwidth"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_bandwidth: _TypeAlias = _typing.Literal["_checkpoint_bandwidth", b"_checkpoint_bandwidth"]  # noqa: Y015
@@ -1308,6 +1318,46 @@ class OutputUnwritten(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OutputUnwritten: _TypeAlias = OutputUnwritten  # noqa: Y015
+
+@_typing.final
+class EnvironmentCopy(_message.Message):
+    """EnvironmentCopy says how far a host's copy of the workers' Python environment is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
+    TOOK_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """The folder of the environment; empty: the workers' command runs in the system's Python, or in none."""
+    folder: _builtins.str
+    """Where the host keeps its copy."""
+    bytes: _builtins.int
+    """Bytes that were copied."""
+    trouble: _builtins.str
+    """Why there is no copy, so that workers start from the original."""
+    @_builtins.property
+    def took(self) -> _duration_pb2.Duration:
+        """How long copying took; absent: it has just begun, or has failed."""
+
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        folder: _builtins.str = ...,
+        took: _duration_pb2.Duration | None = ...,
+        bytes: _builtins.int = ...,
+        trouble: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["took", b"took"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "folder", b"folder", "source", b"source", "took", b"took", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnvironmentCopy: _TypeAlias = EnvironmentCopy  # noqa: Y015
 
 @_typing.final
 class ForwardOutputRequest(_message.Message):

@@ -242,6 +242,7 @@ async def host(
     worker_lease: float = AMPLE,
     output_folder: str = "",
     exit_timeout: float = AMPLE,
+    copy_environment: str = "",
 ) -> AsyncIterator[Host]:
     # A short path: those of unix sockets are limited.
     folder = Path(tempfile.mkdtemp(prefix="ed"))
@@ -253,6 +254,7 @@ async def host(
             worker_lease=duration(worker_lease),
             output_folder=output_folder,
             exit_timeout=duration(exit_timeout),
+            copy_environment=copy_environment,
         )
     )
     server = grpc.aio.server()

@@ -96,6 +96,7 @@ def test_a_renewal_between_ticks_counts_from_there() -> None:
     ("lines", "groups", "in_order"),
     [
         ([], set(), False),
+        ([b"/other/1", b"+10"], {10}, False),
         ([b"+10", b"+11"], {10, 11}, False),
         ([b"+10", b"-10", b"+11"], {11}, False),
         ([b"-10", b"+10", b"."], {10}, True),
@@ -104,7 +105,8 @@ def test_a_renewal_between_ticks_counts_from_there() -> None:
     ],
 )
 def test_the_guards_duties(lines: list[bytes], groups: set[int], in_order: bool) -> None:
-    assert duties(iter(lines)) == (groups, in_order)
+    folders = [line.decode() for line in lines if line.startswith(b"/")]
+    assert duties(iter(lines)) == (groups, folders, in_order)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edriver.checkpoint_server.disk import WRITER_NICENESS, DiskWriter
+from edriver.common.copied_environment import moved
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget, DiskWrite
 from tests.waiting import BOUND, until
@@ -134,3 +135,11 @@ def test_an_interpreter_that_is_gone_is_reported(tmp_path: Path) -> None:
     target = DiskTarget("/shared", 3, str(tmp_path / "python"))
     writer.order(DiskWrite(1, CheckpointId(RoundId(1, 1), 1, 1), b"", (0,), target))
     assert "cannot be started" in reports[-1].trouble
+
+
+def test_the_interpreter_is_this_hosts_own_copy(tmp_path: Path) -> None:
+    reports: list[DiskReport] = []
+    writer = DiskWriter(reports.append, "/s", "run", "a", local=lambda path: moved(path, "/shared", str(tmp_path)))
+    target = DiskTarget("/shared", 3, "/shared/bin/python")
+    writer.order(DiskWrite(1, CheckpointId(RoundId(1, 1), 1, 1), b"", (0,), target))
+    assert reports[-1].trouble.startswith(f"{tmp_path}/bin/python cannot be started")

@@ -305,6 +305,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 2 --max-np 1 sh", "--max-np is 1: it must not be below -np (2)", id="max-below-np"),
         pytest.param("-np 2 --start-timeout 0 sh", "--start-timeout is 0", id="no-time"),
         pytest.param("-np 2 --reset-limit -1 sh", "--reset-limit is -1", id="reset-limit"),
+        pytest.param("-np 2 --copy-environment tmp sh", "--copy-environment is 'tmp': it must be an", id="copy"),
         pytest.param("-np 2 --standby-workers -1 sh", "--standby-workers is -1: it must be 0", id="standby-workers"),
         pytest.param("-np 2 --cooldown-range 5 1 sh", "--blacklist-cooldown-range is 5 1", id="cooldown-order"),
         pytest.param("-np 2 --slots-per-host 0 sh", "--slots-per-host is 0: a host has 1 to 4096 slots", id="slots"),

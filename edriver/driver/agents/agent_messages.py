@@ -50,6 +50,7 @@ class AgentMessages:
         on_memory_kill: called with each kill of a process that a worker had started.
         on_output_unwritten: called with the host of each file of a worker's output that cannot be written.
         on_modules_imported: called with what a worker in restart mode has imported.
+        on_environment_copy: called with each host and how far its copy of the Python environment is.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class AgentMessages:
         on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
         on_output_unwritten: Callable[[str, agent_pb2.OutputUnwritten], None] = lambda _host, _file: None,
         on_modules_imported: Callable[[notification_pb2.ModulesImported], None] = lambda _: None,
+        on_environment_copy: Callable[[str, agent_pb2.EnvironmentCopy], None] = lambda _host, _copy: None,
     ) -> None:
         self._on_usage = on_usage
         self._on_memory_kill = on_memory_kill
         self._on_output_unwritten = on_output_unwritten
         self._on_modules_imported = on_modules_imported
+        self._on_environment_copy = on_environment_copy
         self._welcome = welcome
         self._on_progress = on_progress
         self._on_agent_ended = on_agent_ended
@@ -94,6 +97,9 @@ class AgentMessages:
                 return None
             case "output_unwritten":
                 self._on_output_unwritten(peer.host, message.output_unwritten)
+                return None
+            case "environment_copy":
+                self._on_environment_copy(peer.host, message.environment_copy)
                 return None
             case "worker_report":
                 report = message.worker_report

@@ -45,6 +45,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         on_usage: called with each host and its heartbeat that says what is used there.
         on_memory_kill: called with each kill of a process that a worker had started.
         on_output_unwritten: called with the host of each file of a worker's output that cannot be written.
+        on_environment_copy: called with each host and how far its copy of the Python environment is.
         clock: the run's, in seconds since the epoch; None: agents keep their own.
     """
 
@@ -63,6 +64,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         on_usage: Callable[[str, agent_pb2.Heartbeat], None] = lambda _host, _heartbeat: None,
         on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
         on_output_unwritten: Callable[[str, agent_pb2.OutputUnwritten], None] = lambda _host, _file: None,
+        on_environment_copy: Callable[[str, agent_pb2.EnvironmentCopy], None] = lambda _host, _copy: None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._clock = clock
@@ -81,6 +83,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             on_memory_kill,
             on_output_unwritten,
             registry.imported.note,
+            on_environment_copy,
         )
 
     async def Connect(  # noqa: N802

@@ -101,6 +101,8 @@ class RunOptions:
         exit_timeout: the seconds without a sign of life that a worker's process may take to end after its script.
         worker_lease: the seconds that a worker's process may be stopped.
         standby_workers: number of standbys of each host; None: one in elastic mode, one for each slot in restart mode.
+        copy_environment: the folder in which each host keeps a copy of the workers' Python environment; empty: there is
+            none.
         checkpoint_memory: bytes of memory of each host that checkpoints may use; None: half of the host's.
         checkpoint_bandwidth: bytes per second that each host receives for copies at most; None: no limit.
         driver_timeout: the seconds that agents wait for a driver that is silent but not known to be gone.
@@ -142,6 +144,7 @@ class RunOptions:
     exit_timeout: float = defaults.EXIT_TIMEOUT
     worker_lease: float = defaults.WORKER_LEASE
     standby_workers: int | None = None
+    copy_environment: str = ""
     checkpoint_memory: int | None = None
     checkpoint_bandwidth: int | None = None
     driver_timeout: float = defaults.DRIVER_TIMEOUT
@@ -250,6 +253,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         exit_timeout=_exit_timeout_of(flags.exit_timeout),
         worker_lease=_lease_of("--worker-lease", flags.worker_lease),
         standby_workers=_standby_workers_of(flags.standby_workers),
+        copy_environment=_copy_environment_of(flags.copy_environment),
         checkpoint_memory=flags.checkpoint_memory,
         checkpoint_bandwidth=flags.checkpoint_bandwidth,
         driver_timeout=_lease_of("--driver-timeout", flags.driver_timeout),
@@ -344,6 +348,16 @@ def _standby_workers_of(number: int | None) -> int | None:
     if number is not None and number < 0:
         raise UsageError(f"--standby-workers is {number}: it must be 0, for none, or a number of processes")
     return number
+
+
+def _copy_environment_of(folder: str | None) -> str:
+    if folder is None:
+        return ""
+    if not folder.startswith(("/", "$")) or not folder.isprintable():
+        raise UsageError(
+            f"--copy-environment is {folder!r}: it must be an absolute path on the hosts' own disks, for example /tmp"
+        )
+    return folder
 
 
 def _exit_timeout_of(seconds: float) -> float:

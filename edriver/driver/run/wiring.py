@@ -32,6 +32,7 @@ from edriver.driver.launch.device_counts import device_counter
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.local import OwnNames, address_among, interface_address
 from edriver.driver.observe.console.output import Output
+from edriver.driver.observe.environment_copies import EnvironmentCopies
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.progress import ProgressTracker
@@ -164,6 +165,7 @@ class Wiring:
             output_folder=options.output_folder,
             incarnation=head.incarnation,
             resumable=journal is not None,
+            copy_environment=options.copy_environment,
             checkpoint_memory=options.checkpoint_memory,
             checkpoint_bandwidth=options.checkpoint_bandwidth,
             reads_more=True,
@@ -201,6 +203,7 @@ class Wiring:
             on_usage=self.usage.record,
             on_memory_kill=lambda kill: self.loop.memory_killed(kill),
             on_output_unwritten=lambda host, lost: self.loop.output_unwritten(host, lost),
+            on_environment_copy=EnvironmentCopies().take,
             clock=wall_clock,
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""

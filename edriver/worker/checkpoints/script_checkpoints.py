@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import operator
 import os
-import sys
 from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import torch.distributed as dist
 from torch import nn
 
+from edriver.common.copied_environment import shared_interpreter
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import DiskTarget
 from edriver.worker import context
@@ -98,7 +98,7 @@ class Checkpoints:
         self._location = location = absolute(os.fspath(folder))
         self._memory: MemorySaver | None = None
         if self._place is not None:
-            target = DiskTarget(location, keep, sys.executable)
+            target = DiskTarget(location, keep, shared_interpreter())
             self._memory = MemorySaver(self._place, _store(), every_memory, disk=(target, DiskSchedule(every_disk)))
         agree = None if self._memory is None else self._memory.from_rank_zero
         owner = None if self._place is None else self._place.assignment.round_id

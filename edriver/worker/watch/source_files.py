@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from edriver.common.copied_environment import COPIED_FROM
 from edriver.model.limits import MAX_NAME_LENGTH
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.watch.script_location import PACKAGE_ROOT
@@ -90,6 +91,8 @@ class SourceFiles:
 
 
 def _is_users(path: Path) -> bool:
+    if COPIED_FROM in os.environ and path.is_relative_to(sys.prefix):
+        return False  # a console script: its first line names this host's copy
     return not path.is_relative_to(PACKAGE_ROOT) and _INSTALLED.isdisjoint(path.parts)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, Final
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItem
 
+from edriver.common.copied_environment import shared_interpreter
 from edriver.model.memory_checkpoint import DiskTarget, Refusal
 from edriver.model.plan import Assignment
 from edriver.worker import context
@@ -115,7 +115,7 @@ class StateParts:
         if place is None:
             return 0.0
         self._device.watch(state)
-        disk = DiskTarget(self._location, self._keep, sys.executable, due_for_disk) if part.number == 0 else None
+        disk = DiskTarget(self._location, self._keep, shared_interpreter(), due_for_disk) if part.number == 0 else None
         try:
             items = planner.create_local_plan().items
             layout = layout_digest(planner, part)
