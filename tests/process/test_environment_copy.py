@@ -55,7 +55,7 @@ def environment(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def _slow(path: Path) -> Iterator[Callable[[], None]]:
+def _slow(path: Path) -> Iterator[Callable[[], object]]:
     """A file that can be read only once this is called, by others: it stands for a file system that takes its time."""
     path.touch()
     descriptor = os.open(path, os.O_RDWR)

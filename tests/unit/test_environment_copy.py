@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -175,16 +176,22 @@ def test_many_hosts_are_said_in_one_line() -> None:
     news["full"] = copy(trouble="no room")
     what = "the Python environment /shared/venv"
     assert lines_of(news) == [
-        f"copied {what} (5,000 MB) to /tmp on 10 hosts (h1, h2, h3, h4, h5, h6, h7, h8, ...) in 1.0 to 10.0 s",
-        f"copying {what} to /tmp on 1 host (slow): workers start there when done",
-        f"{what} cannot be copied to /tmp on 1 host (full): no room; workers start from the original there",
+        (
+            logging.INFO,
+            f"copied {what} (5,000 MB) to /tmp on 10 hosts (h1, h2, h3, h4, h5, h6, h7, h8, ...) in 1.0 to 10.0 s",
+        ),
+        (logging.INFO, f"copying {what} to /tmp on 1 host (slow): workers start there when done"),
+        (
+            logging.WARNING,
+            f"{what} cannot be copied to /tmp on 1 host (full): no room; workers start from the original there",
+        ),
     ]
 
 
 def test_news_of_hosts_are_gathered() -> None:
     said: list[str] = []
     calls = []
-    copies = EnvironmentCopies(lambda _, call: calls.append(call), said.append)
+    copies = EnvironmentCopies(lambda _, call: calls.append(call), lambda _, line: said.append(line))
     copies.take("a", agent_pb2.EnvironmentCopy(source="/v", folder="/tmp"))
     copies.take("b", agent_pb2.EnvironmentCopy(source="/v", folder="/tmp"))
     copies.take("a", agent_pb2.EnvironmentCopy(source="/v", folder="/tmp", took=duration(1.0)))

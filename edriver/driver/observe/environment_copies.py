@@ -25,13 +25,13 @@ class EnvironmentCopies:
 
     Args:
         later: calls a function after so many seconds; None: the running event loop does.
-        print_line: prints a line.
+        print_line: prints a line, with its level as in `logging`.
     """
 
     def __init__(
         self,
         later: Callable[[float, Callable[[], None]], object] | None = None,
-        print_line: Callable[[str], None] = lambda line: _log.warning("%s", line),
+        print_line: Callable[[int, str], None] = lambda level, line: _log.log(level, "%s", line),
     ) -> None:
         self._later = later or (lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call))
         self._print = print_line
@@ -45,37 +45,36 @@ class EnvironmentCopies:
 
     def _say(self) -> None:
         news, self._news = self._news, {}
-        for line in lines_of(news):
-            self._print(line)
+        for level, line in lines_of(news):
+            self._print(level, line)
 
 
-def lines_of(news: dict[str, agent_pb2.EnvironmentCopy]) -> list[str]:
-    """What hosts say, by their names, in as few lines as possible."""
+def lines_of(news: dict[str, agent_pb2.EnvironmentCopy]) -> list[tuple[int, str]]:
+    """What hosts say, by their names, in as few lines as possible, each with its level."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for host, copy in news.items():
         kind = "trouble" if copy.trouble else "done" if copy.HasField("took") else "copying"
         alike.setdefault((kind, copy.source, copy.folder, copy.trouble), []).append(host)
-    lines = []
+    lines: list[tuple[int, str]] = []
     for (kind, source, folder, trouble), hosts in alike.items():
         where = f"{count_text(len(hosts), 'host')} ({_names(hosts)})"
         if kind == "copying":
-            lines.append(
-                f"copying the Python environment {source} to {folder} on {where}: workers start there when done"
-            )
+            text = f"copying the Python environment {source} to {folder} on {where}: workers start there when done"
         elif kind == "done":
             seconds = [span_seconds(news[host].took) for host in hosts]
             size = news[hosts[0]].bytes
-            lines.append(
+            text = (
                 f"copied the Python environment {source} ({size / 1e6:,.0f} MB) to {folder} on {where} in "
                 f"{_range(min(seconds), max(seconds))} s"
             )
         elif source:
-            lines.append(
+            text = (
                 f"the Python environment {source} cannot be copied to {folder} on {where}: {trouble}; workers "
                 "start from the original there"
             )
         else:
-            lines.append(f"--copy-environment on {where}: {trouble}")
+            text = f"--copy-environment on {where}: {trouble}"
+        lines.append((logging.WARNING if trouble else logging.INFO, text))
     return lines
 
 
