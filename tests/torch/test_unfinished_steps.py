@@ -134,6 +134,7 @@ def test_a_script_that_catches_the_error_may_drop_gradients(
     monkeypatch.setattr(context.current, "rounds", Rounds(100))
     model, source = Counts(), Source()
     gradients = Gradients([model], with_others=False)
+    gradients.sharded = True  # its forward passes communicate
     shares = [list(range(len(SIZES)))]
     step = Step(
         Work(0, source, SIZES, shares, iter(shares[0]), lambda: None),

@@ -292,7 +292,7 @@ class Step:
         taken_up, self._taken_up = self._taken_up, NOTHING_DONE
         if not self._bitwise:
             taken_up.into(self._gradients, self._factor)
-        self._accumulated = self._gradients.look()
+        self._note_accumulated()
         context.current.micro_batch.keep_with(self._interrupted)
         self._statistics.begin()
         self._speed.begin(work.number)
@@ -335,7 +335,7 @@ class Step:
         if self.is_last:
             self._finish()
         else:
-            self._accumulated = self._gradients.look()
+            self._note_accumulated()
             self._check_peers()
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
@@ -422,6 +422,11 @@ class Step:
         except PeerLostError:
             self._keep(rounds.version)
             raise
+
+    def _note_accumulated(self) -> None:
+        # A sharded model's forward passes communicate, and break off. Those of others seldom do, and a look costs
+        # microseconds.
+        self._accumulated = self._gradients.look() if self._gradients.sharded else None
 
     def _interrupted(self) -> None:
         """Another worker is lost: keep what this one has, unless a backward pass has begun, or the script, which may
