@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -196,7 +197,9 @@ LOST_AT = 2
 """The step in which workers of a sharded model are lost."""
 
 
-def sharded(fate: Fate, streamed: bool = False, pauses: Sequence[tuple[int, str]] = ()) -> Trained:
+def sharded(
+    fate: Fate, streamed: bool = False, pauses: Sequence[tuple[int, str]] = (), paused: Path | None = None
+) -> Trained:
     """The same with a model that is sharded over the two workers of a replica.
 
     Args:
@@ -205,6 +208,7 @@ def sharded(fate: Fate, streamed: bool = False, pauses: Sequence[tuple[int, str]
         streamed: see Kind.
         pauses: ranks, and the places of step LOST_AT in the first round at which they wait for a loss, and until all
             connections are cut that are to be.
+        paused: a folder in which each that does leaves a file. Who dies in the first round waits until all have.
     """
     cuts: list[Cut] = []
     at = -1
@@ -215,7 +219,11 @@ def sharded(fate: Fate, streamed: bool = False, pauses: Sequence[tuple[int, str]
 
     def meets(place: str) -> None:
         first_round = context.assignment().round_id == RoundId(1, 1)
+        if paused is not None and first_round and fate.is_to_meet(state.step, f"{place} {at}"):
+            until(lambda: len([*paused.iterdir()]) == len(pauses), every=0.01)
         if state.step == LOST_AT and first_round and (edriver.rank(), f"{place} {at}") in pauses:
+            if paused is not None:
+                (paused / str(edriver.rank())).touch()
             until(lambda: len(cuts) > 1 and not cuts[-1].under_way, every=0.01)
         fate.meets(state.step, f"{place} {at}")
 

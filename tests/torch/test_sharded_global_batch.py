@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -160,10 +161,10 @@ def test_the_replica_that_finishes_loses_a_worker_too() -> None:
     assert_trained_the_same(found)
 
 
-def test_the_lost_workers_peer_keeps_what_it_has() -> None:
+def test_the_lost_workers_peer_keeps_what_it_has(tmp_path: Path) -> None:
     """It breaks off in a forward pass, for which it needs the lost one, or between two micro-batches."""
     pauses = (0, "computed 0"), (1, "computed 0")
-    with world(functools.partial(sharded, pauses=pauses), replica_size=2) as one:
+    with world(functools.partial(sharded, pauses=pauses, paused=tmp_path), replica_size=2) as one:
         workers = one.start(None, None, None, Death(LOST_AT, "micro-batch 1"))
         one.form(workers)
         one.await_death()
@@ -175,11 +176,13 @@ def test_the_lost_workers_peer_keeps_what_it_has() -> None:
     assert first[0] not in [*first[1:], *second]
 
 
-def test_what_a_worker_has_does_not_count_if_others_have_computed_it_again_without_it() -> None:
+def test_what_a_worker_has_does_not_count_if_others_have_computed_it_again_without_it(
+    tmp_path: Path,
+) -> None:
     """Worker 0 waits while a round without it makes another attempt at the step, and is in the one after that."""
     pauses = (0, "computed 1"), (1, "computed 1")
     deaths = None, None, Death(LOST_AT, "micro-batch 4"), Death(LOST_AT, "forward 0")
-    with world(functools.partial(sharded, pauses=pauses), replica_size=2) as one:
+    with world(functools.partial(sharded, pauses=pauses, paused=tmp_path), replica_size=2) as one:
         workers = one.start(*deaths)
         one.form(workers)
         one.await_death()
