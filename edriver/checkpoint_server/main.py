@@ -91,9 +91,7 @@ def serve(config: ServerConfig) -> None:
         str(folder / SERVER_SOCKET),
         config.run_id,
         config.host,
-        local=lambda path: (
-            moved(path, config.environment, config.environment_copy) if config.environment_copy else path
-        ),
+        local=lambda path: moved(path, config.environment, config.environment_copy),
     )
     if tls_folder is None or not config.address:
         others, address = shard_server(ShardServer(keeper), ()), f"unix:{folder / SHARDS_SOCKET}"

@@ -26,5 +26,7 @@ def shared_interpreter(
 
 
 def moved(path: str, source: str, copy: str) -> str:
-    """A path with one folder that it begins with in the place of another; any other path as it is."""
+    """A path with one folder that it begins with in the place of another; any other path as it is, and each if both
+    folders are empty.
+    """
     return copy + path[len(source) :] if path == source or path.startswith(f"{source}{os.sep}") else path

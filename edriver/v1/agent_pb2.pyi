@@ -408,7 +408,7 @@ class Welcome(_message.Message):
     checkpoint_bandwidth: _builtins.int
     """Bytes per second that this host receives for copies of checkpoints at most; absent: no limit."""
     copy_environment: _builtins.str
-    """The folder in which each host keeps a copy of the workers' Python environment, from which they start; empty: there is none."""
+    """The folder in which each host keeps a copy of the workers' Python environment, from which they start; empty: they start from the original."""
     reads_more: _builtins.bool
     """Whether the driver reads ConnectRequest.more."""
     @_builtins.property

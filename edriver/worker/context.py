@@ -188,7 +188,6 @@ class MicroBatch:
     When another replica loses a worker, the members of this one finish a micro-batch that they have begun, so that what
     they have accumulated stays whole. None of them leaves it in the middle, where others may wait for it in a
     collective. Used on the training thread, and on the one that severs a round.
-
     """
 
     def __init__(self) -> None:

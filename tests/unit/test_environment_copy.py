@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edriver.agent.workers.relocation import Relocation, environment_folder, lead_programs_into
-from edriver.common.copied_environment import COPIED_FROM, shared_interpreter
+from edriver.common.copied_environment import COPIED_FROM, moved, shared_interpreter
 from edriver.driver.observe.environment_copies import EnvironmentCopies, lines_of
 from edriver.system.folder_copy import CopyStoppedError, copy_folder
 from edriver.v1 import agent_pb2
@@ -198,3 +198,15 @@ def test_news_of_hosts_are_gathered() -> None:
     assert (said, len(calls)) == ([], 1)
     calls[0]()
     assert [re.findall(r"1 host \((\w)\)", line) for line in said] == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "copy", "found"),
+    [
+        ("/v/bin/python", "/v", "/tmp/c/python", "/tmp/c/python/bin/python"),
+        ("/v2/bin/python", "/v", "/tmp/c/python", "/v2/bin/python"),
+        ("/v/bin/python", "", "", "/v/bin/python"),
+    ],
+)
+def test_a_path_is_that_of_the_copy_if_there_is_one(path: str, source: str, copy: str, found: str) -> None:
+    assert moved(path, source, copy) == found
