@@ -15,6 +15,10 @@ import torch
 import torch.distributed as dist
 
 TENSORS = 50
+COLUMNS = 1000
+"""Matrices, as parameters are: DTensor counts up to the length of the dimension that is sharded each time it is asked
+for a part, which takes milliseconds for a vector of millions (torch 2.13, torch/distributed/tensor/_utils.py)."""
+
 EVERY_STEPS = 10
 
 
@@ -82,13 +86,13 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    length = options.megabytes * 1_000_000 // 4 // TENSORS
-    state = {f"part{n}": torch.zeros(length) for n in range(TENSORS)}
+    rows = options.megabytes * 1_000_000 // 4 // TENSORS // COLUMNS
+    state = {f"part{n}": torch.zeros(rows, COLUMNS) for n in range(TENSORS)}
     checkpoints = (EdriverCheckpoints if options.system == "edriver" else DlroverCheckpoints)(
         options.folder / "checkpoints"
     )
     step = checkpoints.load(state)
-    assert state["part0"][0] == step, "the state is of another step"
+    assert state["part0"][0, 0] == step, "the state is of another step"
     log = (options.folder / "log" / f"{rank}-{os.getpid()}").open("w", buffering=1)
     gradient = torch.zeros(1000)
     while True:
