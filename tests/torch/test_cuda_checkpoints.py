@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch._C._distributed_c10d import HashStore
 from edriver.worker import context
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace
 from edriver.worker.checkpoints.memory.saver import MemorySaver
-from edriver.worker.checkpoints.memory.script_state import load_into, state_dict_of
+from edriver.worker.checkpoints.memory.script_state import load_into, state_dict_of, target_of
 from tests import needs
 from tests.torch.fake_memory import join_round, newest_whole
 
@@ -75,8 +76,7 @@ def test_a_checkpoint_is_of_its_step_whatever_the_next_steps_change(tmp_path: Pa
     again = _state()
     _step(again, 1)
     loader = MemorySaver(_place(tmp_path, 2), HashStore(), 1)
-    target = state_dict_of(again)
-    loader.load(target)
+    target = loader.load(partial(target_of, again))
     load_into(again, target)
     assert all(map(torch.equal, _tensors(again), before))
     for step in range(4, 10):

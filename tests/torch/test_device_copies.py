@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from edriver.worker import context
 from edriver.worker.checkpoints.memory.device_copies import DeviceCopies
 from edriver.worker.checkpoints.memory.place import CurrentMemory, MemoryPlace
 from edriver.worker.checkpoints.memory.saver import MemorySaver
-from edriver.worker.checkpoints.memory.script_state import load_into, optimizers_of, state_dict_of
+from edriver.worker.checkpoints.memory.script_state import load_into, optimizers_of, state_dict_of, target_of
 from tests.torch.fake_memory import join_round, newest_whole
 from tests.torch.late_copies import LateCopies
 from tests.torch.optimizer_container import OptimizerContainer
@@ -127,7 +128,6 @@ def test_a_checkpoint_is_of_its_step_whatever_the_next_one_changes_and_is_commit
     again = _state(optimizer)
     _step(again)
     loader = MemorySaver(_place(tmp_path, 2), HashStore(), 1)
-    target = state_dict_of(again)
-    loader.load(target)
+    target = loader.load(partial(target_of, again))
     load_into(again, target)
     assert all(map(torch.equal, _tensors(again), before))

@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -88,7 +89,10 @@ def _trained(folder: Path, build: Build, rank: int, *, size: int, n: int, steps:
     join_round(folder, rank, size, n, host=f"host{rank % 2}", store=dist.distributed_c10d._get_default_store())
     state = _state(build, 1 if n == 1 else 7)
     checkpoints = Checkpoints(folder / "disk", every_memory=EVERY)
+    stepped: list[object] = []
+    state["optimizer"].register_step_pre_hook(lambda *given: stepped.append(given))
     first = checkpoints.load(state)
+    assert not stepped, "a step with DTensors takes longer than the rest of a load"
     loaded = _digest(state)
     for step in range((first or 0) + 1, steps + 1):
         _step(state, step)
@@ -115,6 +119,40 @@ def test_fsdp_on_three_ranks_too(tmp_path: Path) -> None:
     assert {loaded for _, loaded, _ in three} == {four[0][2]}
 
 
+def _fully_sharded(folder: Path, rank: int, *, size: int, n: int, flat: bool) -> tuple[int | None, str, str]:
+    """FSDP1: the step that was loaded; all parameters and moments then, and after two steps."""
+    join_round(folder, rank, size, n, host=f"host{rank % 2}", store=dist.distributed_c10d._get_default_store())
+    model = FullyShardedDataParallel(_layers(n), use_orig_params=not flat, device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * n)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    checkpoints = Checkpoints(folder / "disk", every_memory=EVERY)
+    first = checkpoints.load(state)
+    loaded = _whole(model, state["optimizer"])
+    for step in range((first or 0) + 1, (first or 0) + EVERY + 1):
+        torch.manual_seed(step)
+        state["optimizer"].zero_grad()
+        model(torch.randn(4, 16)).square().sum().backward()
+        state["optimizer"].step()
+        checkpoints.save(step, state)
+    dist.barrier()
+    return first, loaded, _whole(model, state["optimizer"])
+
+
+def _whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    options = StateDictOptions(full_state_dict=True)
+    whole = [dict(part) for part in get_state_dict(model, optimizer, options=options)]
+    return digest({"model": whole[0], "optimizer": whole[1]["state"]})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("flat", [False, True])
+def test_fsdp1_is_saved_and_loaded_by_another_number_of_ranks(tmp_path: Path, flat: bool) -> None:
+    train = functools.partial(_fully_sharded, tmp_path, flat=flat)
+    three = run_ranks(functools.partial(train, size=3, n=1), 3)
+    two = run_ranks(functools.partial(train, size=2, n=2), 2)
+    assert {(first, loaded) for first, loaded, _ in two} == {(EVERY, three[0][2])}
+
+
 def _stage(folder: Path, rank: int, *, n: int) -> tuple[int | None, str, str]:
     """A rank that has one of three layers, under its name in the whole model, as in pipeline parallelism."""
     join_round(folder, rank, 3, n, host=f"host{rank % 2}", store=dist.distributed_c10d._get_default_store())
@@ -123,7 +161,10 @@ def _stage(folder: Path, rank: int, *, n: int) -> tuple[int | None, str, str]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     state: dict[str, Any] = {"model": model, "optimizer": optimizer}
     checkpoints = Checkpoints(folder / "disk", every_memory=1)
+    stepped: list[object] = []
+    optimizer.register_step_pre_hook(lambda *given: stepped.append(given))
     first = checkpoints.load(state)
+    assert not stepped
     loaded = digest(model.state_dict())
     optimizer.zero_grad()
     model[f"layer{rank}"](torch.ones(1, 16)).sum().backward()
@@ -183,7 +224,7 @@ def test_a_parameter_that_had_no_gradient_begins_anew(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "disk").load(other) == 1
     model, kept = other["model"], other["optimizer"].state
     assert float(kept[model[0].weight]["step"]) == 1
-    assert float(kept[model[2].weight]["step"]) == 0
+    assert not kept[model[2].weight]
 
 
 @pytest.mark.usefixtures("group")
@@ -676,3 +717,15 @@ def test_plain_values_of_a_function_that_makes_a_new_dict_are_named_when_they_ar
     checkpoints.load(lambda: {"epoch": 0, "tensor": tensor})
     (said,) = _said(caplog)
     assert said.startswith("load cannot give back the state's epoch: the function makes a new dict")
+
+
+@pytest.mark.usefixtures("group")
+def test_equal_values_that_can_change_are_loaded_as_objects_of_their_own(tmp_path: Path) -> None:
+    saved: dict[str, Any] = {"options": {"one": {1: [0]}, "two": {1: [0]}, "three": 0.1, "four": 0.1}}
+    _alone(tmp_path)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, saved)
+    _alone(tmp_path, 2)
+    state: dict[str, Any] = {"options": {"one": {1: []}, "two": {1: []}, "three": 0, "four": 0}}
+    Checkpoints(tmp_path / "disk").load(state)
+    assert state == saved
+    assert state["options"]["one"] is not state["options"]["two"]

@@ -7,6 +7,7 @@ import operator
 import os
 from collections.abc import Callable, MutableMapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from edriver.worker.checkpoints.memory.script_state import (
     named,
     require_picklable,
     state_dict_of,
+    target_of,
     unwrapped,
     without_steps,
 )
@@ -128,16 +130,16 @@ class Checkpoints:
             self._say_from_the_beginning()
             return None
         values = _dict_of(state)
-        target = state_dict_of(values)
+        new_target = partial(target_of, values)
         if in_memory is not None and self._memory is not None:
             step = in_memory.checkpoint.step
             if self._is_first:
                 self._disk.own()
-            self._memory.load(target)
+            loaded = self._memory.load(new_target)
         else:
             name, step = on_disk  # type: ignore[misc]  # one of the two is there
-            self._disk.load(name, target)
-        replaced = load_into(values, target)
+            loaded = self._disk.load(name, new_target)
+        replaced = load_into(values, loaded)
         if (again := _dict_of(state)) is not values:
             lost = [name for name in replaced if again.get(name) is not values[name]]
             if lost and (self._is_first or self._place is None):

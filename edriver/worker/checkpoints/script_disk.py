@@ -11,13 +11,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from edriver.checkpoint_folder.folder import Found
@@ -196,15 +197,23 @@ class DiskSaver:
             raise found
         return found
 
-    def load(self, name: str, state: dict[str, Any]) -> None:
-        """Load a checkpoint into a state as DCP takes it.
+    def load(self, name: str, target_of: Callable[[Metadata], dict[str, Any]]) -> dict[str, Any]:
+        """Load a checkpoint.
+
+        Args:
+            name: its folder's.
+            target_of: makes the state to load into, as DCP takes it, for the checkpoint's metadata.
+
+        Returns:
+            That state.
 
         Raises:
             CheckpointError: it cannot be read, or does not fit the state.
         """
         planner = CheckedLoadPlanner()
-        try:
-            with self._folder.own(name) as place:
+        with contextlib.ExitStack() as opened:
+            with self._readable(name):
+                place = opened.enter_context(self._folder.own(name))
                 reader: Any
                 if self._folder.is_local:
                     reader = FileSystemReader(place)
@@ -213,10 +222,18 @@ class DiskSaver:
 
                     reader = fsspec_files.reader(place)
                 metadata = reader.read_metadata()
+            state = target_of(metadata)
+            with self._readable(name):
                 planner.set_up_planner(state, metadata, is_coordinator=self._is_first())
                 reader.set_up_storage_reader(metadata, self._is_first())
                 plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
                 reader.read_data(plan, planner).wait()
+        return state
+
+    @contextlib.contextmanager
+    def _readable(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except CheckpointError:
             raise
         except Exception as error:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 
 from edriver.model.memory_checkpoint import DiskTarget
@@ -156,8 +157,14 @@ class MemorySaver:
         last = schedule.after(step)
         return replace(target, due=last != schedule.last), last
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Load the checkpoint from which the round starts into a state as DCP takes it.
+    def load(self, target_of: Callable[[Metadata], dict[str, Any]]) -> dict[str, Any]:
+        """Load the checkpoint from which the round starts.
+
+        Args:
+            target_of: makes the state to load into, as DCP takes it, for the checkpoint's metadata.
+
+        Returns:
+            That state.
 
         Raises:
             CheckpointError: it cannot be read, or does not fit the state.
@@ -168,11 +175,13 @@ class MemorySaver:
         planner = CheckedLoadPlanner()
         try:
             metadata = read.metadata()
+            state = target_of(metadata)
             planner.set_up_planner(state, metadata, is_coordinator=self._place.assignment.rank == 0)
             plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
             read.read(plan, planner, metadata, metadata.storage_data)
             if self._disk is not None and (last := read.last_due()) is not None:
                 self._disk[1].go_on(last)
+            return state
         except (ShardError, ServerLostError) as error:
             raise CheckpointError(
                 f"the checkpoint of step {source.checkpoint.step} in memory cannot be read: {error}"

@@ -7,6 +7,7 @@ look alike, with parameters by their names in the module. So an optimizer needs 
 from __future__ import annotations
 
 import copy
+import io
 import logging
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, WriteItem
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -30,6 +31,7 @@ from torch.optim import Optimizer
 
 from edriver.worker.checkpoints import pickles
 from edriver.worker.checkpoints.memory import deepspeed_engine
+from edriver.worker.checkpoints.memory.optimizer_state import make_state
 from edriver.worker.checkpoints.memory.replicas import written_once
 from edriver.worker.errors import CheckpointError
 
@@ -58,6 +60,23 @@ def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, nn.Module):
             _require_elements(name, found[name])
     return found
+
+
+def target_of(state: Mapping[str, Any], stored: Metadata) -> dict[str, Any]:
+    """The same, to load a checkpoint into: optimizers that have made no step have a state afterwards.
+
+    Args:
+        state: the script's state.
+        stored: the checkpoint's metadata.
+
+    Raises:
+        CheckpointError: as `state_dict_of`.
+    """
+    objects = unwrapped(state)
+    for name, value in objects.items():
+        if isinstance(value, Optimizer) and not _is_stateful_by_itself(value):
+            make_state(name, value, _owning_module(name, value, objects), stored)
+    return state_dict_of(state)
 
 
 def require_picklable(state: Mapping[str, Any]) -> None:
@@ -91,7 +110,7 @@ def _require_elements(name: str, value: Any) -> None:
         CheckpointError: there is one; names it.
     """
     for key, tensor in _leaves(name, value):
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, torch.Tensor) or hasattr(tensor, "local_shards"):  # FSDP1's, which answers nothing
             continue
         if tensor.is_meta:
             raise CheckpointError(
@@ -394,6 +413,10 @@ def structure_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
 class CheckedLoadPlanner(DefaultLoadPlanner):
     """DCP's planner, which says what to do where the state has changed since it was saved."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._unpacked: dict[bytes, Any] = {}
+
     def create_local_plan(self) -> LoadPlan:
         """See DefaultLoadPlanner.
 
@@ -434,6 +457,22 @@ class CheckedLoadPlanner(DefaultLoadPlanner):
             logger.warning("the checkpoint has %s, which the state has not: it is left out", named(unused))
         self.allow_partial_load = True  # what is missing has been looked at
         return super().create_local_plan()
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """See DefaultLoadPlanner. What many keys have, such as the options of an optimizer, is unpacked once."""
+        path, data = self.mappings[read_item.dest_index.fqn], value.getvalue()
+        part = self.original_state_dict.get(str(path[0])) if len(path) == 2 else None
+        if data in self._unpacked and isinstance(part, dict):
+            part[path[1]] = self._unpacked[data]
+            return
+        super().load_bytes(read_item, value)
+        if isinstance(part, dict) and _is_constant(part[path[1]]):
+            self._unpacked[data] = part[path[1]]
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether several may have the same object, as nothing can change it."""
+    return all(type(inner) in _SCALARS for inner in (value if type(value) is tuple else (value,)))
 
 
 def _is_unsaved(key: str, stored: Mapping[str, Any]) -> bool:
