@@ -5,6 +5,7 @@ object a size, then how each time grows from the smallest size to the largest, b
 
 `python -m benchmarks.scale store --members 64 256 1024`: the store in which a round's members meet, see scale_store.py.
 `python -m benchmarks.scale sync --receivers 1 8 63`: see scale_sync.py.
+`python -m benchmarks.scale groups --workers 4 8 16 32`: see scale_groups.py.
 
 `python -m benchmarks.scale core --hosts 10 100 1000`: the core alone. Hosts of eight slots each form a round, lose a
 host, and form the next; the core is fed one event at a time, as the driver feeds it, and asked for its next deadline
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from benchmarks import scale_run, scale_store, scale_sync
+from benchmarks import scale_groups, scale_run, scale_store, scale_sync
 from benchmarks.jobs import end_well_on_sigterm
 from edriver.driver.core.membership import Membership
 from edriver.model import actions, events
@@ -212,6 +213,7 @@ def main() -> None:
             partial(map, scale_store.measured),
         ),
         ("sync", "a sync over links in virtual time", "receivers", [1, 8, 63], partial(map, scale_sync.measured)),
+        ("groups", "real groups of workers on this machine", "workers", [4, 8, 16, 32], scale_groups.measured),
     ):
         part = what.add_parser(name, help=title)
         part.add_argument(f"--{sizes}", type=int, nargs="+", default=usual, metavar="N", dest="sizes")

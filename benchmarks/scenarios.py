@@ -36,18 +36,18 @@ LEASE_BOUND = 60.0
 """Longest that a stopped worker may live."""
 
 
-def killed(make: Callable[[], Job], rank: int) -> dict[str, float]:
-    """K1, K0: `kill -9` of one of four."""
+def killed(make: Callable[[], Job], rank: int, size: int = 4) -> dict[str, float]:
+    """K1, K0: `kill -9` of one of four, or of so many."""
     with make() as job:
-        _warm_up(job, 4)
+        _warm_up(job, size)
         pid = job.look()[-1].starts[rank].pid
         now = time.monotonic()
         wall = time.time()
         kill(pid)
-        job.wait_for_steps(size=4 if job.elastic else 3, steps=AFTER_STEPS, after=now)
-        found = {"downtime": _first_step(job, now), **_launch(job), **_finished(job, now)}
+        job.wait_for_steps(size=size if job.elastic else size - 1, steps=AFTER_STEPS, after=now)
+        found = {"downtime": _first_step(job, now), **_launch(job, size), **_finished(job, now)}
         if job.elastic:
-            found["adoption"] = _first_step(job, now, 4)
+            found["adoption"] = _first_step(job, now, size)
         if isinstance(job, EdriverJob) and job.event_log.exists():
             found |= phases_of_kill(read_event_log(job.event_log), wall)
         return found
@@ -179,8 +179,8 @@ def _first_step(job: Job, now: float, size: int | None = None) -> float:
     return found - now
 
 
-def _launch(job: Job) -> dict[str, float]:
-    found = {"launch to the first step": _first_step(job, job.launched, 4)}
+def _launch(job: Job, size: int = 4) -> dict[str, float]:
+    found = {"launch to the first step": _first_step(job, job.launched, size)}
     if grouped := job.history.rounds[0].grouped:
         found["launch to the group"] = max(grouped.values()) - job.launched
     return found
