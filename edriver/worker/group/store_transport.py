@@ -28,6 +28,10 @@ class StoreTransport:
 
     def __init__(self, tls_folder: Path | None = None) -> None:
         self._serving = None if tls_folder is None else _context(ssl.PROTOCOL_TLS_SERVER, tls_folder)
+        if self._serving is not None:
+            self._serving.num_tickets = (
+                0  # a member never resumes a session, and the usual two take a third of the time
+            )
         self._calling = None if tls_folder is None else _context(ssl.PROTOCOL_TLS_CLIENT, tls_folder)
 
     def listen(self, host: str) -> socket.socket:
