@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from benchmarks.processes import usage_of
 from edriver.system.descriptors import raise_limit
-from edriver.worker.group import store_protocol as protocol
+from edriver.wire import store_protocol as protocol
 from edriver.worker.group.store_server import StoreServer
 from edriver.worker.group.store_transport import StoreTransport
 from tests.torch.run_credentials import tls_credentials

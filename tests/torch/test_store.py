@@ -16,10 +16,8 @@ import pytest
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistNetworkError, DistStoreError
 
-from edriver.worker.group import store_protocol as protocol
-from edriver.worker.group import store_server
-from edriver.worker.group.store import StoreClient
-from edriver.worker.group.store_protocol import (
+from edriver.wire import store_protocol as protocol
+from edriver.wire.store_protocol import (
     COMPRESSED_KEYS,
     COMPRESSED_MULTI_GET,
     COUNT,
@@ -27,6 +25,8 @@ from edriver.worker.group.store_protocol import (
     compressed,
     decompressed,
 )
+from edriver.worker.group import store_server
+from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_server import StoreServer
 from tests.torch.stores import LIMIT_SECONDS, SERVER, WIRE, client, client_of
 

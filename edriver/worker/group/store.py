@@ -12,11 +12,16 @@ address and reads those of all others in one request (`multi_get`). Without it, 
 which took most of the time in which a group of sixteen was built (docs/benchmarks/proof.md).
 
 Each worker keeps its store listening from the start, so that becoming rank 0 takes no further message.
+
+Between hosts, the members on one host share a connection to the store: their agent's relay
+(edriver/agent/store_relay.py). With 1,024 members, TLS handshakes with each of them took most of the time in which they
+met (docs/benchmarks/scale.md).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -25,9 +30,11 @@ from datetime import timedelta
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import Store
 
-from edriver.worker.group import store_protocol as protocol
-from edriver.worker.group.store_protocol import as_list, items_of
+from edriver.wire import store_protocol as protocol
+from edriver.wire.store_protocol import as_list, items_of
 from edriver.worker.group.store_transport import StoreTransport
+
+logger = logging.getLogger("edriver.worker")
 
 
 class StoreClient(Store):
@@ -48,6 +55,7 @@ class StoreClient(Store):
         timeout: float,
         wire: StoreTransport,
         members_of: Callable[[str, bool], int | None] | None = None,
+        shared_as: str = "",
     ) -> None:
         """Prepare to connect.
 
@@ -60,12 +68,17 @@ class StoreClient(Store):
                 is False for a key that one member sets and all others get, and True for the first of several keys that
                 all of them get together. No such call returns before all members have arrived, because `sever` cannot
                 end what follows: they build an NCCL communicator, which has no timeout.
+            shared_as: the name by which clients on this host share a connection, if the host has a relay: the keys that
+                these have set are deleted once the last of them is closed. Empty: it has a connection of its own.
         """
         super().__init__()
         self.last_set = ""
         self._limit = timeout
         self._members_of = members_of
-        self._socket, self._address = wire.caller(host, port)
+        self._wire, self._host, self._port = wire, host, port
+        self._shared_as = shared_as
+        self._relay = wire.relay_to(host) if shared_as else None
+        self._socket, self._address = wire.caller(host, port) if self._relay is None else wire.caller(self._relay, 0)
         self._lock = threading.Lock()
         self._number = 0
         self._received = bytearray()
@@ -78,11 +91,37 @@ class StoreClient(Store):
             DistNetworkError: it cannot be reached. A server listens before its worker is given a place in a round, so
                 that it refuses means that it is gone.
         """
+        if self._relay is not None and self._connect_by_relay(self._relay):
+            return
         try:
+            if self._relay is not None:
+                self._socket.close()
+                self._socket, self._address = self._wire.caller(self._host, self._port)
             self._socket.settimeout(self._limit)
             self._socket.connect(self._address)  # type: ignore[arg-type]
         except OSError as error:
             raise DistNetworkError(f"rank 0's store at {self._address} cannot be reached: {error}") from error
+
+    def _connect_by_relay(self, relay: str) -> bool:
+        """Connect through this host's relay; returns whether there is one.
+
+        Raises:
+            DistNetworkError: the server cannot be reached.
+        """
+        try:
+            self._socket.settimeout(self._limit)
+            self._socket.connect(relay)
+        except OSError as error:
+            logger.debug("rank 0's store is reached without the relay at %s: %s", relay, error)
+            return False
+        where = protocol.via_address(self._host, self._port)
+        try:
+            obstacle = self._ask(protocol.VIA, self._shared_as, where).decode(errors="replace")
+        except DistStoreError:
+            obstacle = f"not within {self._limit:g} s"
+        if obstacle:
+            raise DistNetworkError(f"rank 0's store at {self._host}:{self._port} cannot be reached: {obstacle}")
+        return True
 
     def sever(self) -> None:
         """End the connection: all calls that wait for it raise DistNetworkError, now and later."""

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from edriver.wire import store_protocol as protocol
 from edriver.wire import store_values
+from edriver.wire.store_protocol import as_list, items_of
 from edriver.wire.unauthenticated import UnauthenticatedCallers
-from edriver.worker.group import store_protocol as protocol
-from edriver.worker.group.store_protocol import as_list, items_of
 from edriver.worker.group.store_transport import WOULD_BLOCK_ERRORS, StoreTransport, is_known
 
 logger = logging.getLogger("edriver.worker")
