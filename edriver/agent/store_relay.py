@@ -87,6 +87,7 @@ class StoreRelay:
         task = asyncio.current_task()
         assert task is not None, "asyncio makes one for each caller"
         self._callers.add(task)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, READ_BYTES)
         caller = _Caller(writer)
         shared: _SharedConnection | None = None
         try:
