@@ -101,6 +101,8 @@ class StoreRelay:
                 await shared.flush()
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             logger.debug("a caller of the store's relay has left: %s", error)
+        except asyncio.CancelledError:
+            pass  # by close; asyncio's streams (Python 3.11) would report it as an error
         finally:
             if shared is not None:
                 shared.leave(caller)
@@ -244,8 +246,7 @@ class _SharedConnection:
 
     def _answer(self, number: int, answer: bytes) -> None:
         for caller, its_number in self._asked.pop(number, ()):
-            if caller in self._callers:
-                caller.reply(its_number, answer)
+            caller.reply(its_number, answer)
         wanted = self._list_of.pop(number, None)
         if wanted is not None and (later := self._lists.pop(wanted)):
             self._ask_for_list(wanted, later)
