@@ -169,9 +169,12 @@ class WorkerSettings:
     def stores_credentials(self) -> Path | None:
         """The folder of what is shown to the stores at which the workers meet those of other hosts.
 
-        None: all hosts are this machine, or there are no credentials, or the workers use torch's own store.
+        None: all hosts are this machine, or there are no credentials, or the workers use torch's own store, or they may
+        be in a network from which this agent does not reach what they do.
         """
-        return None if is_loopback(self._address) or self.restart_mode is not None else self._tls_folder
+        if is_loopback(self._address) or self.restart_mode is not None:
+            return None
+        return self._tls_folder if network_variables.stay_valid(self.command) else None
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 from edriver.v1 import agent_pb2
@@ -10,7 +13,10 @@ from edriver.wire import store_protocol as protocol
 from edriver.wire.tls_files import write_tls_files
 from edriver.worker.group.store_server import StoreServer
 from edriver.worker.group.store_transport import StoreTransport
+from tests.linked_hosts import INTERFACE, IPV4, LinkedHost, give_address, linked_hosts
 from tests.process.fake_driver import finish, host, in_loop, script
+from tests.process.running import SCRIPTS, running
+from tests.process.sites import parent_of
 from tests.torch.run_credentials import worker_credentials
 
 ELSEWHERE = "192.0.2.1"
@@ -65,3 +71,31 @@ def test_where_all_hosts_are_this_machine_there_is_no_relay() -> None:
 
 def test_without_credentials_there_is_no_relay() -> None:
     _environment_has_no_relay(ELSEWHERE, None)
+
+
+def test_the_members_on_a_host_share_their_agents_connection(tmp_path: Path) -> None:
+    with linked_hosts(1) as (machine,):
+        other = f"{IPV4}200"
+        give_address(machine.namespace, other, INTERFACE)
+        flags = ["-np", "4", "-H", f"{machine.address}:2,{other}:2"]
+        command = [sys.executable, str(SCRIPTS / "train.py")]
+        through = ["ip", "netns", "exec", machine.namespace]
+        with running([*flags, *command], tmp_path, {"EPOCHS": "20000"}, through) as run:
+            run.line("rank 3 passed step 5")
+            workers = run.pids()
+            agents = sorted({parent_of(pid) for pid in workers.values()})
+            listening = {line.split()[3] for line in sockets(machine, "--listening") if f"pid={workers[0]}," in line}
+            shared = [line for line in sockets(machine) if line.split()[4] in listening and f"pid={agents[0]}," in line]
+            (store,) = {line.split()[4] for line in shared}
+            callers = [line for line in sockets(machine) if line.split()[4] == store]
+            assert [sum(f"pid={agent}," in line for line in callers) for agent in agents] == [1, 1]
+            assert len(callers) == 2
+            run.process.send_signal(signal.SIGINT)
+            assert run.end() == 130
+            assert run.gone(), run.left_behind()
+
+
+def sockets(host: LinkedHost, *flags: str) -> list[str]:
+    """What ss(8) prints of the TCP sockets on a host: the fourth word is the address, the fifth the other end's."""
+    command = ["ip", "netns", "exec", host.namespace, "ss", "--no-header", "--tcp", "--numeric", "--processes", *flags]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()

@@ -290,6 +290,24 @@ def test_without_a_relay_each_member_connects_on_its_own(
         (tmp_path / "dead").unlink()
 
 
+def test_a_member_reaches_a_store_that_its_relay_cannot(
+    tmp_path: Path, credentials: Path, server: StoreServer, wire: CountingWire
+) -> None:
+    with socket.socket(socket.AF_UNIX) as relay, futures.ThreadPoolExecutor(1) as threads:
+        relay.bind(str(tmp_path / "relay.sock"))
+        relay.listen()
+        ours = StoreTransport(credentials, tmp_path / "relay.sock")
+        with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, ours, shared_as="r")) as member:
+            connected = threads.submit(member.connect)
+            caller, _ = relay.accept()
+            with caller:
+                assert said_to_plain_store(caller)[0] == protocol.VIA
+                caller.sendall(protocol.REPLY_FORMAT.pack(1, 8) + b"no route")
+            connected.result(LIMIT_SECONDS)
+            member.set("key", "value")
+            assert wire.connections == 1
+
+
 def test_a_store_on_this_machine_is_met_without_the_relay(host: Host, tmp_path: Path) -> None:
     server = StoreServer(str(tmp_path / "store"), StoreTransport())
     with host.member(server) as one, host.member(server) as other:
@@ -302,7 +320,7 @@ def test_a_store_that_is_gone_is_known_at_once(host: Host) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with contextlib.closing(host.client("127.0.0.1", port)) as member:
-        with pytest.raises(DistNetworkError, match=r"cannot be reached: .*Connect call failed"):
+        with pytest.raises(DistNetworkError, match=r"cannot be reached: .*refused"):
             member.connect()
         until(lambda: host.connections == 0)
 

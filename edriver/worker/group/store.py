@@ -103,25 +103,24 @@ class StoreClient(Store):
             raise DistNetworkError(f"rank 0's store at {self._address} cannot be reached: {error}") from error
 
     def _connect_by_relay(self, relay: str) -> bool:
-        """Connect through this host's relay; returns whether there is one.
+        """Connect through this host's relay; returns whether that can be done.
 
         Raises:
-            DistNetworkError: the server cannot be reached.
+            DistNetworkError: the server does not answer, or `sever` was called.
         """
         try:
             self._socket.settimeout(self._limit)
             self._socket.connect(relay)
-        except OSError as error:
-            logger.debug("rank 0's store is reached without the relay at %s: %s", relay, error)
-            return False
-        where = protocol.via_address(self._host, self._port)
-        try:
+            where = protocol.via_address(self._host, self._port)
             obstacle = self._ask(protocol.VIA, self._shared_as, where).decode(errors="replace")
         except DistStoreError:
-            obstacle = f"not within {self._limit:g} s"
+            text = f"rank 0's store at {self._host}:{self._port} cannot be reached: not within {self._limit:g} s"
+            raise DistNetworkError(text) from None
+        except OSError as error:
+            obstacle = str(error)
         if obstacle:
-            raise DistNetworkError(f"rank 0's store at {self._host}:{self._port} cannot be reached: {obstacle}")
-        return True
+            logger.debug("rank 0's store is not reached through the relay at %s: %s", relay, obstacle)
+        return not obstacle
 
     def sever(self) -> None:
         """End the connection: all calls that wait for it raise DistNetworkError, now and later."""
