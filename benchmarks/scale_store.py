@@ -9,7 +9,7 @@ asked). The server runs in a process, as in rank 0; two others play all members.
 the traffic is what all members receive.
 
 Each size is measured twice: with a connection for each member, and with hosts of eight, whose members connect through a
-relay as their agent has it (edriver/agent/store_relay.py). Two more processes have all relays.
+proxy as their agent has it (edriver/agent/store_proxy.py). Two more processes have all proxies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.processes import usage_of
-from edriver.agent.store_relay import StoreRelay
+from edriver.agent.store_proxy import StoreProxy
 from edriver.system.descriptors import raise_limit
 from edriver.wire import store_protocol as protocol
 from edriver.wire.tls_files import member_context
@@ -54,23 +54,23 @@ def serve(folder: str) -> None:
     sys.stdin.read()
 
 
-def relay(folder: str, *paths: str) -> None:
-    """Be the relays of several hosts until standard input ends."""
+def proxy(folder: str, *paths: str) -> None:
+    """Be the proxies of several hosts until standard input ends."""
     raise_limit()
 
     async def serve() -> None:
         context = member_context(ssl.PROTOCOL_TLS_CLIENT, Path(folder))
-        relays = [StoreRelay(Path(path), context) for path in paths]
-        print(len(relays), flush=True)
+        proxies = [StoreProxy(Path(path), context) for path in paths]
+        print(len(proxies), flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
     asyncio.run(serve())
 
 
-def play(folder: str, port: str, first: str, count: str, members: str, *relays: str) -> None:
+def play(folder: str, port: str, first: str, count: str, members: str, *proxies: str) -> None:
     """Be so many members, one step of all of them after the other; prints when each step has ended.
 
-    With relays, the first eight members share the first one, and so on.
+    With proxies, the first eight members share the first one, and so on.
     """
     raise_limit()
     wire, size, numbers = StoreTransport(Path(folder)), int(members), range(int(first), int(first) + int(count))
@@ -82,14 +82,16 @@ def play(folder: str, port: str, first: str, count: str, members: str, *relays: 
     with contextlib.ExitStack() as stack:
         callers = []
         for at, _ in enumerate(numbers):
-            caller, address = wire.caller(relays[at // HOST_SIZE], 0) if relays else wire.caller("127.0.0.1", int(port))
+            caller, address = (
+                wire.caller(proxies[at // HOST_SIZE], 0) if proxies else wire.caller("127.0.0.1", int(port))
+            )
             caller.settimeout(BOUND)
             caller.connect(address)  # type: ignore[arg-type]
             callers.append(stack.enter_context(contextlib.closing(caller)))
-            if relays:
+            if proxies:
                 caller.sendall(request(protocol.VIA, 0, b"round", protocol.via_address("127.0.0.1", int(port))))
-        if relays:
-            assert not any(received(caller) for caller in callers), "a relay has not reached the store"
+        if proxies:
+            assert not any(received(caller) for caller in callers), "a proxy has not reached the store"
         ended["connected"] = time.monotonic()
         for number, caller in zip(numbers, callers, strict=True):
             caller.sendall(request(protocol.SET, 1, b"0/%d" % number, os.urandom(ADDRESS_BYTES) + pairs))
@@ -140,28 +142,28 @@ def some(caller: socket.socket, most: int) -> bytes:
 
 def measured(members: int) -> Iterator[dict[str, Any]]:
     """The figures of one size, as two lines of the output have them."""
-    for relayed in (False, True):
-        yield _measured(members, relayed)
+    for proxied in (False, True):
+        yield _measured(members, proxied)
 
 
-def _measured(members: int, relayed: bool) -> dict[str, Any]:
+def _measured(members: int, proxied: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = tls_credentials(Path(name) / "tls")
         server = stack.enter_context(part("serve", folder))
         port = line_of(server)
         share = -(-members // PLAYERS)
-        players, relays = [], []
+        players, proxies = [], []
         for first in range(0, members, share):
             count = min(share, members - first)
-            hosts = -(-count // HOST_SIZE) if relayed else 0
+            hosts = -(-count // HOST_SIZE) if proxied else 0
             paths = [Path(name, f"{first + host}.sock") for host in range(hosts)]
             if paths:
-                relays.append(stack.enter_context(part("relay", folder, *paths)))
-                line_of(relays[-1])
+                proxies.append(stack.enter_context(part("proxy", folder, *paths)))
+                line_of(proxies[-1])
             players.append(stack.enter_context(part("play", folder, port, first, count, members, *paths)))
         for player in players:
             line_of(player)
-        parts = {"server": [server], "relays": relays, "members": players}
+        parts = {"server": [server], "proxies": proxies, "members": players}
         before = {what: [usage_of(process.pid).seconds for process in those] for what, those in parts.items()}
         began = time.monotonic()
         for player in players:
@@ -173,7 +175,7 @@ def _measured(members: int, relayed: bool) -> dict[str, Any]:
             tell(player)
         return {
             "members": members,
-            "hosts_have_relays": relayed,
+            "hosts_have_proxies": proxied,
             **{
                 f"{step}_s": round(max(each[step] for each in ended) - began, 3)
                 for step in ("connected", "set", "read")
@@ -208,4 +210,4 @@ def tell(process: subprocess.Popen[str]) -> None:
 
 
 if __name__ == "__main__":
-    {"serve": serve, "relay": relay, "play": play}[sys.argv[1]](*sys.argv[2:])
+    {"serve": serve, "proxy": proxy, "play": play}[sys.argv[1]](*sys.argv[2:])

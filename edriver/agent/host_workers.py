@@ -15,7 +15,7 @@ from edriver.agent.driverless import Driverless
 from edriver.agent.environment_copy import EnvironmentCopy
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
-from edriver.agent.store_relay import StoreRelay
+from edriver.agent.store_proxy import StoreProxy
 from edriver.agent.worker import WorkerSupervisor
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers import error_file
@@ -26,7 +26,7 @@ from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.standbys import MIN_FREE_MEMORY, STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.lease import Lease
-from edriver.common.store_relay import RELAY_SOCKET
+from edriver.common.store_proxy import PROXY_SOCKET
 from edriver.system import stack_dump
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
@@ -108,7 +108,7 @@ class HostWorkers:
             lambda held: send(agent_pb2.ConnectRequest(host_checkpoints=held)),
             driver_is_there,
         )
-        self._relay: StoreRelay | None = None
+        self._proxy: StoreProxy | None = None
         self._environment_copy = EnvironmentCopy(guard, self._say_how_far_the_copy_is)
         self._copying: asyncio.Task[None] | None = None
         self._waiting: dict[int, agent_pb2.StartWorker] | None = None  # for the copy; None: nothing waits for one
@@ -340,19 +340,19 @@ class HostWorkers:
         for worker in self._workers.values():
             worker.progress_reports.forget()
         self._checkpoint_server.report_unsent()
-        self._open_relay()
+        self._open_proxy()
         if self._worker_settings.copy_environment and self._copying is None:
             self._waiting = {}
             self._copying = self._loop.create_task(self._copy_environment(), name="environment copy")
 
-    def _open_relay(self) -> None:
-        """Relay what workers ask of the stores of other hosts, if they do."""
-        credentials = self._worker_settings.stores_credentials
-        if self._relay is not None or credentials is None:
+    def _open_proxy(self) -> None:
+        """Have a proxy for the stores of other hosts, where workers meet at these."""
+        credentials = self._worker_settings.store_proxy_credentials
+        if self._proxy is not None or credentials is None:
             return
         try:
             context = member_context(ssl.PROTOCOL_TLS_CLIENT, credentials)
-            self._relay = StoreRelay(self._settings.folder / RELAY_SOCKET, context)
+            self._proxy = StoreProxy(self._settings.folder / PROXY_SOCKET, context)
         except OSError as error:
             logger.warning("the workers here connect to other hosts' stores one by one: %s", error)
 
@@ -390,8 +390,8 @@ class HostWorkers:
         if self._parted:
             await self._checkpoint_server.write_last(kill_by)
         await self._checkpoint_server.close()
-        if self._relay is not None:
-            await self._relay.close()
+        if self._proxy is not None:
+            await self._proxy.close()
         if self._copying is not None:
             await asyncio.wait({self._copying}, timeout=REAP_BOUND)  # it ends with the file that it copies
             await self._environment_copy.remove()

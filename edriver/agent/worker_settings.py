@@ -24,7 +24,7 @@ from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.checkpoint_server import SERVER_SOCKET, ServerConfig
 from edriver.common.run_clock import RunClock
 from edriver.common.standby import IMPORTS_VARIABLE
-from edriver.common.store_relay import RELAY_SOCKET
+from edriver.common.store_proxy import PROXY_SOCKET
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
@@ -144,7 +144,7 @@ class WorkerSettings:
             store_path=files.store,
             agent_pid=os.getpid(),
             tls_folder=self._tls_folder,
-            relay_path=folder / RELAY_SOCKET if self.stores_credentials else None,
+            proxy_path=folder / PROXY_SOCKET if self.store_proxy_credentials else None,
             # Other hosts are trusted by their credentials alone. Without these workers save to disk themselves.
             checkpoints_path=folder / SERVER_SOCKET if self._tls_folder or is_loopback(self._address) else None,
             # A script that torchrun runs sees all of its host's GPUs, and takes the one of its LOCAL_RANK.
@@ -166,11 +166,11 @@ class WorkerSettings:
         return environment
 
     @property
-    def stores_credentials(self) -> Path | None:
-        """The folder of what is shown to the stores at which the workers meet those of other hosts.
+    def store_proxy_credentials(self) -> Path | None:
+        """The folder of what this host's proxy shows to the stores at which the workers meet those of other hosts.
 
-        None: all hosts are this machine, or there are no credentials, or the workers use torch's own store, or they may
-        be in a network from which this agent does not reach what they do.
+        None: there is no proxy. All hosts are this machine, or the run has no credentials, or the workers use torch's
+        own store, or they may be in another network than this agent.
         """
         if is_loopback(self._address) or self.restart_mode is not None:
             return None

@@ -8,7 +8,7 @@ A group's values are nearly alike: each member's addresses are some 150 bytes of
 member. So a list of them can be compressed: to a thirtieth for 1,024 members, each of which gets 8.5 MB. A server of a
 release without COMPRESSED_MULTI_GET would hang up on who asks for that; so a client first checks for COMPRESSION_KEY.
 
-A client may speak to its agent's relay (edriver/agent/store_relay.py) instead. Its first request there is VIA: the key
+A client may speak to its agent's proxy (edriver/agent/store_proxy.py) instead. Its first request there is VIA: the key
 names what shares a connection to the server, the value is the server's `via_address`. The answer comes once there is
 that connection, and is empty; any other answer says why there is none. The server itself knows nothing of this.
 """
@@ -27,7 +27,7 @@ _ITEM_FORMAT: Final = struct.Struct("!I")
 SET, GET, ADD, CHECK, APPEND, MULTI_GET, COMPARE_SET, DELETE, COUNT, COMPRESSED_MULTI_GET = range(10)
 LAST_KIND: Final = COMPRESSED_MULTI_GET
 VIA: Final = 255
-"""To a relay alone."""
+"""To a proxy alone."""
 
 COMPRESSION_KEY: Final = b"edriver/compression"
 """Counts as set, where a server compresses lists."""
@@ -48,7 +48,7 @@ def as_list(items: Iterable[bytes]) -> bytes:
 
 
 def via_address(host: str, port: int) -> bytes:
-    """Where a relay is to connect to."""
+    """Where a proxy is to connect to."""
     return f"{host} {port}".encode()
 
 

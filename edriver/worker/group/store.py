@@ -13,8 +13,8 @@ which took most of the time in which a group of sixteen was built (docs/benchmar
 
 Each worker keeps its store listening from the start, so that becoming rank 0 takes no further message.
 
-Between hosts, the members on one host share a connection to the store: their agent's relay
-(edriver/agent/store_relay.py). With 1,024 members, TLS handshakes with each of them took most of the time in which they
+Between hosts, the members on one host share a connection to the store: their agent's proxy
+(edriver/agent/store_proxy.py). With 1,024 members, TLS handshakes with each of them took most of the time in which they
 met (docs/benchmarks/scale.md).
 """
 
@@ -68,7 +68,7 @@ class StoreClient(Store):
                 is False for a key that one member sets and all others get, and True for the first of several keys that
                 all of them get together. No such call returns before all members have arrived, because `sever` cannot
                 end what follows: they build an NCCL communicator, which has no timeout.
-            shared_as: the name by which clients on this host share a connection, if the host has a relay: the keys that
+            shared_as: the name by which clients on this host share a connection, if the host has a proxy: the keys that
                 these have set are deleted once the last of them is closed. Empty: it has a connection of its own.
         """
         super().__init__()
@@ -77,8 +77,8 @@ class StoreClient(Store):
         self._members_of = members_of
         self._wire, self._host, self._port = wire, host, port
         self._shared_as = shared_as
-        self._relay = wire.relay_to(host) if shared_as else None
-        self._socket, self._address = wire.caller(host, port) if self._relay is None else wire.caller(self._relay, 0)
+        self._proxy = wire.proxy_to(host) if shared_as else None
+        self._socket, self._address = wire.caller(host, port) if self._proxy is None else wire.caller(self._proxy, 0)
         self._lock = threading.Lock()
         self._number = 0
         self._received = bytearray()
@@ -91,10 +91,10 @@ class StoreClient(Store):
             DistNetworkError: it cannot be reached. A server listens before its worker is given a place in a round, so
                 that it refuses means that it is gone.
         """
-        if self._relay is not None and self._connect_by_relay(self._relay):
+        if self._proxy is not None and self._connect_by_proxy(self._proxy):
             return
         try:
-            if self._relay is not None:
+            if self._proxy is not None:
                 self._socket.close()
                 self._socket, self._address = self._wire.caller(self._host, self._port)
             self._socket.settimeout(self._limit)
@@ -102,15 +102,15 @@ class StoreClient(Store):
         except OSError as error:
             raise DistNetworkError(f"rank 0's store at {self._address} cannot be reached: {error}") from error
 
-    def _connect_by_relay(self, relay: str) -> bool:
-        """Connect through this host's relay; returns whether that can be done.
+    def _connect_by_proxy(self, proxy: str) -> bool:
+        """Connect through this host's proxy; returns whether that can be done.
 
         Raises:
             DistNetworkError: the server does not answer, or `sever` was called.
         """
         try:
             self._socket.settimeout(self._limit)
-            self._socket.connect(relay)
+            self._socket.connect(proxy)
             where = protocol.via_address(self._host, self._port)
             obstacle = self._ask(protocol.VIA, self._shared_as, where).decode(errors="replace")
         except DistStoreError:
@@ -119,7 +119,7 @@ class StoreClient(Store):
         except OSError as error:
             obstacle = str(error)
         if obstacle:
-            logger.debug("rank 0's store is not reached through the relay at %s: %s", relay, obstacle)
+            logger.debug("rank 0's store is not reached through the proxy at %s: %s", proxy, obstacle)
         return not obstacle
 
     def sever(self) -> None:

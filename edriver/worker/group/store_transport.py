@@ -21,18 +21,18 @@ class StoreTransport:
 
     Args:
         tls_folder: the folder of the run's TLS credentials; None: without TLS.
-        relay: the unix socket of this host's relay (edriver/agent/store_relay.py); None: there is none.
+        proxy: the unix socket of this host's proxy (edriver/agent/store_proxy.py); None: there is none.
 
     Raises:
         OSError: the credentials cannot be read (ssl.SSLError: they are invalid).
     """
 
-    def __init__(self, tls_folder: Path | None = None, relay: Path | None = None) -> None:
+    def __init__(self, tls_folder: Path | None = None, proxy: Path | None = None) -> None:
         self._serving = None if tls_folder is None else member_context(ssl.PROTOCOL_TLS_SERVER, tls_folder)
         if self._serving is not None:
             self._serving.num_tickets = 0  # members resume no session, and the usual two take a third of a handshake
         self._calling = None if tls_folder is None else member_context(ssl.PROTOCOL_TLS_CLIENT, tls_folder)
-        self._relay = relay
+        self._proxy = proxy
 
     def listen(self, host: str) -> socket.socket:
         """Listen there, and nowhere else.
@@ -78,13 +78,13 @@ class StoreTransport:
             return caller, address
         return self._calling.wrap_socket(caller, server_hostname=MEMBER_NAME), address
 
-    def relay_to(self, host: str) -> str | None:
-        """The unix socket of the relay by which a store there can be reached; None: there is none, or no need of one.
+    def proxy_to(self, host: str) -> str | None:
+        """The unix socket of the proxy by which a store there can be reached; None: there is none, or no need of one.
 
         Args:
             host: the store's address, or the path of its unix socket.
         """
-        return None if self._relay is None or host.startswith("/") else str(self._relay)
+        return None if self._proxy is None or host.startswith("/") else str(self._proxy)
 
 
 def is_known(connection: socket.socket) -> bool:

@@ -1,12 +1,12 @@
-"""The relay by which the members on a host share one connection to the store of their round.
+"""The proxy through which the members on a host share one connection to the store of their round.
 
 A round's members meet at rank 0's store (edriver/worker/group/store.py), which one thread serves. With TLS each
-connection costs it, and the member, about a millisecond of processor time; a host with eight members now costs one. The
-relay listens at a unix socket in the agent's private folder, so only this user's processes reach it. It shows the run's
+connection costs it, and the member, about a millisecond of processor time; so a host with eight members makes one. The
+proxy listens at a unix socket in the agent's private folder, so only this user's processes reach it. It shows the run's
 certificate to the store and insists on the store's, as each member does that connects by itself.
 
 What it carries are the requests as they are: a connection may have many open, and the store answers each by its number.
-So the store need not know of relays. Lists of values alone are asked for once for all that want the same: what the
+So the store need not know of proxies. Lists of values alone are asked for once for all that want the same: what the
 members of a Gloo group read is the most by far of what a store sends. Who comes while such a list is being asked for
 waits until it has come, and is answered by the next: an answer is never older than its question.
 
@@ -41,18 +41,18 @@ READ_BYTES: Final = 1 << 20
 LISTS: Final = (protocol.MULTI_GET, protocol.COMPRESSED_MULTI_GET)
 
 
-class StoreRelay:
+class StoreProxy:
     """Listens from the start. Made, used and closed in one event loop.
 
     Args:
         path: of its unix socket.
-        context: what connections to stores are made with; None: they are made without TLS.
+        context: what connections to stores are made with.
 
     Raises:
         OSError: it cannot listen there.
     """
 
-    def __init__(self, path: Path, context: ssl.SSLContext | None) -> None:
+    def __init__(self, path: Path, context: ssl.SSLContext) -> None:
         self._path = path
         self._context = context
         self._shared: dict[tuple[str, int, bytes], _SharedConnection] = {}
@@ -64,7 +64,7 @@ class StoreRelay:
         except OSError:
             listener.close()
             raise
-        self._serving = asyncio.get_running_loop().create_task(self._serve(listener), name="store relay")
+        self._serving = asyncio.get_running_loop().create_task(self._serve(listener), name="store proxy")
 
     @property
     def connections(self) -> int:
@@ -100,7 +100,7 @@ class StoreRelay:
                 shared.ask(caller, *await _request(reader))
                 await shared.flush()
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-            logger.debug("a caller of the store's relay has left: %s", error)
+            logger.debug("a caller of the store's proxy has left: %s", error)
         except asyncio.CancelledError:
             pass  # by close; asyncio's streams (Python 3.11) would report it as an error
         finally:
@@ -117,7 +117,7 @@ class StoreRelay:
 
 
 class _Caller:
-    """A member, as the relay sees it."""
+    """A member, as the proxy sees it."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -146,7 +146,7 @@ class _SharedConnection:
         ended: called once, when no more callers may join.
     """
 
-    def __init__(self, host: str, port: int, context: ssl.SSLContext | None, ended: Callable[[], object]) -> None:
+    def __init__(self, host: str, port: int, context: ssl.SSLContext, ended: Callable[[], object]) -> None:
         self._host, self._port = host, port
         self._context = context
         self._ended: Callable[[], object] | None = ended
@@ -211,7 +211,14 @@ class _SharedConnection:
         """Connect, and pass answers on until either end closes."""
         writer: asyncio.StreamWriter | None = None
         try:
-            reader, writer = await self._connect()
+            reader, writer = await asyncio.open_connection(
+                self._host,
+                self._port,
+                limit=READ_BYTES,
+                ssl=self._context,
+                server_hostname=MEMBER_NAME,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT,
+            )
             self._writer = writer
             self._answer_joining(b"")
             while True:
@@ -226,18 +233,6 @@ class _SharedConnection:
                 writer.transport.abort()
             for caller in self._callers:
                 caller.close()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._context is None:
-            return await asyncio.open_connection(self._host, self._port, limit=READ_BYTES)
-        return await asyncio.open_connection(
-            self._host,
-            self._port,
-            limit=READ_BYTES,
-            ssl=self._context,
-            server_hostname=MEMBER_NAME,
-            ssl_handshake_timeout=HANDSHAKE_TIMEOUT,
-        )
 
     def _answer_joining(self, answer: bytes) -> None:
         joining, self._joining = self._joining, []

@@ -1,4 +1,4 @@
-"""The agent's relay: members of a host that share one connection to a round's store."""
+"""The agent's proxy: members of a host that share one connection to a round's store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from datetime import timedelta
 from pathlib import Path
-from ssl import PROTOCOL_TLS_CLIENT, SSLContext
+from ssl import PROTOCOL_TLS_CLIENT, PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any, TypeVar
 
 import pytest
 from torch.distributed import DistNetworkError, DistStoreError
 
-from edriver.agent import store_relay
-from edriver.agent.store_relay import StoreRelay
+from edriver.agent import store_proxy
+from edriver.agent.store_proxy import StoreProxy
 from edriver.wire import store_protocol as protocol
 from edriver.wire.store_protocol import COMPRESSED_KEYS, COUNT, MULTI_GET
 from edriver.wire.tls_files import member_context
@@ -44,15 +44,15 @@ class CountingWire(StoreTransport):
 
 
 class Host:
-    """A host with a relay, in an event loop of its own."""
+    """A host with a proxy, in an event loop of its own."""
 
-    def __init__(self, folder: Path, credentials: Path, context: SSLContext | None) -> None:
-        self.path = folder / "relay.sock"
+    def __init__(self, folder: Path, credentials: Path, context: SSLContext) -> None:
+        self.path = folder / "proxy.sock"
         self.wire = StoreTransport(credentials, self.path)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.relay = self.call(lambda: StoreRelay(self.path, context))
+        self.proxy = self.call(lambda: StoreProxy(self.path, context))
         self._open = True
 
     def call(self, function: Callable[[], R]) -> R:
@@ -64,24 +64,24 @@ class Host:
     def close(self) -> None:
         if self._open:
             self._open = False
-            asyncio.run_coroutine_threadsafe(self.relay.close(), self._loop).result(LIMIT_SECONDS)
+            asyncio.run_coroutine_threadsafe(self.proxy.close(), self._loop).result(LIMIT_SECONDS)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
     @property
     def connections(self) -> int:
-        return self.call(lambda: self.relay.connections)
+        return self.call(lambda: self.proxy.connections)
 
     @property
     def callers(self) -> int:
-        return self.call(lambda: len(self.relay._callers))
+        return self.call(lambda: len(self.proxy._callers))
 
     @property
     def waiting_for_lists(self) -> int:
         """How many members wait for a list that is being asked for on behalf of others."""
         return self.call(
-            lambda: sum(len(askers) for shared in self.relay._shared.values() for askers in shared._lists.values())
+            lambda: sum(len(askers) for shared in self.proxy._shared.values() for askers in shared._lists.values())
         )
 
     def client(self, host: str, port: int, shared_as: str = "round 1") -> StoreClient:
@@ -95,7 +95,7 @@ class Host:
 
     @contextlib.contextmanager
     def caller(self) -> Iterator[socket.socket]:
-        """A connection to the relay that has said nothing yet."""
+        """A connection to the proxy that has said nothing yet."""
         with socket.socket(socket.AF_UNIX) as made:
             made.settimeout(LIMIT_SECONDS)
             made.connect(str(self.path))
@@ -200,41 +200,60 @@ def test_a_list_that_many_want_is_asked_for_twice_at_most(
     assert 1 <= [kind for kind, _ in asked].count(protocol.COMPRESSED_MULTI_GET) <= 2
 
 
-def said_to_plain_store(connection: socket.socket) -> tuple[int, int, bytes]:
+class MadeStore:
+    """A store whose part the test plays."""
+
+    def __init__(self, credentials: Path) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address, self.port = self.listener.getsockname()
+        self._context = member_context(PROTOCOL_TLS_SERVER, credentials)
+
+    def close(self) -> None:
+        self.listener.close()
+
+    def accept(self) -> socket.socket:
+        connection, _ = self.listener.accept()
+        connection.settimeout(LIMIT_SECONDS)
+        return self._context.wrap_socket(connection, server_side=True)
+
+
+def read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        assert more, "it has hung up"
+        data += more
+    return data
+
+
+def request(connection: socket.socket) -> tuple[int, int, bytes]:
     """The next request: its kind, number and value."""
-    head = connection.recv(protocol.REQUEST_FORMAT.size, socket.MSG_WAITALL)
-    kind, number, key_size, value_size = protocol.REQUEST_FORMAT.unpack(head)
-    return kind, number, connection.recv(key_size + value_size, socket.MSG_WAITALL)[key_size:]
+    kind, number, key_size, value_size = protocol.REQUEST_FORMAT.unpack(read(connection, protocol.REQUEST_FORMAT.size))
+    return kind, number, read(connection, key_size + value_size)[key_size:]
 
 
-def test_an_answer_is_never_older_than_its_question(tmp_path: Path, credentials: Path) -> None:
+def test_an_answer_is_never_older_than_its_question(host: Host, credentials: Path) -> None:
     keys = protocol.as_list([b"changes"])
-    with (
-        contextlib.closing(Host(tmp_path, credentials, None)) as host,
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        host.caller() as one,
-        host.caller() as other,
-    ):
-        via = protocol.via_address(*listener.getsockname())
+    with contextlib.closing(MadeStore(credentials)) as made, host.caller() as one, host.caller() as other:
+        via = protocol.via_address(made.address, made.port)
         for caller in (one, other):
             caller.sendall(protocol.REQUEST_FORMAT.pack(protocol.VIA, 1, 1, len(via)) + b"r" + via)
-            assert caller.recv(8, socket.MSG_WAITALL) == protocol.REPLY_FORMAT.pack(1, 0)
-        store, _ = listener.accept()
-        with store:
-            store.settimeout(LIMIT_SECONDS)
+        with made.accept() as store:
+            for caller in (one, other):
+                assert read(caller, 8) == protocol.REPLY_FORMAT.pack(1, 0)
             one.sendall(protocol.REQUEST_FORMAT.pack(MULTI_GET, 2, 0, len(keys)) + keys)
-            kind, first, value = said_to_plain_store(store)
+            kind, first, value = request(store)
             assert (kind, value) == (MULTI_GET, keys)
             # The store has looked at the value, and its answer is on its way, when another asks.
             other.sendall(protocol.REQUEST_FORMAT.pack(MULTI_GET, 3, 0, len(keys)) + keys)
             other.sendall(protocol.REQUEST_FORMAT.pack(COUNT, 4, 0, 0))
-            assert said_to_plain_store(store)[0] == COUNT  # so the relay has the other's question
+            assert request(store)[0] == COUNT  # so the proxy has the other's question
             store.sendall(protocol.REPLY_FORMAT.pack(first, 3) + b"old")
-            assert one.recv(11, socket.MSG_WAITALL) == protocol.REPLY_FORMAT.pack(2, 3) + b"old"
-            kind, second, value = said_to_plain_store(store)
+            assert read(one, 11) == protocol.REPLY_FORMAT.pack(2, 3) + b"old"
+            kind, second, value = request(store)
             assert (kind, value) == (MULTI_GET, keys)
             store.sendall(protocol.REPLY_FORMAT.pack(second, 3) + b"new")
-            assert other.recv(11, socket.MSG_WAITALL) == protocol.REPLY_FORMAT.pack(3, 3) + b"new"
+            assert read(other, 11) == protocol.REPLY_FORMAT.pack(3, 3) + b"new"
 
 
 def test_a_member_that_dies_waiting_costs_the_others_nothing(host: Host, server: StoreServer) -> None:
@@ -257,7 +276,7 @@ def test_a_member_that_dies_waiting_costs_the_others_nothing(host: Host, server:
             assert staying.get("later") == b"now"
 
 
-def test_a_store_of_an_older_release_is_met_through_the_relay(
+def test_a_store_of_an_older_release_is_met_through_the_proxy(
     host: Host, server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "LAST_KIND", COUNT)
@@ -268,7 +287,7 @@ def test_a_store_of_an_older_release_is_met_through_the_relay(
         assert one.multi_get(keys) == other.multi_get(keys) == [key.encode() for key in keys]
 
 
-def test_members_with_and_without_a_relay_meet(host: Host, server: StoreServer, wire: CountingWire) -> None:
+def test_members_with_and_without_a_proxy_meet(host: Host, server: StoreServer, wire: CountingWire) -> None:
     alone = StoreClient(server.host, server.port, LIMIT_SECONDS, wire)
     with host.member(server) as one, contextlib.closing(alone):
         alone.connect()
@@ -276,13 +295,13 @@ def test_members_with_and_without_a_relay_meet(host: Host, server: StoreServer, 
         assert one.get("key") == b"of an older release"
 
 
-def test_without_a_relay_each_member_connects_on_its_own(
+def test_without_a_proxy_each_member_connects_on_its_own(
     tmp_path: Path, credentials: Path, server: StoreServer, wire: CountingWire
 ) -> None:
-    for number, relay in enumerate((tmp_path / "none", tmp_path / "dead"), start=1):
+    for number, proxy in enumerate((tmp_path / "none", tmp_path / "dead"), start=1):
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(tmp_path / "dead"))
-        client = StoreClient(server.host, server.port, LIMIT_SECONDS, StoreTransport(credentials, relay), shared_as="r")
+        client = StoreClient(server.host, server.port, LIMIT_SECONDS, StoreTransport(credentials, proxy), shared_as="r")
         with contextlib.closing(client):
             client.connect()
             client.set("key", "value")
@@ -290,25 +309,25 @@ def test_without_a_relay_each_member_connects_on_its_own(
         (tmp_path / "dead").unlink()
 
 
-def test_a_member_reaches_a_store_that_its_relay_cannot(
+def test_a_member_reaches_a_store_that_its_proxy_cannot(
     tmp_path: Path, credentials: Path, server: StoreServer, wire: CountingWire
 ) -> None:
-    with socket.socket(socket.AF_UNIX) as relay, futures.ThreadPoolExecutor(1) as threads:
-        relay.bind(str(tmp_path / "relay.sock"))
-        relay.listen()
-        ours = StoreTransport(credentials, tmp_path / "relay.sock")
+    with socket.socket(socket.AF_UNIX) as proxy, futures.ThreadPoolExecutor(1) as threads:
+        proxy.bind(str(tmp_path / "proxy.sock"))
+        proxy.listen()
+        ours = StoreTransport(credentials, tmp_path / "proxy.sock")
         with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, ours, shared_as="r")) as member:
             connected = threads.submit(member.connect)
-            caller, _ = relay.accept()
+            caller, _ = proxy.accept()
             with caller:
-                assert said_to_plain_store(caller)[0] == protocol.VIA
+                assert request(caller)[0] == protocol.VIA
                 caller.sendall(protocol.REPLY_FORMAT.pack(1, 8) + b"no route")
             connected.result(LIMIT_SECONDS)
             member.set("key", "value")
             assert wire.connections == 1
 
 
-def test_a_store_on_this_machine_is_met_without_the_relay(host: Host, tmp_path: Path) -> None:
+def test_a_store_on_this_machine_is_met_without_the_proxy(host: Host, tmp_path: Path) -> None:
     server = StoreServer(str(tmp_path / "store"), StoreTransport())
     with host.member(server) as one, host.member(server) as other:
         one.set("key", "value")
@@ -325,28 +344,21 @@ def test_a_store_that_is_gone_is_known_at_once(host: Host) -> None:
         until(lambda: host.connections == 0)
 
 
-def test_a_store_that_ends_ends_its_members_calls_and_the_next_is_reached(
-    tmp_path: Path, credentials: Path, server: StoreServer
-) -> None:
-    with (
-        contextlib.closing(Host(tmp_path, credentials, None)) as host,
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        contextlib.closing(host.client(*listener.getsockname())) as one,
-        contextlib.closing(host.client(*listener.getsockname())) as other,
-        futures.ThreadPoolExecutor(2) as threads,
-    ):
-        for member in (one, other):
-            member.connect()
-        store, _ = listener.accept()
-        calls = [threads.submit(member.get, "never") for member in (one, other)]
-        store.close()
-        for call in calls:
-            with pytest.raises(DistNetworkError, match="is lost"):
-                call.result(LIMIT_SECONDS)
-        with contextlib.closing(host.client(*listener.getsockname())) as another:
-            another.connect()
-            store, _ = listener.accept()
+def test_a_store_that_ends_ends_its_members_calls_and_the_next_is_reached(host: Host, credentials: Path) -> None:
+    with contextlib.closing(MadeStore(credentials)) as made, futures.ThreadPoolExecutor(2) as threads:
+        for _ in range(2):
+            clients = [host.client(made.address, made.port) for _ in range(2)]
+            connecting = [threads.submit(client.connect) for client in clients]
+            store = made.accept()
+            for each in connecting:
+                each.result(LIMIT_SECONDS)
+            calls = [threads.submit(client.get, "never") for client in clients]
             store.close()
+            for call in calls:
+                with pytest.raises(DistNetworkError, match="is lost"):
+                    call.result(LIMIT_SECONDS)
+            for client in clients:
+                client.close()
 
 
 def test_severing_frees_a_member_whose_store_is_stopped_amid_the_handshake(host: Host) -> None:
@@ -375,14 +387,14 @@ def test_a_store_that_does_not_answer_in_time_cannot_be_reached(host: Host) -> N
             member.connect()
 
 
-def test_the_relay_does_not_speak_to_a_strangers_store(host: Host, tmp_path: Path) -> None:
+def test_the_proxy_does_not_speak_to_a_strangers_store(host: Host, tmp_path: Path) -> None:
     server = StoreServer("127.0.0.1", StoreTransport(tls_credentials(tmp_path / "other", "other")))
     member = host.client(server.host, server.port)
     with contextlib.closing(member), pytest.raises(DistNetworkError, match="certificate verify failed"):
         member.connect()
 
 
-def test_a_strangers_relay_is_not_served(tmp_path: Path, server: StoreServer) -> None:
+def test_a_strangers_proxy_is_not_served(tmp_path: Path, server: StoreServer) -> None:
     other = tls_credentials(tmp_path / "other", "other")
     with (
         contextlib.closing(Host(tmp_path, other, member_context(PROTOCOL_TLS_CLIENT, other))) as host,
@@ -418,7 +430,7 @@ def test_a_caller_that_is_no_member_is_hung_up_on_and_the_others_are_served(
 def test_a_member_that_reads_no_answer_is_hung_up_on(
     host: Host, server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_relay, "MAX_UNREAD_BYTES", 1_000_000)
+    monkeypatch.setattr(store_proxy, "MAX_UNREAD_BYTES", 1_000_000)
     via = protocol.via_address(server.host, server.port)
     with host.member(server) as member, host.caller() as deaf:
         member.set("unread", bytes(900_000))
@@ -430,7 +442,7 @@ def test_a_member_that_reads_no_answer_is_hung_up_on(
         assert member.get("unread") == bytes(900_000)
 
 
-def test_closing_the_relay_ends_its_members_calls(
+def test_closing_the_proxy_ends_its_members_calls(
     host: Host, server: StoreServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with host.member(server) as member, futures.ThreadPoolExecutor(1) as threads:

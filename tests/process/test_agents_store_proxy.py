@@ -1,4 +1,4 @@
-"""A real agent relays what its workers ask of a store of another host, and no longer than it lives."""
+"""A real agent proxies what its workers ask of a store of another host, and no longer than it lives."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ ELSEWHERE = "192.0.2.1"
 
 SETS_A_KEY = """
 import os, socket, sys
-relay = socket.socket(socket.AF_UNIX)
-relay.connect(os.environ["EDRIVER_STORE_RELAY"])
+proxy = socket.socket(socket.AF_UNIX)
+proxy.connect(os.environ["EDRIVER_STORE_PROXY"])
 for request in sys.argv[1:]:
-    relay.sendall(bytes.fromhex(request))
-    print(relay.recv(8, socket.MSG_WAITALL).hex(), flush=True)
+    proxy.sendall(bytes.fromhex(request))
+    print(proxy.recv(8, socket.MSG_WAITALL).hex(), flush=True)
 """
 
 SAYS_WHERE = """
 import os
-print(os.environ.get("EDRIVER_STORE_RELAY"), flush=True)
+print(os.environ.get("EDRIVER_STORE_PROXY"), flush=True)
 """
 
 
@@ -57,7 +57,7 @@ async def test_a_worker_reaches_the_store_of_another_host_through_its_agent(tmp_
 
 
 @in_loop
-async def _environment_has_no_relay(address: str, credentials: agent_pb2.WorkerCredentials | None) -> None:
+async def _environment_has_no_proxy(address: str, credentials: agent_pb2.WorkerCredentials | None) -> None:
     async with host(script(SAYS_WHERE), address=address, credentials=credentials) as here:
         here.driver.start_worker(1)
         await here.driver.until(lambda: bool(here.driver.texts()))
@@ -65,12 +65,12 @@ async def _environment_has_no_relay(address: str, credentials: agent_pb2.WorkerC
         await finish(here)
 
 
-def test_where_all_hosts_are_this_machine_there_is_no_relay() -> None:
-    _environment_has_no_relay("127.0.0.1", worker_credentials())
+def test_where_all_hosts_are_this_machine_there_is_no_proxy() -> None:
+    _environment_has_no_proxy("127.0.0.1", worker_credentials())
 
 
-def test_without_credentials_there_is_no_relay() -> None:
-    _environment_has_no_relay(ELSEWHERE, None)
+def test_without_credentials_there_is_no_proxy() -> None:
+    _environment_has_no_proxy(ELSEWHERE, None)
 
 
 def test_the_members_on_a_host_share_their_agents_connection(tmp_path: Path) -> None:
