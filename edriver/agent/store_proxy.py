@@ -223,6 +223,8 @@ class _SharedConnection:
             self._answer_joining(b"")
             while True:
                 number, size = protocol.REPLY_FORMAT.unpack(await reader.readexactly(protocol.REPLY_FORMAT.size))
+                if size > protocol.MAX_LIST_BYTES:
+                    raise ConnectionError(f"an answer of {size} bytes")
                 self._answer(number, await reader.readexactly(size))
         except (OSError, asyncio.IncompleteReadError) as error:
             logger.debug("the connection to the store at %s:%d has ended: %s", self._host, self._port, error)

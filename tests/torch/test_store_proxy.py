@@ -361,6 +361,22 @@ def test_a_store_that_ends_ends_its_members_calls_and_the_next_is_reached(host: 
                 client.close()
 
 
+def test_an_answer_that_is_larger_than_any_is_not_waited_for(host: Host, credentials: Path) -> None:
+    with (
+        contextlib.closing(MadeStore(credentials)) as made,
+        contextlib.closing(host.client(made.address, made.port)) as client,
+        futures.ThreadPoolExecutor(1) as threads,
+    ):
+        connecting = threads.submit(client.connect)
+        with made.accept() as store:
+            connecting.result(LIMIT_SECONDS)
+            call = threads.submit(client.get, "key")
+            _, number, _ = request(store)
+            store.sendall(protocol.REPLY_FORMAT.pack(number, protocol.MAX_LIST_BYTES + 1))
+            with pytest.raises(DistNetworkError, match="is lost"):
+                call.result(LIMIT_SECONDS)
+
+
 def test_severing_frees_a_member_whose_store_is_stopped_amid_the_handshake(host: Host) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stopped, futures.ThreadPoolExecutor(2) as threads:
         clients = [host.client(*stopped.getsockname()) for _ in range(2)]
