@@ -12,8 +12,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
+from typing import Final
 
 from tests.torch.group_ranks import assignment, members
+
+DISPOSAL: Final = 0.1
+"""Seconds after which the threads of a group that was torn down have ended."""
 
 
 def main() -> None:
@@ -34,6 +39,7 @@ def main() -> None:
             assert not any(outcome.error for outcome in taken), taken
             for member in group:
                 member.call("teardown")
+            time.sleep(DISPOSAL)
             if number > 4:
                 seconds[proven].append(statistics.median(outcome.value for outcome in taken))
                 processor[proven].append(sum(member.call("processor_time") for member in group) - used)
