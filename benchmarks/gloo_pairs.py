@@ -2,8 +2,8 @@
 
     python -m benchmarks.gloo_pairs [--size 16]
 
-A group of processes of this machine makes each collective. Printed are, for each, the most pairs that a rank has used,
-and how far the ranks of such a pair are apart. docs/benchmarks/proof.md has the figures.
+A group of processes of this machine makes each collective. Printed are, for each, how many pairs each rank has used at
+least and at most, and how far the two ranks of such a pair are apart. docs/benchmarks/proof.md has the figures.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.torch.forks import FORKS
 BOUND: Final = 300.0
 """Seconds that anything may take."""
 
-_COUNTERS: Final = struct.Struct("QQ")
-"""Bytes acknowledged and received: struct tcp_info, from its 120th byte on (linux/tcp.h)."""
+_COUNTERS: Final = struct.Struct("=128xQ64xQ")
+"""Bytes received and sent, as struct tcp_info has them (linux/tcp.h, Linux 4.19)."""
 
 
 def collectives(rank: int, size: int) -> dict[str, Callable[[], object]]:
@@ -54,29 +54,31 @@ def be_rank(rank: int, size: int, file: str, answer: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.FileStore(file, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    store.set(f"ends/{rank}", json.dumps([near for near, _, _ in connections()]))
-    rank_at = {tuple(end): peer for peer in range(size) for end in json.loads(store.get(f"ends/{peer}"))}
+    store.set(f"ends/{rank}", json.dumps([ends[::-1] for ends in connections()]))
+    rank_at = {
+        (tuple(near), tuple(far)): peer for peer in range(size) for near, far in json.loads(store.get(f"ends/{peer}"))
+    }
     used = {}
     for name, make in collectives(rank, size).items():
-        before = {far: count for _, far, count in connections()}
+        before = connections()
         _meet(store, f"before {name}", size)
         make()
         _meet(store, f"after {name}", size)
-        used[name] = sorted({rank_at[far] for _, far, count in connections() if count != before[far]})
+        used[name] = sorted({rank_at[ends] for ends, count in connections().items() if count != before[ends]})
     answer.send(used)
     answer.recv()  # a rank that ends cuts its connections
 
 
-def connections() -> list[tuple[tuple[str, int], tuple[str, int], tuple[int, ...]]]:
-    """This process's TCP connections: both ends, and the bytes that they have carried."""
-    found = []
+def connections() -> dict[tuple[tuple[str, int], tuple[str, int]], tuple[int, ...]]:
+    """The bytes that this process's TCP connections have carried, by their two ends; the other one is the second."""
+    found = {}
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # it is none, or is not connected
             if not str(entry.readlink()).startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(entry.name))) as copy:
-                information = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-                found.append((copy.getsockname(), copy.getpeername(), _COUNTERS.unpack_from(information, 120)))
+                information = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS.size)
+                found[copy.getsockname(), copy.getpeername()] = _COUNTERS.unpack(information)
     return found
 
 
@@ -108,13 +110,13 @@ def main() -> None:
                 process.kill()
                 process.join()
     for name in answers[0]:
-        most = max(len(answer[name]) for answer in answers)
+        used = sorted(len(answer[name]) for answer in answers)
         apart = {
             min((peer - rank) % size, (rank - peer) % size)
             for rank, answer in enumerate(answers)
             for peer in answer[name]
         }
-        print(f"{name}: {most} of {size - 1} pairs at most, of ranks that are {sorted(apart)} apart")
+        print(f"{name}: {used[0]} to {used[-1]} of {size - 1} pairs, of ranks that are {sorted(apart)} apart")
 
 
 if __name__ == "__main__":
