@@ -22,6 +22,8 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # torch/distributed/__init__.py has it
+from torch.distributed.distributed_c10d import Store
 
 from tests.torch.forks import FORKS
 
@@ -52,7 +54,7 @@ def collectives(rank: int, size: int) -> dict[str, Callable[[], object]]:
 def be_rank(rank: int, size: int, file: str, answer: Connection) -> None:
     """Make them all; answers with the ranks with which data was exchanged, by collective."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = dist.FileStore(file, size)
+    store = FileStore(file, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     store.set(f"ends/{rank}", json.dumps([ends[::-1] for ends in connections()]))
     rank_at = {
@@ -82,7 +84,7 @@ def connections() -> dict[tuple[tuple[str, int], tuple[str, int]], tuple[int, ..
     return found
 
 
-def _meet(store: dist.Store, where: str, size: int) -> None:
+def _meet(store: Store, where: str, size: int) -> None:
     if store.add(where, 1) == size:
         store.set(f"{where}, all", "")
     store.wait([f"{where}, all"])

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -210,4 +210,5 @@ def tell(process: subprocess.Popen[str]) -> None:
 
 
 if __name__ == "__main__":
-    {"serve": serve, "proxy": proxy, "play": play}[sys.argv[1]](*sys.argv[2:])
+    parts: dict[str, Callable[..., None]] = {"serve": serve, "proxy": proxy, "play": play}
+    parts[sys.argv[1]](*sys.argv[2:])

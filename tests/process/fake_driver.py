@@ -197,7 +197,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
 class AgentProcess:
     """An agent, started."""
 
-    def __init__(self, driver: Path, folder: Path, address: str) -> None:
+    def __init__(self, driver: Path, folder: Path, address: str = "127.0.0.1") -> None:
         join_config = JoinConfig(RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address=address, folder=str(folder))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "edriver.agent.main", "--host", "a"],
