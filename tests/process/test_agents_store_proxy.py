@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from edriver.v1 import agent_pb2
@@ -57,8 +59,10 @@ async def test_a_worker_reaches_the_store_of_another_host_through_its_agent(tmp_
 
 
 @in_loop
-async def _environment_has_no_proxy(address: str, credentials: agent_pb2.WorkerCredentials | None) -> None:
-    async with host(script(SAYS_WHERE), address=address, credentials=credentials) as here:
+async def _environment_has_no_proxy(
+    command: Sequence[str], address: str, credentials: agent_pb2.WorkerCredentials | None
+) -> None:
+    async with host(command, address=address, credentials=credentials) as here:
         here.driver.start_worker(1)
         await here.driver.until(lambda: bool(here.driver.texts()))
         assert here.driver.texts() == [b"None"]
@@ -66,11 +70,16 @@ async def _environment_has_no_proxy(address: str, credentials: agent_pb2.WorkerC
 
 
 def test_where_all_hosts_are_this_machine_there_is_no_proxy() -> None:
-    _environment_has_no_proxy("127.0.0.1", worker_credentials())
+    _environment_has_no_proxy(script(SAYS_WHERE), "127.0.0.1", worker_credentials())
 
 
 def test_without_credentials_there_is_no_proxy() -> None:
-    _environment_has_no_proxy(ELSEWHERE, None)
+    _environment_has_no_proxy(script(SAYS_WHERE), ELSEWHERE, None)
+
+
+def test_workers_that_may_be_in_another_network_have_no_proxy() -> None:
+    command = ["sh", "-c", f"exec {shlex.join(script(SAYS_WHERE))}"]
+    _environment_has_no_proxy(command, ELSEWHERE, worker_credentials())
 
 
 def test_the_members_on_a_host_share_their_agents_connection(tmp_path: Path) -> None:
