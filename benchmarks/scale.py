@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from benchmarks import scale_groups, scale_run, scale_store, scale_sync
@@ -210,7 +211,7 @@ def main() -> None:
             "the store of a round with many members",
             "members",
             [64, 256, 1024],
-            partial(map, scale_store.measured),
+            lambda sizes: chain.from_iterable(map(scale_store.measured, sizes)),
         ),
         ("sync", "a sync over links in virtual time", "receivers", [1, 8, 63], partial(map, scale_sync.measured)),
         ("groups", "real groups of workers on this machine", "workers", [4, 8, 16, 32], scale_groups.measured),

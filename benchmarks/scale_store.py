@@ -2,14 +2,19 @@
 
     python -m benchmarks.scale store --members 64 256 1024
 
-What a member of a Gloo group asks of the store: it connects, sets its own addresses, and reads those of all members in
-one request. A member's addresses are 154 bytes, here random ones, and 8 for each member: the numbers from 0 on in a
-process's first group (torch 2.13, seen by a store that records what it is asked). The server runs in a process, as in
-rank 0; two others play all members. Times are from the first connection on; the traffic is what all members receive.
+What a member of a Gloo group asks of the store: it connects, sets its own addresses, sees whether the store compresses,
+and reads the addresses of all members in one request. A member's addresses are 154 bytes, here random ones, and 8 for
+each member: the numbers from 0 on in a process's first group (torch 2.13, seen by a store that records what it is
+asked). The server runs in a process, as in rank 0; two others play all members. Times are from the first connection on;
+the traffic is what all members receive.
+
+Each size is measured twice: with a connection for each member, and with hosts of eight, whose members connect through a
+proxy as their agent has it (edriver/agent/store_proxy.py). Two more processes have all proxies.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,18 +24,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.processes import usage_of
+from edriver.agent.store_proxy import StoreProxy
 from edriver.system.descriptors import raise_limit
-from edriver.worker.group import store_protocol as protocol
+from edriver.wire import store_protocol as protocol
+from edriver.wire.tls_files import member_context
 from edriver.worker.group.store_server import StoreServer
 from edriver.worker.group.store_transport import StoreTransport
 from tests.torch.run_credentials import tls_credentials
 
 PLAYERS: Final = 2
+HOST_SIZE: Final = 8
 BOUND: Final = 300.0
 """Seconds that anything may take."""
 
@@ -46,21 +54,44 @@ def serve(folder: str) -> None:
     sys.stdin.read()
 
 
-def play(folder: str, port: str, first: str, count: str, members: str) -> None:
-    """Be so many members, one step of all of them after the other; prints when each step has ended."""
+def proxy(folder: str, *paths: str) -> None:
+    """Be the proxies of several hosts until standard input ends."""
+    raise_limit()
+
+    async def serve() -> None:
+        context = member_context(ssl.PROTOCOL_TLS_CLIENT, Path(folder))
+        proxies = [StoreProxy(Path(path), context) for path in paths]
+        print(len(proxies), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+    asyncio.run(serve())
+
+
+def play(folder: str, port: str, first: str, count: str, members: str, *proxies: str) -> None:
+    """Be so many members, one step of all of them after the other; prints when each step has ended.
+
+    With proxies, the first eight members share the first one, and so on.
+    """
     raise_limit()
     wire, size, numbers = StoreTransport(Path(folder)), int(members), range(int(first), int(first) + int(count))
     pairs = b"".join(number.to_bytes(8, "little") for number in range(size))
     keys = protocol.as_list(b"0/%d" % number for number in range(size))
+    print("ready", flush=True)
     sys.stdin.readline()
     ended: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         callers = []
-        for _ in numbers:
-            caller, address = wire.caller("127.0.0.1", int(port))
+        for at, _ in enumerate(numbers):
+            caller, address = (
+                wire.caller(proxies[at // HOST_SIZE], 0) if proxies else wire.caller("127.0.0.1", int(port))
+            )
             caller.settimeout(BOUND)
             caller.connect(address)  # type: ignore[arg-type]
             callers.append(stack.enter_context(contextlib.closing(caller)))
+            if proxies:
+                caller.sendall(request(protocol.VIA, 0, b"round", protocol.via_address("127.0.0.1", int(port))))
+        if proxies:
+            assert not any(received(caller) for caller in callers), "a proxy has not reached the store"
         ended["connected"] = time.monotonic()
         for number, caller in zip(numbers, callers, strict=True):
             caller.sendall(request(protocol.SET, 1, b"0/%d" % number, os.urandom(ADDRESS_BYTES) + pairs))
@@ -68,7 +99,11 @@ def play(folder: str, port: str, first: str, count: str, members: str) -> None:
             received(caller)
         ended["set"] = time.monotonic()
         for caller in callers:
-            caller.sendall(request(protocol.COMPRESSED_MULTI_GET, 2, b"", keys))
+            caller.sendall(request(protocol.CHECK, 2, protocol.COMPRESSION_KEY, b""))
+        for caller in callers:
+            received(caller)
+        for caller in callers:
+            caller.sendall(request(protocol.COMPRESSED_MULTI_GET, 3, b"", keys))
         ended["bytes"] = sum(received(caller) for caller in callers)
         ended["read"] = time.monotonic()
         print(json.dumps(ended), flush=True)
@@ -105,33 +140,48 @@ def some(caller: socket.socket, most: int) -> bytes:
             raise ConnectionResetError("the store has closed the connection")
 
 
-def measured(members: int) -> dict[str, Any]:
-    """The figures of one size, as one line of the output has them."""
+def measured(members: int) -> Iterator[dict[str, Any]]:
+    """The figures of one size, as two lines of the output have them."""
+    for proxied in (False, True):
+        yield _measured(members, proxied)
+
+
+def _measured(members: int, proxied: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = tls_credentials(Path(name) / "tls")
         server = stack.enter_context(part("serve", folder))
         port = line_of(server)
         share = -(-members // PLAYERS)
-        firsts = range(0, members, share)
-        players = [
-            stack.enter_context(part("play", folder, port, first, min(share, members - first), members))
-            for first in firsts
-        ]
-        before, began = usage_of(server.pid), time.monotonic()
+        players, proxies = [], []
+        for first in range(0, members, share):
+            count = min(share, members - first)
+            hosts = -(-count // HOST_SIZE) if proxied else 0
+            paths = [Path(name, f"{first + host}.sock") for host in range(hosts)]
+            if paths:
+                proxies.append(stack.enter_context(part("proxy", folder, *paths)))
+                line_of(proxies[-1])
+            players.append(stack.enter_context(part("play", folder, port, first, count, members, *paths)))
+        for player in players:
+            line_of(player)
+        parts = {"server": [server], "proxies": proxies, "members": players}
+        before = {what: [usage_of(process.pid).seconds for process in those] for what, those in parts.items()}
+        began = time.monotonic()
         for player in players:
             tell(player)
         ended = [json.loads(line_of(player)) for player in players]
-        used = usage_of(server.pid)
+        used = {what: [usage_of(process.pid).seconds for process in those] for what, those in parts.items()}
+        memory = usage_of(server.pid).memory
         for player in players:
             tell(player)
         return {
             "members": members,
+            "hosts_have_proxies": proxied,
             **{
                 f"{step}_s": round(max(each[step] for each in ended) - began, 3)
                 for step in ("connected", "set", "read")
             },
-            "server_cpu_s": round(used.seconds - before.seconds, 2),
-            "server_mb": round(used.memory / 1e6),
+            **{f"{what}_cpu_s": round(sum(used[what]) - sum(before[what]), 2) for what in parts},
+            "server_mb": round(memory / 1e6),
             "mb_to_all": round(sum(each["bytes"] for each in ended) / 1e6),
         }
 
@@ -160,7 +210,5 @@ def tell(process: subprocess.Popen[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "serve":
-        serve(sys.argv[2])
-    else:
-        play(*sys.argv[2:])
+    parts: dict[str, Callable[..., None]] = {"serve": serve, "proxy": proxy, "play": play}
+    parts[sys.argv[1]](*sys.argv[2:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from edriver.agent.driverless import Driverless
 from edriver.agent.environment_copy import EnvironmentCopy
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
+from edriver.agent.store_proxy import StoreProxy
 from edriver.agent.worker import WorkerSupervisor
 from edriver.agent.worker_settings import WorkerSettings
 from edriver.agent.workers import error_file
@@ -24,6 +26,7 @@ from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.standbys import MIN_FREE_MEMORY, STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.lease import Lease
+from edriver.common.store_proxy import PROXY_SOCKET
 from edriver.system import stack_dump
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
@@ -31,6 +34,7 @@ from edriver.text.wire_text import wire_text
 from edriver.v1 import agent_pb2, cause_pb2, stacks_pb2
 from edriver.wire.assignments import assignment_notices
 from edriver.wire.conversion import span_seconds, timestamp
+from edriver.wire.tls_files import member_context
 
 logger = logging.getLogger("edriver.agent")
 
@@ -104,6 +108,7 @@ class HostWorkers:
             lambda held: send(agent_pb2.ConnectRequest(host_checkpoints=held)),
             driver_is_there,
         )
+        self._proxy: StoreProxy | None = None
         self._environment_copy = EnvironmentCopy(guard, self._say_how_far_the_copy_is)
         self._copying: asyncio.Task[None] | None = None
         self._waiting: dict[int, agent_pb2.StartWorker] | None = None  # for the copy; None: nothing waits for one
@@ -335,9 +340,21 @@ class HostWorkers:
         for worker in self._workers.values():
             worker.progress_reports.forget()
         self._checkpoint_server.report_unsent()
+        self._open_proxy()
         if self._worker_settings.copy_environment and self._copying is None:
             self._waiting = {}
             self._copying = self._loop.create_task(self._copy_environment(), name="environment copy")
+
+    def _open_proxy(self) -> None:
+        """Have a proxy for the stores of other hosts, where workers meet at these."""
+        credentials = self._worker_settings.store_proxy_credentials
+        if self._proxy is not None or credentials is None:
+            return
+        try:
+            context = member_context(ssl.PROTOCOL_TLS_CLIENT, credentials)
+            self._proxy = StoreProxy(self._settings.folder / PROXY_SOCKET, context)
+        except OSError as error:
+            logger.warning("the workers here connect to other hosts' stores one by one: %s", error)
 
     async def _copy_environment(self) -> None:
         """Have the workers start in a copy of their Python environment, once that is there, or without one."""
@@ -373,6 +390,8 @@ class HostWorkers:
         if self._parted:
             await self._checkpoint_server.write_last(kill_by)
         await self._checkpoint_server.close()
+        if self._proxy is not None:
+            await self._proxy.close()
         if self._copying is not None:
             await asyncio.wait({self._copying}, timeout=REAP_BOUND)  # it ends with the file that it copies
             await self._environment_copy.remove()

@@ -24,6 +24,7 @@ from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.checkpoint_server import SERVER_SOCKET, ServerConfig
 from edriver.common.run_clock import RunClock
 from edriver.common.standby import IMPORTS_VARIABLE
+from edriver.common.store_proxy import PROXY_SOCKET
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.wire.conversion import epoch_seconds, span_seconds
@@ -143,6 +144,7 @@ class WorkerSettings:
             store_path=files.store,
             agent_pid=os.getpid(),
             tls_folder=self._tls_folder,
+            proxy_path=folder / PROXY_SOCKET if self.store_proxy_credentials else None,
             # Other hosts are trusted by their credentials alone. Without these workers save to disk themselves.
             checkpoints_path=folder / SERVER_SOCKET if self._tls_folder or is_loopback(self._address) else None,
             # A script that torchrun runs sees all of its host's GPUs, and takes the one of its LOCAL_RANK.
@@ -162,6 +164,17 @@ class WorkerSettings:
         elif self.standby_command:
             environment[IMPORTS_VARIABLE] = str(imports)
         return environment
+
+    @property
+    def store_proxy_credentials(self) -> Path | None:
+        """The folder of what this host's proxy shows to the stores at which the workers meet those of other hosts.
+
+        None: there is no proxy. All hosts are this machine, or the run has no credentials, or the workers use torch's
+        own store, or they may be in another network than this agent.
+        """
+        if is_loopback(self._address) or self.restart_mode is not None:
+            return None
+        return self._tls_folder if network_variables.stay_valid(self.command) else None
 
     @property
     def environment(self) -> Mapping[str, str]:

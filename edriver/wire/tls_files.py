@@ -5,6 +5,7 @@ from nothing else.
 from __future__ import annotations
 
 import os
+import ssl
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,24 @@ def write_tls_files(credentials: agent_pb2.WorkerCredentials, folder: Path) -> P
         with os.fdopen(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(text)
     return place
+
+
+def member_context(protocol: ssl._SSLMethod, place: Path) -> ssl.SSLContext:
+    """What a member's connections are made with that are not gRPC's: both ends show the run's certificates.
+
+    Args:
+        protocol: ssl.PROTOCOL_TLS_SERVER or PROTOCOL_TLS_CLIENT.
+        place: the folder that `write_tls_files` returned.
+
+    Raises:
+        OSError: the credentials cannot be read (ssl.SSLError: they are invalid).
+    """
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(place / AUTHORITY_FILE)
+    context.load_cert_chain(place / MEMBER_FILE)
+    return context
 
 
 def member_channel(target: str, place: Path | None, options: tuple[tuple[str, int], ...]) -> grpc.Channel:

@@ -30,8 +30,8 @@ from edriver.v1.rendezvous_pb2 import (
     StateChange,
     StateToken,
 )
+from edriver.wire.store_protocol import as_list, items_of
 from edriver.wire.store_values import NotANumberError
-from edriver.worker.group.store_protocol import as_list, items_of
 
 # ---- keys -----------------------------------------------------------------------------------------------------
 

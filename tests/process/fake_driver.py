@@ -197,8 +197,8 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
 class AgentProcess:
     """An agent, started."""
 
-    def __init__(self, driver: Path, folder: Path) -> None:
-        join_config = JoinConfig(RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address="127.0.0.1", folder=str(folder))
+    def __init__(self, driver: Path, folder: Path, address: str = "127.0.0.1") -> None:
+        join_config = JoinConfig(RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address=address, folder=str(folder))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "edriver.agent.main", "--host", "a"],
             stdin=subprocess.PIPE,
@@ -243,6 +243,8 @@ async def host(
     output_folder: str = "",
     exit_timeout: float = AMPLE,
     copy_environment: str = "",
+    address: str = "127.0.0.1",
+    credentials: agent_pb2.WorkerCredentials | None = None,
 ) -> AsyncIterator[Host]:
     # A short path: those of unix sockets are limited.
     folder = Path(tempfile.mkdtemp(prefix="ed"))
@@ -255,13 +257,14 @@ async def host(
             output_folder=output_folder,
             exit_timeout=duration(exit_timeout),
             copy_environment=copy_environment,
+            credentials=credentials,
         )
     )
     server = grpc.aio.server()
     agent_pb2_grpc.add_AgentServiceServicer_to_server(driver, server)
     server.add_insecure_port(f"unix:{folder / 'driver.sock'}")
     await server.start()
-    agent = AgentProcess(folder / "driver.sock", folder / "agent")
+    agent = AgentProcess(folder / "driver.sock", folder / "agent", address)
     try:
         yield Host(driver, server, agent)
     finally:

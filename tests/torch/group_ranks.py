@@ -261,6 +261,10 @@ class _Worker:
             setattr(PairsOfRound, "_exchange", exchange)  # noqa: B010
         return time.monotonic() - began
 
+    def processor_time(self) -> float:
+        """The seconds of processor time that this process has used."""
+        return time.process_time()
+
     def build_alone(self) -> None:
         self.group.build_alone()
 

@@ -13,7 +13,7 @@ import torch
 
 from edriver.common.release import PROTOCOL
 from edriver.model.ids import RoundId
-from edriver.worker.group import store_protocol
+from edriver.wire import store_protocol
 from edriver.worker.group.membership_proof import MembershipProof
 from edriver.worker.sampler.permutation import Permutation
 from edriver.worker.sync import relay

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
@@ -42,6 +43,16 @@ def test_over_a_unix_socket(tmp_path: Path) -> None:
 def test_over_tls(tmp_path: Path) -> None:
     wire = StoreTransport(tls_credentials(tmp_path / "a"))
     exchange(StoreServer("127.0.0.1", wire), wire)
+
+
+def test_no_session_tickets_are_made_for_members_which_resume_none(tmp_path: Path) -> None:
+    wire = StoreTransport(tls_credentials(tmp_path / "a"))
+    server = StoreServer("127.0.0.1", wire)
+    with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire)) as client:
+        client.connect()
+        client.set("key", "value")  # tickets would come before the answer
+        assert isinstance(client._socket, ssl.SSLSocket)
+        assert client._socket.session is None or not client._socket.session.has_ticket
 
 
 def test_the_papers_are_for_this_users_eyes_only(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from edriver.calls.worker_process import WORKER_PID_VARIABLE
 from edriver.common.run_clock import CLOCK_VARIABLE
 from edriver.common.standby import IMPORTS_VARIABLE
+from edriver.common.store_proxy import PROXY_VARIABLE
 from edriver.model import stall_limits as limits
 from edriver.system.own_addresses import is_loopback
 from edriver.wire.grpc_log import with_users_level
@@ -95,6 +96,7 @@ def worker_environment(
     store_path: Path,
     agent_pid: int,
     tls_folder: Path | None = None,
+    proxy_path: Path | None = None,
     checkpoints_path: Path | None = None,
     interface: str | None = None,
     devices: Sequence[str] = (),
@@ -118,6 +120,7 @@ def worker_environment(
         store_path: the unix socket of its store, if only this machine's workers are to reach it.
         agent_pid: the agent's process.
         tls_folder: the folder of what it shows the others (store_transport.py).
+        proxy_path: where its agent has a proxy for the stores of other hosts; None: nowhere.
         checkpoints_path: where its host's checkpoint server listens, once a worker needs that; None: there is none.
         interface: the network interface that has the address, if it is known.
         devices: the host's GPUs. A slot always has the one with its number, independently of the rank of its worker; if
@@ -158,6 +161,8 @@ def worker_environment(
         ours[CLOCK_VARIABLE] = repr(clock_ahead)
     if tls_folder:
         ours["EDRIVER_TLS_FOLDER"] = str(tls_folder)
+    if proxy_path is not None:
+        ours[PROXY_VARIABLE] = str(proxy_path)
     if checkpoints_path is not None:
         ours["EDRIVER_CHECKPOINTS"] = str(checkpoints_path)
     if devices:

@@ -173,7 +173,7 @@ class RoundGroup:
         _refuse_existing_group()
         self._check_room(assignment)
         members = None if self._nccl is None else self._nccl.members_of
-        store = StoreClient(*assignment.store, timeout, self._wire, members)
+        store = StoreClient(*assignment.store, timeout, self._wire, members, _shared_as(assignment))
         cutter = Cutter(groups_stay_whole=assignment.replica_size > 1 and assignment.sharding is None)
         current = _CurrentGroup(assignment, store, frozenset(gloo_devices()), cutter)
         current.pairs = _pairs_of(current, timeout, partial(self._close, current), self._wire)
@@ -435,12 +435,17 @@ def _pairs_of(
     assignment = current.assignment
 
     def connect() -> StoreClient:
-        store = StoreClient(*assignment.store, timeout, wire)
+        store = StoreClient(*assignment.store, timeout, wire, shared_as=_shared_as(assignment))
         store.connect()
         return store
 
     guard = ConnectionGuard(assignment.round_id, assignment.size, connect) if assignment.guarded else None
     return PairsOfRound(assignment, current.store, partial(_devices, current), close, guard)
+
+
+def _shared_as(assignment: Assignment) -> str:
+    """The name by which the members on a host share a connection to their round's store; empty: there is one member."""
+    return f"round {assignment.round_id}" if assignment.local_size > 1 else ""
 
 
 def _descriptors(assignment: Assignment) -> int:

@@ -12,11 +12,16 @@ address and reads those of all others in one request (`multi_get`). Without it, 
 which took most of the time in which a group of sixteen was built (docs/benchmarks/proof.md).
 
 Each worker keeps its store listening from the start, so that becoming rank 0 takes no further message.
+
+Between hosts, the members on one host share a connection to the store: their agent's proxy
+(edriver/agent/store_proxy.py). With 1,024 members, TLS handshakes with each of them took most of the time in which they
+met (docs/benchmarks/scale.md).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -25,9 +30,11 @@ from datetime import timedelta
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import Store
 
-from edriver.worker.group import store_protocol as protocol
-from edriver.worker.group.store_protocol import as_list, items_of
+from edriver.wire import store_protocol as protocol
+from edriver.wire.store_protocol import as_list, items_of
 from edriver.worker.group.store_transport import StoreTransport
+
+logger = logging.getLogger("edriver.worker")
 
 
 class StoreClient(Store):
@@ -48,6 +55,7 @@ class StoreClient(Store):
         timeout: float,
         wire: StoreTransport,
         members_of: Callable[[str, bool], int | None] | None = None,
+        shared_as: str = "",
     ) -> None:
         """Prepare to connect.
 
@@ -60,12 +68,17 @@ class StoreClient(Store):
                 is False for a key that one member sets and all others get, and True for the first of several keys that
                 all of them get together. No such call returns before all members have arrived, because `sever` cannot
                 end what follows: they build an NCCL communicator, which has no timeout.
+            shared_as: the name by which clients on this host share a connection, if the host has a proxy: the keys that
+                these have set are deleted once the last of them is closed. Empty: it has a connection of its own.
         """
         super().__init__()
         self.last_set = ""
         self._limit = timeout
         self._members_of = members_of
-        self._socket, self._address = wire.caller(host, port)
+        self._wire, self._host, self._port = wire, host, port
+        self._shared_as = shared_as
+        self._proxy = wire.proxy_to(host) if shared_as else None
+        self._socket, self._address = wire.caller(host, port) if self._proxy is None else wire.caller(self._proxy, 0)
         self._lock = threading.Lock()
         self._number = 0
         self._received = bytearray()
@@ -78,11 +91,36 @@ class StoreClient(Store):
             DistNetworkError: it cannot be reached. A server listens before its worker is given a place in a round, so
                 that it refuses means that it is gone.
         """
+        if self._proxy is not None and self._connect_by_proxy(self._proxy):
+            return
         try:
+            if self._proxy is not None:
+                self._socket.close()
+                self._socket, self._address = self._wire.caller(self._host, self._port)
             self._socket.settimeout(self._limit)
             self._socket.connect(self._address)  # type: ignore[arg-type]
         except OSError as error:
             raise DistNetworkError(f"rank 0's store at {self._address} cannot be reached: {error}") from error
+
+    def _connect_by_proxy(self, proxy: str) -> bool:
+        """Connect through this host's proxy; returns whether that can be done.
+
+        Raises:
+            DistNetworkError: the server does not answer, or `sever` was called.
+        """
+        try:
+            self._socket.settimeout(self._limit)
+            self._socket.connect(proxy)
+            where = protocol.via_address(self._host, self._port)
+            obstacle = self._ask(protocol.VIA, self._shared_as, where).decode(errors="replace")
+        except DistStoreError:
+            text = f"rank 0's store at {self._host}:{self._port} cannot be reached: not within {self._limit:g} s"
+            raise DistNetworkError(text) from None
+        except OSError as error:
+            obstacle = str(error)
+        if obstacle:
+            logger.debug("rank 0's store is not reached through the proxy at %s: %s", proxy, obstacle)
+        return not obstacle
 
     def sever(self) -> None:
         """End the connection: all calls that wait for it raise DistNetworkError, now and later."""

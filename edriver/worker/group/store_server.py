@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from edriver.wire import store_protocol as protocol
 from edriver.wire import store_values
+from edriver.wire.store_protocol import as_list, items_of
 from edriver.wire.unauthenticated import UnauthenticatedCallers
-from edriver.worker.group import store_protocol as protocol
-from edriver.worker.group.store_protocol import as_list, items_of
 from edriver.worker.group.store_transport import WOULD_BLOCK_ERRORS, StoreTransport, is_known
 
 logger = logging.getLogger("edriver.worker")
@@ -100,21 +100,23 @@ class _Caller:
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A request for values, some of which may not be set yet.
+    """A request for values, some of which are not set yet, and all that have made it.
+
+    All members of a group ask for the keys of all of them. Were each one's question looked at whenever a key is set,
+    that would take the square of their number; were each looked at from the first key on, the cube.
 
     Attributes:
-        caller: who asks.
-        number: of the request.
         kind: of the request.
+        text: the request's own text of its keys: those who send the same ask the same.
         keys: whose values are asked for.
-        at: the place among the keys of the first that was missing. All members ask for the keys of all of them, so that
-            a search from the first key, each time that the missing one is set, would take the cube of their number.
+        askers: who asks, and the numbers of their requests.
+        at: the place among the keys of the first that was missing.
     """
 
-    caller: _Caller
-    number: int
     kind: int
+    text: bytes
     keys: tuple[bytes, ...]
+    askers: list[tuple[_Caller, int]]
     at: int = 0
 
     def missing(self, values: Mapping[bytes, bytes]) -> bytes | None:
@@ -177,6 +179,7 @@ class StoreServer:
         self._last_names: tuple[bytes, tuple[bytes, ...]] = (b"", ())
         self._last_list: tuple[int, tuple[bytes, ...], bytes] = _NO_LIST
         self._waiting: defaultdict[bytes, list[_Question]] = defaultdict(list)
+        self._open: dict[tuple[int, bytes], _Question] = {}
         threading.Thread(target=self._run, name="edriver-store", daemon=True).start()
 
     def _run(self) -> None:
@@ -292,9 +295,7 @@ class StoreServer:
         elif kind == protocol.COUNT:
             self._reply(caller, number, b"%d" % len(self._values))
         else:
-            self._answer_once_set(
-                _Question(caller, number, kind, (key,) if kind == protocol.GET else self._names_in(value))
-            )
+            self._ask(caller, kind, number, key if kind == protocol.GET else value)
 
     def _knows(self, key: bytes) -> bool:
         return key in self._values or key == protocol.COMPRESSION_KEY
@@ -305,14 +306,25 @@ class StoreServer:
             self._last_names = text, tuple(items_of(text))
         return self._last_names[1]
 
+    def _ask(self, caller: _Caller, kind: int, number: int, text: bytes) -> None:
+        """Answer a request for values, once all of them are set."""
+        if asked := self._open.get((kind, text)):
+            asked.askers.append((caller, number))
+            return
+        keys = (text,) if kind == protocol.GET else self._names_in(text)
+        self._answer_once_set(_Question(kind, text, keys, [(caller, number)]))
+
     def _answer_once_set(self, question: _Question) -> None:
         """Answer, or look again when the first of its keys that is missing is set."""
         missing = question.missing(self._values)
-        if missing is None:
-            found = self._values[question.keys[0]] if question.kind == protocol.GET else self._list_for(question)
-            self._reply(question.caller, question.number, found)
-        else:
+        if missing is not None:
+            self._open[question.kind, question.text] = question
             self._waiting[missing].append(question)
+            return
+        self._open.pop((question.kind, question.text), None)
+        found = self._values[question.keys[0]] if question.kind == protocol.GET else self._list_for(question)
+        for caller, number in question.askers:
+            self._reply(caller, number, found)
 
     def _list_for(self, question: _Question) -> bytes:
         """The values that are asked for, made once for all members that ask for the same."""
@@ -386,7 +398,11 @@ class StoreServer:
         for key in caller.keys:
             del self._values[key], self._owners[key]
         for key, waiting in list(self._waiting.items()):
-            self._waiting[key] = [question for question in waiting if question.caller is not caller]
+            for question in waiting:
+                question.askers = [asker for asker in question.askers if asker[0] is not caller]
+                if not question.askers:
+                    del self._open[question.kind, question.text]
+            self._waiting[key] = [question for question in waiting if question.askers]
             if not self._waiting[key]:
                 del self._waiting[key]
 

@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 
 from edriver.common.join_config import MEMBER_NAME
-from edriver.wire.tls_files import AUTHORITY_FILE, MEMBER_FILE
+from edriver.wire.tls_files import member_context
 
 WOULD_BLOCK_ERRORS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """The exceptions that reading from a connection raises while no data has arrived."""
@@ -21,14 +21,18 @@ class StoreTransport:
 
     Args:
         tls_folder: the folder of the run's TLS credentials; None: without TLS.
+        proxy: the unix socket of this host's proxy (edriver/agent/store_proxy.py); None: there is none.
 
     Raises:
         OSError: the credentials cannot be read (ssl.SSLError: they are invalid).
     """
 
-    def __init__(self, tls_folder: Path | None = None) -> None:
-        self._serving = None if tls_folder is None else _context(ssl.PROTOCOL_TLS_SERVER, tls_folder)
-        self._calling = None if tls_folder is None else _context(ssl.PROTOCOL_TLS_CLIENT, tls_folder)
+    def __init__(self, tls_folder: Path | None = None, proxy: Path | None = None) -> None:
+        self._serving = None if tls_folder is None else member_context(ssl.PROTOCOL_TLS_SERVER, tls_folder)
+        if self._serving is not None:
+            self._serving.num_tickets = 0  # members resume no session, and the usual two take a third of a handshake
+        self._calling = None if tls_folder is None else member_context(ssl.PROTOCOL_TLS_CLIENT, tls_folder)
+        self._proxy = proxy
 
     def listen(self, host: str) -> socket.socket:
         """Listen there, and nowhere else.
@@ -74,6 +78,14 @@ class StoreTransport:
             return caller, address
         return self._calling.wrap_socket(caller, server_hostname=MEMBER_NAME), address
 
+    def proxy_to(self, host: str) -> str | None:
+        """The unix socket of the proxy by which a store there can be reached; None: there is none, or no need of one.
+
+        Args:
+            host: the store's address, or the path of its unix socket.
+        """
+        return None if self._proxy is None or host.startswith("/") else str(self._proxy)
+
 
 def is_known(connection: socket.socket) -> bool:
     """Whether the other end has shown that it may be here: by a certificate, or by having entered the user's folder.
@@ -90,12 +102,3 @@ def _where(host: str, port: int) -> tuple[int, str | tuple[object, ...]]:
         return socket.AF_UNIX, host
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return family, address
-
-
-def _context(protocol: ssl._SSLMethod, tls_folder: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(tls_folder / AUTHORITY_FILE)
-    context.load_cert_chain(tls_folder / MEMBER_FILE)
-    return context

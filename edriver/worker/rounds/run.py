@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from edriver.calls import worker_process
 from edriver.checkpoint_folder.ownership import release_at_exit
+from edriver.common.store_proxy import PROXY_VARIABLE
 from edriver.model.ids import NO_VERSION
 from edriver.worker import context
 from edriver.worker.context import RoundRunner, WorkerContext
@@ -95,10 +96,9 @@ def _rounds_of(process: WorkerContext) -> RoundRunner:
 
     worker_process.claim()
     broken = warm_up()
-    tls_folder = os.environ.get("EDRIVER_TLS_FOLDER")
-    group = RoundGroup(
-        os.environ["EDRIVER_STORE"], wire=StoreTransport(Path(tls_folder) if tls_folder else None), broken=broken
-    )
+    tls_folder, proxy = (os.environ.get(name) for name in ("EDRIVER_TLS_FOLDER", PROXY_VARIABLE))
+    wire = StoreTransport(Path(tls_folder) if tls_folder else None, Path(proxy) if proxy else None)
+    group = RoundGroup(os.environ["EDRIVER_STORE"], wire=wire, broken=broken)
     return WorkerRounds(process, os.environ, group, looks_like_peer_loss, end_process_group)
 
 
