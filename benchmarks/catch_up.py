@@ -42,6 +42,9 @@ def main() -> None:
     parser.add_argument("--computes", type=float, nargs="*", default=[0.5], help="seconds a step computes")
     parser.add_argument("--holders", type=int, default=1, help="ranks that train before one joins")
     parser.add_argument("--reduces", action="store_true", help="gradients are reduced over the same links")
+    parser.add_argument(
+        "--touched", action="store_true", help="what arrives goes into memory that was written to before"
+    )
     parser.add_argument("--ways", nargs="+", choices=[way.name for way in WAYS], default=[way.name for way in WAYS])
     parser.add_argument("--repeats", type=int, default=1)
     args = parser.parse_args()
@@ -55,7 +58,9 @@ def main() -> None:
     for rate in args.rates:
         with _network(args.holders + 1, rate * 1e9) as hosts:
             for millions in args.parameters:
-                trial = Trial(round(millions * 1e6), args.holders, tuple(steps) * args.repeats, ways, hosts)
+                trial = Trial(
+                    round(millions * 1e6), args.holders, tuple(steps) * args.repeats, ways, hosts, args.touched
+                )
                 for figures in _figures(_measured(trial), trial.parameters, rate):
                     print(json.dumps(figures), flush=True)
 

@@ -20,16 +20,17 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, Store
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
-from benchmarks.catch_up_ways import MOMENTS, PARAMETERS, PARTS, PLAIN, QUEUE_STEPS, Join, Way
+from benchmarks.catch_up_ways import MOMENTS, PARAMETERS, PARTS, PLAIN, QUEUE_STEPS, STATE_BYTES, Join, Way
 from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.worker.copies.side_stream import SideStream
 from edriver.worker.copies.snapshot import SnapshotBuffers, TakeOver
-from edriver.worker.sync import relay
+from edriver.worker.sync import relay, sync
 from edriver.worker.sync.sync import send_along
 from tests.linked_hosts import INTERFACE, LinkedHost
 
@@ -41,6 +42,8 @@ STEPS_BEFORE, STEPS_AFTER = 5, 3
 TIMEOUT: Final = timedelta(minutes=5)
 MATRIX: Final = 384
 LINK_PARAMETERS: Final = 25_000_000
+SLACK: Final = 2**20
+"""Bytes of a stream that are not elements of its tensors, at most."""
 
 GO_ON, JOIN, GIVE_UP = range(3)
 """What the source tells the others with a step's seal: the larger one counts."""
@@ -76,6 +79,8 @@ class Trial:
         steps: which kinds of steps,
         ways: and which ways of joining are tried, each with each.
         hosts: where the ranks are; empty: on this one.
+        touched: whether the newcomer's memory for what arrives has been written to before: not as in the product,
+            which takes new memory for each sync.
     """
 
     parameters: int
@@ -83,6 +88,7 @@ class Trial:
     steps: tuple[Step, ...]
     ways: tuple[Way, ...]
     hosts: tuple[LinkedHost, ...] = ()
+    touched: bool = False
 
 
 def rank_main(rank: int, trial: Trial, folder: str) -> None:
@@ -98,6 +104,8 @@ def rank_main(rank: int, trial: Trial, folder: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     # Training has connections of its own: what is sent beside it must not come between its messages.
     groups = {n: dist.new_group(list(range(n)), timeout=TIMEOUT) for n in (trial.holders, size)}
+    if trial.touched and rank == trial.holders:
+        _touch_memory(STATE_BYTES * trial.parameters + SLACK)
     worker = _Worker(rank, trial, groups)
     link = _link_speed(rank, size - 1, trial.parameters)
     worker.join(PLAIN, Step(0.0))  # the first one loads code, and opens connections
@@ -106,7 +114,7 @@ def rank_main(rank: int, trial: Trial, folder: str) -> None:
             for way in trial.ways:
                 found = worker.join(way, step)
                 if rank == SOURCE:
-                    results.write(json.dumps({**found, "link": link}) + "\n")
+                    print(json.dumps({**found, "link": link}), file=results, flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -114,10 +122,16 @@ def rank_main(rank: int, trial: Trial, folder: str) -> None:
 def _store(rank: int, address: str, meeting: Store) -> Store:
     """A store that wakes who waits for a key, as that of a round does; torch's FileStore looks every 10 ms."""
     if rank == SOURCE:
-        store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+        store = TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
         meeting.set("port", str(store.port))
         return store
-    return dist.TCPStore(address, int(meeting.get("port")), timeout=TIMEOUT)
+    return TCPStore(address, int(meeting.get("port")), timeout=TIMEOUT)
+
+
+def _touch_memory(length: int) -> None:
+    """Have syncs use memory that has been written to. What has arrived is copied before more arrives."""
+    memory = relay.staging(length).zero_()
+    patch.object(sync, "staging", lambda length: memory[:length]).start()
 
 
 class _Worker:
@@ -135,8 +149,9 @@ class _Worker:
         self._joins = rank == self._newcomer
         self._flat = torch.zeros(trial.parameters)
         torch.manual_seed(self._joins)
-        self._parameters = [torch.nn.Parameter(torch.randn(len(part))) for part in self._flat.split(TENSOR)]
-        for parameter, gradient in zip(self._parameters, self._flat.split(TENSOR), strict=True):
+        gradients = [self._flat[first : first + TENSOR] for first in range(0, trial.parameters, TENSOR)]
+        self._parameters = [torch.nn.Parameter(torch.randn(len(gradient))) for gradient in gradients]
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         self._optimizer = torch.optim.Adam(self._parameters, fused=True)
         self._made = 0
@@ -249,8 +264,8 @@ class _Worker:
             make(self._trial.holders)
         began, told = len(ends), JOIN
         copy, sent = 0.0, 0
+        stream: _Stream | None = None
         if way.replays:
-            stream: _Stream | None = None
             sends: Callable[[], int] = lambda: GO_ON  # noqa: E731  the source alone knows
             if self._rank == SOURCE:
                 stream = _Stream(self._newcomer, self._slots)
@@ -274,8 +289,7 @@ class _Worker:
             make(self._newcomer + 1)
         if self._rank != SOURCE:
             return {}
-        if way.replays:
-            assert stream is not None
+        if stream is not None:
             sent = stream.finish()
         replay, load = _told_by(self._newcomer)
         join = Join(tuple(ends), began, joined)
