@@ -195,12 +195,13 @@ class ControlStream:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(self._until_heartbeat)
+            await asyncio.sleep(self.until_heartbeat)
             if self._outgoing and self._outgoing.empty():  # any other message acknowledges as well
                 self._outgoing.put_nowait(self._link.stamp(agent_pb2.ConnectRequest(heartbeat=self._heartbeat())))
 
     @property
-    def _until_heartbeat(self) -> float:
+    def until_heartbeat(self) -> float:
+        """Seconds from now, or from a heartbeat that is sent now, to the next one."""
         if not self._in_step:
             return self.heartbeat_period
         return until_next(self._run_clock(), self.heartbeat_period, self._hello.agent_id)
