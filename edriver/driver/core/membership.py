@@ -58,8 +58,8 @@ _AGENT_GONE: Final = (StopAgent, AbandonAgent)
 
 
 MANY: Final = 100
-"""Members whose reports of the same kind are still to come from which on the reports before are decided upon together:
-what a large run knows is looked at once for dozens of them,"""
+"""Reports of the same kind that are still to come from which on those before are decided upon together: what a large
+run knows is looked at once for dozens of them,"""
 
 TOGETHER: Final = 0.02
 """at most so many seconds after the last decisions."""
@@ -213,20 +213,21 @@ class Membership:
     # ---- decisions -------------------------------------------------------------------------------------------
 
     def _others_follow(self, event: events.Event, now: float) -> bool:
-        """Whether so many members are about to report the same that no decision depends on this report: the members of
-        a round that was aborted, until they are back, and those of a new one, until they have made their first step.
+        """Whether so many are about to report the same that no decision depends on this report: the workers that start
+        before the first round, until they wait for it; the members of a new round, until they have made their first
+        step; and those of a round that was aborted, until they are back.
         """
-        current = self.rounds.current
-        if current is None or self.suspects or now - self._decided >= TOGETHER:
+        current, to_come = self.rounds.current, 0
+        if self.suspects or now - self._decided >= TOGETHER:
             return False
         match event:
-            case events.WorkerWaiting():
-                return current.aborted and len(current.members) >= MANY
-            case events.FirstBoundaryPassed():
+            case events.WorkerWaiting() if current is None:
+                to_come = len(self.roster.booting)
+            case events.WorkerWaiting() if current.aborted:
+                to_come = len(current.members)
+            case events.FirstBoundaryPassed() if current is not None and current.running and current.interrupt is None:
                 to_come = len(current.members) - len(current.under_way)
-                return current.running and current.interrupt is None and to_come >= MANY
-            case _:
-                return False
+        return to_come >= MANY
 
     def _decisions(self, now: float) -> Iterator[list[Action]]:
         """What follows from all that is known, in the order of importance; each part sees what those before it have
