@@ -56,12 +56,12 @@ class DialInHosts:
 
     async def find(self) -> HostSet:
         """The current hosts, in the order in which they dialled in; never fails."""
-        if self._found is None or self._gone:
-            listed = tuple(Host(name, entry.slots) for name, entry in self._hosts.items() if name not in self._gone)
-            self._found = None if self._gone else HostSet(listed)
-            self._gone = {name: answers + 1 for name, answers in self._gone.items() if answers + 1 < REMOVAL_POLLS}
-            return HostSet(listed)
-        return self._found
+        if self._found is not None and not self._gone:
+            return self._found
+        found = HostSet(tuple(Host(name, entry.slots) for name, entry in self._hosts.items() if name not in self._gone))
+        self._found = None if self._gone else found
+        self._gone = {name: answers + 1 for name, answers in self._gone.items() if answers + 1 < REMOVAL_POLLS}
+        return found
 
     def register(self, host: str, slots: int) -> asyncio.Future[int]:
         """An agent waits to be admitted; returns its future ID.
