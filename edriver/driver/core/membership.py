@@ -223,7 +223,7 @@ class Membership:
         match event:
             case events.WorkerWaiting() if current is None:
                 to_come = len(self.roster.booting)
-            case events.WorkerWaiting() if current.aborted:
+            case events.WorkerWaiting() if current is not None and current.aborted:
                 to_come = len(current.members)
             case events.FirstBoundaryPassed() if current is not None and current.running and current.interrupt is None:
                 to_come = len(current.members) - len(current.under_way)
