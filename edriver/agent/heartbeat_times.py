@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-GROUPS: Final = 8
+GROUPS: Final = 4
 """Moments in a period, one for each group of agents: all of a thousand at once would keep others waiting at the
 driver."""
 
