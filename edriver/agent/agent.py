@@ -99,6 +99,7 @@ class Agent:
             first_lease,
             nothing_listens,
             self._workers.take_heartbeat,
+            self._worker_settings.clock,
         )
         self._usage = UsageReports(self._loop.time)
         self._memory_kills = MemoryKills(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ import grpc
 import grpc.aio
 import tenacity
 
+from edriver.agent.heartbeat_times import until_next
 from edriver.common.lease import Lease
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.wire.batches import MAX_BATCH, batched, parts_of
@@ -28,6 +30,10 @@ logger = logging.getLogger("edriver.agent")
 
 HEARTBEAT_PERIOD = 1.0
 """Seconds between two heartbeats, unless the driver asks for fewer."""
+
+GATHER_SECONDS = 0.01
+"""Seconds for which a message waits for others in a large run: when a round ends, the workers of a host say so within
+milliseconds of one another, and one message with all of it takes the driver a fraction of the work."""
 
 FIRST_LEASE = 10.0
 """Seconds that the driver may take to answer the first Hello: only its Welcome has the length of its lease."""
@@ -75,6 +81,7 @@ class ControlStream:
         first_lease: seconds that the driver may take to answer the first Hello.
         nothing_listens: looks whether the driver's address refuses connections.
         on_heartbeat: called with each of the driver's.
+        run_clock: the run's time, in seconds since the epoch.
 
     Attributes:
         resumable: whether another driver may take the run over.
@@ -94,6 +101,7 @@ class ControlStream:
         first_lease: float = FIRST_LEASE,
         nothing_listens: Callable[[], Awaitable[bool]] | None = None,
         on_heartbeat: Callable[[agent_pb2.Heartbeat], None] = lambda _: None,
+        run_clock: Callable[[], float] = time.time,
     ) -> None:
         self.resumable = False
         self.heartbeat_period = HEARTBEAT_PERIOD
@@ -108,6 +116,8 @@ class ControlStream:
         self._on_shutdown = on_shutdown
         self._heartbeat = heartbeat
         self._on_heartbeat = on_heartbeat
+        self._run_clock = run_clock
+        self._in_step = False  # with other agents: the driver asks for fewer heartbeats than usual
         self._link: Link[Any] = Link()  # numbers ConnectRequest, and reads the numbers of ConnectResponse
         self._lease = Lease(first_lease, clock)
         self._nothing_listens = nothing_listens
@@ -189,9 +199,16 @@ class ControlStream:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(self.heartbeat_period)
+            await asyncio.sleep(self.until_heartbeat)
             if self._outgoing and self._outgoing.empty():  # any other message acknowledges as well
                 self._outgoing.put_nowait(self._link.stamp(agent_pb2.ConnectRequest(heartbeat=self._heartbeat())))
+
+    @property
+    def until_heartbeat(self) -> float:
+        """Seconds from now, or from a heartbeat that is sent now, to the next one."""
+        if not self._in_step:
+            return self.heartbeat_period
+        return until_next(self._run_clock(), self.heartbeat_period, self._hello.agent_id)
 
     async def _dial(self) -> None:
         """Exchange messages until all are sent, on one stream after the other; the lease limits how long that is
@@ -282,6 +299,8 @@ class ControlStream:
             with stream_errors():
                 while (message := await outgoing.get()) is not None:
                     others: list[agent_pb2.ConnectRequest] = []
+                    if self._in_step and self._batches and not message.HasField("heartbeat"):
+                        await asyncio.sleep(GATHER_SECONDS)
                     while self._batches and len(others) < MAX_BATCH - 1 and not outgoing.empty():
                         if (other := outgoing.get_nowait()) is None:
                             outgoing.put_nowait(None)  # the last one
@@ -315,6 +334,7 @@ class ControlStream:
 
     def _take_periods(self, heartbeat: agent_pb2.Heartbeat) -> None:
         """The driver says how often it is to hear of this host."""
+        self._in_step = heartbeat.HasField("heartbeat_period")
         self.heartbeat_period = max(HEARTBEAT_PERIOD, span_seconds(heartbeat.heartbeat_period))
         self.progress_period = span_seconds(heartbeat.progress_period)
 

@@ -74,6 +74,11 @@ class Lease:
         left = self.duration - self.silence - (self._clock() - self._counted_to)
         return max(0.0, min(self.period, left))
 
+    @property
+    def left(self) -> float:
+        """Seconds of silence that were left at the last tick, at least 0."""
+        return max(0.0, self.duration - self.silence)
+
     def renew(self) -> None:
         """A message has arrived: count from zero."""
         self.silence = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -20,7 +20,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 Convert: TypeAlias = Callable[[Any], Any]
 """Makes of a field's value what JSON has."""
 
-_SPANS: Final = (Timestamp, Duration)
+_SECOND_NANOS: Final = 1_000_000_000
+_LONGEST_SPAN: Final = 315_576_000_000
+"""Seconds: ten thousand years, the longest that protobuf defines."""
+
 _INT64: Final = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 
 
@@ -60,6 +63,30 @@ def _writing(descriptor: Descriptor) -> _Writing:
     return _Writing(fields, zeros)
 
 
+def _time_text(time: Timestamp) -> str:
+    """A date. Nearly all have microseconds, and many are of the same second."""
+    nanos = time.nanos
+    if 0 < nanos < _SECOND_NANOS and not nanos % 1000 and nanos % 1_000_000:
+        return f"{_second_text(time.seconds)}.{nanos // 1000:06}Z"
+    return time.ToJsonString()
+
+
+@lru_cache(maxsize=100)
+def _second_text(seconds: int) -> str:
+    """A date of whole seconds, without its time zone."""
+    return Timestamp(seconds=seconds).ToJsonString().removesuffix("Z")
+
+
+def _span_text(span: Duration) -> str:
+    seconds, nanos = span.seconds, span.nanos
+    if 0 <= seconds <= _LONGEST_SPAN and 0 < nanos < _SECOND_NANOS and not nanos % 1000 and nanos % 1_000_000:
+        return f"{seconds}.{nanos // 1000:06}s"
+    return span.ToJsonString()
+
+
+_TEXTS: Final = ((Timestamp, _time_text), (Duration, _span_text))
+
+
 def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
@@ -83,7 +110,7 @@ def _one(field: FieldDescriptor) -> Convert | None:
     """How one value of a field is converted."""
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_MESSAGE:
-            return next((kind.ToJsonString for kind in _SPANS if kind.DESCRIPTOR is field.message_type), plain)
+            return next((text for kind, text in _TEXTS if kind.DESCRIPTOR is field.message_type), plain)
         case FieldDescriptor.CPPTYPE_ENUM:
             assert field.enum_type is not None, "it is an enum"
             names = {number: value.name for number, value in field.enum_type.values_by_number.items()}

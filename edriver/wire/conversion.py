@@ -18,6 +18,7 @@ from edriver.v1 import notification_pb2, rounds_pb2
 
 _MICROSECONDS: Final = 1_000_000
 _NANOSECONDS: Final = 1_000_000_000
+_LAST_SECOND: Final = 253_402_300_799  # that a Timestamp has, of the year 9999
 
 
 def round_id_message(round_id: RoundId) -> rounds_pb2.RoundId:
@@ -82,7 +83,14 @@ def timestamp(seconds: float) -> Timestamp:
 
 
 def epoch_seconds(message: Timestamp) -> float:
-    """Seconds since the epoch; 0 for a Timestamp that is absent."""
+    """Seconds since the epoch; 0 for a Timestamp that is absent.
+
+    Raises:
+        ValueError: it is out of range.
+    """
+    seconds, nanos = message.seconds, message.nanos
+    if 0 <= seconds <= _LAST_SECOND and 0 <= nanos < _NANOSECONDS:  # twice as fast, for thousands at once
+        return (seconds * _NANOSECONDS + nanos) / _NANOSECONDS
     return message.ToNanoseconds() / _NANOSECONDS
 
 
@@ -99,7 +107,7 @@ def duration(seconds: float) -> Duration:
 
 def span_seconds(message: Duration) -> float:
     """Seconds; 0 for a Duration that is absent."""
-    return message.ToNanoseconds() / _NANOSECONDS
+    return (message.seconds * _NANOSECONDS + message.nanos) / _NANOSECONDS
 
 
 def round_times_of(message: notification_pb2.RoundTimes) -> dict[str, float]:

@@ -45,6 +45,11 @@ if TYPE_CHECKING:
 
 _OMISSION_MARK: Final = "\n[...]\n"
 
+_LAST_SECOND: Final = 253_402_300_799
+"""Of the year 9999: the last that a Timestamp has; a Duration has more."""
+
+_SECOND_NANOS: Final = 1_000_000_000
+
 Rule: TypeAlias = Callable[[Message, FieldDescriptor, Any], None]
 
 
@@ -56,7 +61,9 @@ def check(message: Message) -> None:
         OutOfBoundsError: a field is out of bounds; the sentence names it.
     """
     for field, value in message.ListFields():
-        _rule_of(field)(message, field, value)
+        rule = _rules.get(field, _unknown)
+        if rule is not None:
+            rule(message, field, value)
 
 
 def _word(limit: int) -> Rule:
@@ -109,7 +116,8 @@ def _used(_message: Message, _field: FieldDescriptor, value: Message) -> None:
     """What a host or a worker uses, all at once: in a large run hundreds of these come in a second."""
     for field, amount in value.ListFields():
         if type(amount) not in (float, int):
-            _rule_of(field)(value, field, amount)
+            if (rule := _rules.get(field, _unknown)) is not None:
+                rule(value, field, amount)
         elif not 0 <= amount <= MAX_AMOUNT:
             _amount(value, field, amount)
 
@@ -169,23 +177,23 @@ def _messages(most: int) -> Rule:
     return rule
 
 
-def _any(_message: Message, _field: FieldDescriptor, _value: Any) -> None:
-    """Each value of its type will do."""
-
-
 def _time(_message: Message, field: FieldDescriptor, value: Timestamp | Duration) -> None:
     """A date or a span that protobuf defines; others cannot be written as JSON."""
+    if 0 <= value.seconds <= _LAST_SECOND and 0 <= value.nanos < _SECOND_NANOS:
+        return  # usual ones: when thousands of workers report at once, each brings ten
     try:
         value.ToJsonString()
     except ValueError:
         raise OutOfBoundsError(f"{_name(field)} is out of range: {value.seconds} s and {value.nanos} ns") from None
 
 
+def _whole(_message: Message, _field: FieldDescriptor, value: Message) -> None:
+    """A message in a message."""
+    check(value)
+
+
 def _within(_message: Message, field: FieldDescriptor, value: Any) -> None:
     """Messages in messages."""
-    if not field.is_repeated:
-        check(value)
-        return
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         for key in value:
             _check_word(str(key), field, MAX_NAME_LENGTH)
@@ -212,7 +220,7 @@ _RULES_BY_TYPE: Final[Mapping[int, Rule]] = {
 }
 """By the type of a field's values; every value of the other types is taken."""
 
-_RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
+_RULES_BY_FIELD: Final[Mapping[str, Rule | None]] = {
     "Hello.host": _word(MAX_HOST_NAME_LENGTH),
     "Hello.slots": _number(MAX_HOST_SLOTS),
     "Hello.secret": _data(MAX_SECRET_BYTES),
@@ -229,7 +237,7 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "Stacks.text": _text,
     "Standing.place": _text,
     "ScriptWarning.place": _text,
-    "NotFinite.value": _any,
+    "NotFinite.value": None,
     "WorkerWaiting.digest": _text,
     "FirstBoundaryPassed.digest": _text,
     "StateDigest.digest": _text,
@@ -250,7 +258,7 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "CompareSet.expected": _data(MAX_STORE_VALUE_BYTES),
     "CompareSet.desired": _data(MAX_STORE_VALUE_BYTES),
 }
-"""By the name of the field, without its package."""
+"""By the name of the field, without its package. None: each value of its type will do."""
 
 _AMOUNT_MESSAGES: Final = frozenset({"WorkerUsage", "HostUsage", "GpuUsage"})
 """Messages whose numbers are all amounts."""
@@ -259,22 +267,22 @@ _NUMBER_TYPES: Final = frozenset(
     {FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_UINT32}
 )
 
-_rules: dict[str, Rule] = {}
-"""Those that were used already, by the name of the field."""
+_rules: dict[FieldDescriptor, Rule | None] = {}
+"""Those that were used already."""
 
 
-def _rule_of(field: FieldDescriptor) -> Rule:
-    rule = _rules.get(field.full_name)
-    if rule is None:
-        rule = _rules[field.full_name] = _made_rule(field)
-    return rule
+def _unknown(message: Message, field: FieldDescriptor, value: Any) -> None:
+    """A field that comes for the first time."""
+    rule = _rules[field] = _made_rule(field)
+    if rule is not None:
+        rule(message, field, value)
 
 
-def _made_rule(field: FieldDescriptor) -> Rule:
+def _made_rule(field: FieldDescriptor) -> Rule | None:
     name = _name(field)
     if name in _RULES_BY_FIELD:
         return _RULES_BY_FIELD[name]
-    rule = _RULES_BY_TYPE.get(field.type, _any)
+    rule = _RULES_BY_TYPE.get(field.type)
     if name.partition(".")[0] in _AMOUNT_MESSAGES and field.type in _NUMBER_TYPES and not field.is_repeated:
         return _amount
     if field.message_type in (Timestamp.DESCRIPTOR, Duration.DESCRIPTOR):
@@ -282,10 +290,11 @@ def _made_rule(field: FieldDescriptor) -> Rule:
     elif field.message_type is not None and field.message_type.name in _AMOUNT_MESSAGES and not field.is_repeated:
         rule = _used
     if not field.is_repeated:
-        return rule
+        return _whole if rule is _within else rule
 
     def counted(message: Message, field: FieldDescriptor, value: Any) -> None:
         _check_count(field, value, MAX_LIST_ITEMS)
-        rule(message, field, value)
+        if rule is not None:
+            rule(message, field, value)
 
     return counted

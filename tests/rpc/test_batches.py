@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from edriver.agent import control_stream
 from edriver.agent.control_stream import ControlStream
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.model import events
 from edriver.v1 import agent_pb2
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
 from edriver.wire.batches import MAX_BATCH, batched, parts_of
+from edriver.wire.conversion import duration
 from tests.rpc.served_driver import WELCOME, Driver, Stream, exited, read, secret_of, serve, start
 
 READS_MORE = agent_pb2.Welcome(reads_more=True)
@@ -77,12 +79,12 @@ def test_what_an_agent_sends_as_one_is_taken_in_one_by_one_and_once() -> None:
 
 
 class Call:
-    """A stream whose driver only lets the agent in."""
+    """A stream whose driver only lets the agent in, and says this."""
 
-    def __init__(self, welcome: agent_pb2.Welcome, expected: int) -> None:
+    def __init__(self, welcome: agent_pb2.Welcome, expected: int, *said: ConnectResponse) -> None:
         self.written: list[ConnectRequest] = []
         self.all_there = asyncio.Event()
-        self._answers = [ConnectResponse(welcome=welcome)]
+        self._answers = [*said, ConnectResponse(welcome=welcome)]
         self._expected = expected
 
     async def write(self, message: ConnectRequest) -> None:
@@ -130,6 +132,48 @@ def test_reports_that_wait(welcome: agent_pb2.Welcome, sizes: list[int]) -> None
         assert [1 + len(message.more) for message in call.written] == sizes
         parts = [part for message in call.written[1:] for part in parts_of(message)]
         assert [part.seq for part in parts] == [*range(1, MAX_BATCH + 3)]
+        running.cancel()
+        await asyncio.wait({running})
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("welcome", "period", "sizes"),
+    [
+        pytest.param(READS_MORE, 2.0, [1, 3], id="a large run"),
+        pytest.param(READS_MORE, 0.0, [1, 1, 1, 1], id="a small run"),
+        pytest.param(WELCOME, 2.0, [1, 1, 1, 1], id="older driver"),
+    ],
+)
+def test_reports_that_follow_one_another(
+    welcome: agent_pb2.Welcome, period: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_stream, "GATHER_SECONDS", 0.3)
+
+    async def work() -> None:
+        asked = agent_pb2.Heartbeat(heartbeat_period=duration(period) if period else None)
+        call = Call(welcome, sum(sizes), ConnectResponse(heartbeat=asked))
+        heard = asyncio.Event()
+        stub: Any = Stub(call)
+        clock = asyncio.get_running_loop().time
+        control = ControlStream(
+            stub,
+            hello(False),
+            clock,
+            lambda _: None,
+            lambda _: None,
+            lambda _: None,
+            on_heartbeat=lambda _: heard.set(),
+        )
+        running = asyncio.create_task(control.run())
+        await asyncio.wait_for(heard.wait(), 30)
+        for seq in range(1, sum(sizes)):
+            control.send(exited(seq))
+            for _ in range(5):
+                await asyncio.sleep(0)  # what is sent at once, is sent by then
+        await asyncio.wait_for(call.all_there.wait(), 30)
+        assert [1 + len(message.more) for message in call.written] == sizes
         running.cancel()
         await asyncio.wait({running})
 

@@ -9,17 +9,22 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from edriver.agent.control_stream import HEARTBEAT_PERIOD, ControlStream
+from edriver.agent.heartbeat_times import until_next
 from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.agents.periods import LARGE_RUN_PERIOD, SMALL_RUN
 from edriver.driver.agents.registry import AGENT_LEASE, HEARTBEAT_INTERVAL
+from edriver.driver.feeds.inbound import InboundMessage
 from edriver.model import events
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
 from edriver.wire.conversion import duration
-from tests.rpc.served_driver import WELCOME, Driver, Stream, exited, read, secret_of, serve, start
+from tests.rpc.served_driver import WELCOME, Driver, Stream, connect, exited, read, secret_of, serve, start
 from tests.waiting import until_async
 
 BASELINE = Path(__file__).parents[2] / "proto" / "baseline.binpb"
+
+RUN_TIME = 1000.7
+"""Seconds since the epoch."""
 
 PATIENT = agent_pb2.Welcome()
 """Of a driver whose lease is long, as it is by default."""
@@ -67,6 +72,7 @@ class Agent:
             lambda _welcome: None,
             lambda _order: self.ordered.set(),
             lambda _shutdown: None,
+            run_clock=lambda: RUN_TIME,
         )
         self.running = asyncio.create_task(self.stream.run())
 
@@ -102,6 +108,55 @@ def test_an_agent_of_a_large_run_speaks_as_often_as_it_is_asked_to() -> None:
     serve(work)
 
 
+def test_agents_of_a_large_run_send_their_heartbeats_in_step() -> None:
+    async def work(made: Driver) -> None:
+        agent = await one_of_many(made)
+        assert agent.stream.until_heartbeat == until_next(RUN_TIME, LARGE_RUN_PERIOD, 1) != LARGE_RUN_PERIOD
+        for agent_id in range(2, SMALL_RUN + 2):
+            made.registry.give_up(agent_id)
+        await made.time.advance(HEARTBEAT_INTERVAL)
+        await agent.take_order(made)
+        assert agent.stream.until_heartbeat == HEARTBEAT_PERIOD
+        agent.running.cancel()
+        await asyncio.wait({agent.running})
+
+    serve(work)
+
+
+def test_a_heartbeat_that_has_no_news_acknowledges_and_renews_the_lease() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1)
+        for _ in range(int(2 * AGENT_LEASE / HEARTBEAT_INTERVAL)):
+            await stream.write(ConnectRequest(ack=1, heartbeat=agent_pb2.Heartbeat()))
+            await until_async(lambda: made.registry.peer(1).lease.silence == 0.0)  # type: ignore[union-attr]
+            await made.time.advance(HEARTBEAT_INTERVAL)
+        assert made.inbox.drain() == []
+        again = await made.dial()
+        assert (await read(again)).HasField("welcome")
+        made.registry.send("a", start(2))
+        assert (await read(again)).start_worker.worker_id == 2  # the first has arrived
+
+    serve(work)
+
+
+def test_a_heartbeat_that_is_numbered_is_acknowledged() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made)
+        await stream.write(ConnectRequest(seq=1, heartbeat=agent_pb2.Heartbeat()))
+        assert await made.inbox.get() == InboundMessage(None, 1, 1, 0)
+
+    serve(work)
+
+
+def test_what_follows_a_heartbeat_in_the_same_message_is_read() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1)
+        await stream.write(ConnectRequest(heartbeat=agent_pb2.Heartbeat(), more=[exited(1)]))
+        assert await made.event() == events.WorkerExited(1, -9, "bye")
+
+    serve(work)
+
+
 def test_a_driver_of_an_older_release_that_takes_over_hears_everything_every_second() -> None:
     """Its first words ask for nothing."""
 
@@ -122,7 +177,7 @@ def test_a_driver_of_an_older_release_that_takes_over_hears_everything_every_sec
 def test_the_driver_of_a_large_run_leaves_out_what_says_nothing() -> None:
     async def work(made: Driver) -> None:
         stream = await dial_as_one_of_many(made)
-        for _ in range(20):
+        for _ in range(60):
             await made.time.advance(HEARTBEAT_INTERVAL)
         heard = await heard_until_order(made, stream)
         assert [message.WhichOneof("kind") for message in heard] == ["heartbeat"] * 3  # what it asks for, and two more

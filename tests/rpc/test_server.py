@@ -251,6 +251,11 @@ def test_an_agent_that_is_not_heard_in_time_may_dial_again(monkeypatch: pytest.M
         pytest.param(
             ConnectRequest(seq=5, heartbeat=agent_pb2.Heartbeat()), "message 5 came after message 0", id="gap"
         ),
+        pytest.param(
+            ConnectRequest(ack=7, heartbeat=agent_pb2.Heartbeat()),
+            "message 7 is acknowledged, and 0 were",
+            id="never-sent",
+        ),
         pytest.param(ConnectRequest(hello=agent_pb2.Hello()), "of kind hello does not belong", id="second-hello"),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WINDOW
-from edriver.driver.core.membership import Membership
+from edriver.driver.core.membership import TOGETHER, Membership
 from edriver.driver.core.replicas import fitting_slots, in_replicas, whole_replicas
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import prospect, select, summary
@@ -214,6 +214,8 @@ def _untroubled(core: Membership) -> Iterator[HostRecord]:
 
 def _deadlines(core: Membership) -> Iterator[float]:
     run, settings, roster = core.rounds, core.settings, core.roster
+    if core._undecided:
+        yield core._decided + TOGETHER
     for record in roster.hosts.values():
         if record.agent_id is None:
             yield record.start.free_at

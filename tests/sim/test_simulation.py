@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from edriver.driver.core import membership
 from edriver.model import events
 from edriver.model.settings import Settings
 from tests.sim.campaign import run_seeds
@@ -24,6 +25,14 @@ def test_many_seeds(seeds: int) -> None:
     # Most runs survive their faults, and some lose all holders of their state: both are exercised.
     assert outcomes["success"] > 0.5 * seeds
     assert len(outcomes) > 2
+
+
+@pytest.mark.parametrize("first", [1000, 2000])
+def test_what_members_report_may_be_decided_upon_a_moment_later(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a large run: here even the report of the last member is."""
+    monkeypatch.setattr(membership, "MANY", 0)
+    for seed in range(first, first + 20):
+        Nemesis(seed).run()
 
 
 @pytest.mark.parametrize("seed", [825, 875, 903, 1434, 3334, 6219, 11511, 20461, 20604, 21947, 25309])

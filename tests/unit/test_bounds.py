@@ -136,3 +136,22 @@ def test_what_honest_agents_send_is_within_bounds() -> None:
         before = message.SerializeToString(deterministic=True)
         message_limits.check(message)
         assert message.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("kind", [Timestamp, Duration])
+@pytest.mark.parametrize("seconds", [-(2**60), -1, 0, 1, 253_402_300_799, 253_402_300_800, 315_576_000_001, 2**60])
+@pytest.mark.parametrize("nanos", [-(10**9), -1, 0, 1, 10**9 - 1, 10**9])
+def test_times_are_refused_as_protobuf_does(kind: type[Timestamp | Duration], seconds: int, nanos: int) -> None:
+    time = kind(seconds=seconds, nanos=nanos)
+    message: Message
+    if isinstance(time, Timestamp):
+        message = agent_pb2.ConnectRequest(worker_ending=agent_pb2.WorkerEnding(detect_time=time))
+    else:
+        message = report(worker_stalled=notification_pb2.WorkerStalled(duration=time))
+    try:
+        time.ToJsonString()
+    except ValueError:
+        with pytest.raises(limits.OutOfBoundsError, match="is out of range"):
+            message_limits.check(message)
+    else:
+        message_limits.check(message)

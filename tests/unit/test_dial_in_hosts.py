@@ -34,6 +34,21 @@ def test_a_host_is_there_from_its_arrival_until_its_agent_is_gone() -> None:
     soon(work)
 
 
+def test_an_answer_is_made_once_until_something_changes() -> None:
+    async def work(dial_in_hosts: DialInHosts) -> None:
+        dial_in_hosts.register("a", 1)
+        first = await dial_in_hosts.find()
+        assert await dial_in_hosts.find() is first
+        dial_in_hosts.resume("b", 2, 5)
+        assert await names(dial_in_hosts) == [Host("a", 1), Host("b", 2)]
+        dial_in_hosts.register("c", 3)
+        assert await names(dial_in_hosts) == [Host("a", 1), Host("b", 2), Host("c", 3)]
+        dial_in_hosts.leave("a")
+        assert await names(dial_in_hosts) == [Host("b", 2), Host("c", 3)]
+
+    soon(work)
+
+
 def test_only_a_host_that_waits_is_admitted() -> None:
     async def work(dial_in_hosts: DialInHosts) -> None:
         assert not dial_in_hosts.admit("a", 1)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.text.message_writer import plain
 from edriver.v1 import agent_pb2, resources_pb2, status_pb2
@@ -50,3 +52,19 @@ def test_any_message(kind: type[Message]) -> None:
 )
 def test_maps_and_bytes_and_nothing(message: Message) -> None:
     assert json.dumps(plain(message)) == json.dumps(by_protobuf(message))
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 1_790_000_000, 253_402_300_799, 253_402_300_800, 315_576_000_001])
+@pytest.mark.parametrize("nanos", [-1, 0, 1, 1000, 999_000, 1_000_000, 1_001_000, 120_000_000, 123_456_000, 10**9])
+def test_dates_and_spans(seconds: int, nanos: int) -> None:
+    for message in (
+        status_pb2.Event(time=Timestamp(seconds=seconds, nanos=nanos)),
+        agent_pb2.Shutdown(grace=Duration(seconds=seconds, nanos=nanos)),
+    ):
+        try:
+            expected = by_protobuf(message)
+        except json_format.SerializeToJsonError:
+            with pytest.raises(ValueError, match="not valid"):
+                plain(message)
+        else:
+            assert plain(message) == expected

@@ -89,6 +89,15 @@ def test_samples_are_kept_over_time_without_gpus_and_with_their_sum() -> None:
     assert len(list(tracker.samples())) <= 2000
 
 
+def test_many_hosts_are_added_up_more_rarely() -> None:
+    names = [f"h{number:04}" for number in range(1000)]
+    tracker = UsageTracker(roster_of(*names))
+    for name in names:
+        tracker.record(name, beat(host=host_usage()))
+    sampled = [second for second in range(40) if tracker.sample(100.0 + second) is not None]
+    assert sampled == [0, 10, 20, 30]
+
+
 def test_a_sum_has_what_is_known_of_any_and_a_bound() -> None:
     used = [host_usage(), resources_pb2.HostUsage(memory_bytes=MAX_AMOUNT), resources_pb2.HostUsage()]
     total = sum_of(used)

@@ -52,12 +52,16 @@ class DialInHosts:
         self._dismissed: set[int] = set()
         self._gone: dict[str, int] = {}  # hosts that the run has let go, and how many answers have been without each
         self._news = asyncio.Event()
+        self._found: HostSet | None = None  # the last answer; None: something has changed since
 
     async def find(self) -> HostSet:
         """The current hosts, in the order in which they dialled in; never fails."""
-        listed = tuple(Host(name, entry.slots) for name, entry in self._hosts.items() if name not in self._gone)
+        if self._found is not None and not self._gone:
+            return self._found
+        found = HostSet(tuple(Host(name, entry.slots) for name, entry in self._hosts.items() if name not in self._gone))
+        self._found = None if self._gone else found
         self._gone = {name: answers + 1 for name, answers in self._gone.items() if answers + 1 < REMOVAL_POLLS}
-        return HostSet(listed)
+        return found
 
     def register(self, host: str, slots: int) -> asyncio.Future[int]:
         """An agent waits to be admitted; returns its future ID.
@@ -77,6 +81,7 @@ class DialInHosts:
                 f"at most"
             )
         self._hosts[host] = _DialInHost(slots)
+        self._found = None
         self._news.set()
         return self._hosts[host].admission
 
@@ -103,6 +108,7 @@ class DialInHosts:
 
     def resume(self, host: str, slots: int, agent_id: int) -> None:
         """A host has dialled in to another driver of this run, and was admitted under this id."""
+        self._found = None
         entry = self._hosts[host] = _DialInHost(slots, agent_id=agent_id)
         entry.admission.set_result(agent_id)
 
@@ -119,6 +125,7 @@ class DialInHosts:
         """
         if (entry := self._hosts.get(host)) and entry.agent_id == agent_id:
             del self._hosts[host]
+            self._found = None
             if agent_id in self._dismissed:
                 self._dismissed.discard(agent_id)
                 self._gone[host] = 0

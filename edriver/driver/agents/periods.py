@@ -21,7 +21,7 @@ REPORTS_PER_SECOND: Final = 250
 """Reports of workers that arrive in a second, in a larger run: of 8,000 workers each reports every 32 s. Each takes the
 driver some 50 microseconds."""
 
-LONGEST_SILENCE: Final = 10
+LONGEST_SILENCE: Final = 30
 """Seconds between two heartbeats that the driver sends an agent in a larger run, if there is nothing to acknowledge,"""
 
 BEATS_PER_LEASE: Final = 5

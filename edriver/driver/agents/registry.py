@@ -151,13 +151,15 @@ class AgentRegistry:
     async def send_heartbeats(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Send heartbeats and watch the leases, until cancelled."""
         next_beat, count = self._clock() + HEARTBEAT_INTERVAL, 0
+        soonest = math.inf  # seconds after which the next lease can expire: a message only puts that off
         while True:
-            leases = (peer.lease.next_tick for peer in self._peers.values() if not peer.silent)
-            due = self._clock() + min(max(0.0, next_beat - self._clock()), *leases, HEARTBEAT_INTERVAL)
+            due = self._clock() + min(max(0.0, next_beat - self._clock()), soonest, HEARTBEAT_INTERVAL)
             await sleep(due - self._clock())
             share = OVERLOADED_SHARE if self._clock() - due >= OVERLOADED_DELAY else 1.0
             for peer in [peer for peer in self._peers.values() if peer.lease.tick(share) and not peer.unread]:
                 self._note_silence(peer)
+            awaited = (peer for peer in self._peers.values() if not (peer.silent or peer.unread))
+            soonest = min((peer.lease.left for peer in awaited), default=math.inf)
             if self._clock() >= next_beat:
                 next_beat, count = self._clock() + HEARTBEAT_INTERVAL, count + 1
                 self._beat(count)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
+from itertools import chain
 from typing import Final, TypeAlias
 
 from edriver.driver.core.failures.budgets import Budgets
@@ -54,6 +55,14 @@ _WorkerEvent: TypeAlias = (
 
 _AGENT_GONE: Final = (StopAgent, AbandonAgent)
 """Actions after which a host's agent, and what its checkpoint server held, does not count any more."""
+
+
+MANY: Final = 100
+"""Reports of the same kind that are still to come from which on those before are decided upon together: what a large
+run knows is looked at once for dozens of them,"""
+
+TOGETHER: Final = 0.02
+"""at most so many seconds after the last decisions."""
 
 
 def _no_jitter() -> float:
@@ -96,6 +105,8 @@ class Membership:
     rounds: RoundControl = field(init=False)
     _losses: WorkerLosses = field(init=False)
     _long_work: LongWork = field(init=False)
+    _decided: float = field(default=0.0, init=False)  # when all that is known was last looked at,
+    _undecided: bool = field(default=False, init=False)  # and whether there is something new since
 
     def __post_init__(self, incarnation: int, draw: Callable[[], float]) -> None:
         """Begin, with no hosts."""
@@ -121,7 +132,12 @@ class Membership:
             return actions
         assert now >= self.now, f"the clock goes back from {self.now} to {now}"
         self.now = now
-        for decided in self._decisions(event, now):
+        taken = self._take_in(event, now)
+        self._undecided = not taken and self._others_follow(event, now)
+        if self._undecided:
+            return actions
+        self._decided = now
+        for decided in chain([taken], self._decisions(now)):
             if not decided:  # nearly all, in a large run
                 continue
             actions += decided
@@ -166,7 +182,7 @@ class Membership:
         """When to step with Ticked at the latest; None: nothing is due before the next event."""
         if self.ended:
             return None
-        now, soonest = self.now, math.inf
+        now, soonest = self.now, self._decided + TOGETHER if self._undecided else math.inf
         for due in self.placement.deadlines(now) + self.suspects.deadlines(now) + self.rounds.deadlines():
             if now < due < soonest:
                 soonest = due
@@ -196,10 +212,28 @@ class Membership:
 
     # ---- decisions -------------------------------------------------------------------------------------------
 
-    def _decisions(self, event: events.Event, now: float) -> Iterator[list[Action]]:
-        """What follows from an event, in the order of importance; each part sees what those before it have done."""
+    def _others_follow(self, event: events.Event, now: float) -> bool:
+        """Whether so many are about to report the same that no decision depends on this report: the workers that start
+        before the first round, until they wait for it; the members of a new round, until they have made their first
+        step; and those of a round that was aborted, until they are back.
+        """
+        current, to_come = self.rounds.current, 0
+        if self.suspects or now - self._decided >= TOGETHER:
+            return False
+        match event:
+            case events.WorkerWaiting() if current is None:
+                to_come = len(self.roster.booting)
+            case events.WorkerWaiting() if current is not None and current.aborted:
+                to_come = len(current.members)
+            case events.FirstBoundaryPassed() if current is not None and current.running and current.interrupt is None:
+                to_come = len(current.members) - len(current.under_way)
+        return to_come >= MANY
+
+    def _decisions(self, now: float) -> Iterator[list[Action]]:
+        """What follows from all that is known, in the order of importance; each part sees what those before it have
+        done.
+        """
         rounds, placement, settings = self.rounds, self.placement, self.settings
-        yield self._take_in(event, now)
         yield from self._judge_suspects(now)
         self.roster.end_waits(now)
         yield placement.tend_hosts(now, self.memory.is_needed)

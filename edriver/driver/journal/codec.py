@@ -43,8 +43,8 @@ import edriver.v1
 Json: TypeAlias = Any
 """What the module `json` reads and writes."""
 
-to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
-"""Data as text: `json.dumps` would make an encoder for each call."""
+to_json: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+"""Data as text: `json.dumps` would make an encoder for each call. What a codec encodes has no circles."""
 
 MESSAGES: Final = f"{edriver.v1.__name__}."
 """What the full names of messages begin with."""
@@ -172,7 +172,8 @@ class Codec:
         return _packed(items) if are_messages(items) else [self.encode(item) for item in items]
 
     def _encode_fields(self, value: object, record: TypeSchema) -> Json:
-        return {name: self.encode(getattr(value, name)) for name in record.names}
+        items = [(name, getattr(value, name)) for name in record.names]
+        return {name: item if type(item) in SCALARS else self.encode(item) for name, item in items}
 
     def _encode_other(self, value: object) -> Json:
         raise CodecError(f"a {type(value).__qualname__} does not belong in a journal")

@@ -164,6 +164,8 @@ class Commits:
 class WorkerProgress:
     """What is known of one worker. A snapshot has no rate: a few reports make it anew."""
 
+    __slots__ = ("latest", "pid", "rate", "totals")
+
     def __init__(self) -> None:
         self.pid = 0
         self.latest = notification_pb2.WorkerProgress()

@@ -22,7 +22,6 @@ from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.snapshots import failure_message, host_status
 from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
 from edriver.driver.services.stack_questions import StackQuestions, is_meant, names_of, place_of, stacks_message
-from edriver.model.actions import Failure
 from edriver.model.mode import Mode
 from edriver.model.settings import WHOLE_HOSTS
 from edriver.v1 import status_pb2, status_pb2_grpc
@@ -112,13 +111,9 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._answer = status_pb2.GetRunResponse()
         self._answered = self._progress_at = -math.inf
         self._latest: status_pb2.Progress | None = None
-        self._last_failure: Failure | None = None
 
     def announce(self) -> None:
         """Something has been added to the event history."""
-        log = self._membership.failures
-        if failures := in_order((log.latest or log.before).values()):
-            self._last_failure = failures[0]
         self._news.set()
         self._news = asyncio.Event()
 
@@ -318,8 +313,9 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             self._usage.fill(run)
         if current and current.running:
             run.round_id.CopyFrom(round_id_message(current.plan.round_id))
-        if failure := self._last_failure:
-            run.last_failure.CopyFrom(failure_message(failure, view))
+        log = membership.failures
+        if failures := in_order((log.latest or log.before).values()):
+            run.last_failure.CopyFrom(failure_message(failures[0], view))
         if self.origin.done() and not self.origin.exception():
             run.origin.CopyFrom(self.origin.result())
         return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,6 +14,10 @@ from edriver.wire.conversion import timestamp
 
 MAX_SAMPLED_HOSTS: Final = 50
 """Hosts that are remembered over time, each for itself; all of them are together."""
+
+
+SAMPLED_PER_SECOND: Final = 100
+"""Hosts that are added up in a second, at most: those of a large run say rarely what they use."""
 
 
 class UsageTracker:
@@ -55,7 +60,8 @@ class UsageTracker:
         Args:
             now: in seconds since the epoch.
         """
-        if not self._samples.due(now):
+        last = self._samples.samples[-1][0] if self._samples.samples else -math.inf
+        if not self._samples.due(now) or now - last < len(self.hosts) / SAMPLED_PER_SECOND:
             return None
         hosts, workers = self._roster.hosts, self._roster.workers
         self.hosts = {name: usage for name, usage in self.hosts.items() if name in hosts and hosts[name].connected}

@@ -7,7 +7,6 @@ pause does not make one; and it stays one until it is hardly above it any more.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -82,8 +81,10 @@ class StepTimes(NamedTuple):
 class Window:
     """The latest reports of one member of a round."""
 
+    __slots__ = ("_half", "_samples")  # there is one for each worker
+
     def __init__(self) -> None:
-        self._samples: deque[StepReport] = deque()
+        self._samples: list[StepReport] = []  # some thirty at most: an empty deque takes 600 bytes
         self._half = HALF_SECONDS
 
     def add(self, sample: StepReport) -> None:
@@ -102,7 +103,7 @@ class Window:
         reports = (sample.time - first.time) / max(1, len(samples) - 1)  # between two of them: rare in a large run
         self._half = max(self._half, REPORTS_PER_HALF * reports)
         while len(samples) > 2 and samples[1].time <= sample.time - 2 * self._half:
-            samples.popleft()
+            del samples[0]
 
     def halves(self, now: float) -> tuple[StepTimes, StepTimes] | None:
         """The steps in the half before the last one, and in that; None: too little is known."""
