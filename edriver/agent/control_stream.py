@@ -299,7 +299,7 @@ class ControlStream:
             with stream_errors():
                 while (message := await outgoing.get()) is not None:
                     others: list[agent_pb2.ConnectRequest] = []
-                    if self._in_step and self._batches and not message.HasField("heartbeat"):
+                    if self._gathers(message, outgoing.qsize()):
                         await asyncio.sleep(GATHER_SECONDS)
                     while self._batches and len(others) < MAX_BATCH - 1 and not outgoing.empty():
                         if (other := outgoing.get_nowait()) is None:
@@ -310,6 +310,10 @@ class ControlStream:
                 await call.done_writing()
         except StreamBrokenError:
             pass  # the reader gets the reason
+
+    def _gathers(self, message: agent_pb2.ConnectRequest, more: int) -> bool:
+        """Whether a message waits for others; not if as many as go in one are there."""
+        return self._in_step and self._batches and more < MAX_BATCH - 1 and not message.HasField("heartbeat")
 
     async def _read(self, call: Call) -> None:
         while True:

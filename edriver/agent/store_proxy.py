@@ -33,7 +33,7 @@ HANDSHAKE_TIMEOUT: Final = 3600.0
 """Seconds for a handshake: asyncio wants a bound. Members give up long before."""
 
 MAX_UNREAD_BYTES: Final = 1 << 26
-"""Bytes of answers that a member may leave unread, as at the store itself."""
+"""Bytes of answers that a member may leave unread, as at the store itself; and of requests, a store."""
 
 READ_BYTES: Final = 1 << 20
 """Bytes that are read ahead of a store: most lists."""
@@ -98,7 +98,6 @@ class StoreProxy:
             shared.join(caller, number)
             while True:
                 shared.ask(caller, *await _request(reader))
-                await shared.flush()
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             logger.debug("a caller of the store's proxy has left: %s", error)
         except asyncio.CancelledError:
@@ -175,13 +174,16 @@ class _SharedConnection:
             self._carrying.cancel()
 
     def ask(self, caller: _Caller, kind: int, number: int, key: bytes, value: bytes) -> None:
-        """Pass a request on.
+        """Pass a request on, without waiting until the store reads it: a caller that leaves meanwhile is to be noticed.
 
         Raises:
-            ValueError: the caller has not waited until the store was connected.
+            ValueError: the caller has not waited until the store was connected, asks for what no store knows, at which
+                that would hang up on all callers, or asks for more than the store reads.
         """
-        if self._writer is None:
-            raise ValueError("a request before there is a connection")
+        if self._writer is None or kind > protocol.LAST_KIND:
+            raise ValueError("not a request to a store")
+        if self._writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            raise ValueError("the store does not read")
         asker = caller, number
         if kind not in LISTS:
             self._send(kind, key, value, [asker])
@@ -189,11 +191,6 @@ class _SharedConnection:
             self._lists[kind, value].append(asker)
         else:
             self._ask_for_list((kind, value), [asker])
-
-    async def flush(self) -> None:
-        """Wait until the store takes more."""
-        if self._writer is not None:
-            await self._writer.drain()
 
     def _ask_for_list(self, wanted: tuple[int, bytes], askers: list[_Asker]) -> None:
         kind, keys = wanted

@@ -178,3 +178,27 @@ def test_reports_that_follow_one_another(
         await asyncio.wait({running})
 
     asyncio.run(work())
+
+
+def test_as_many_reports_as_go_in_one_message_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_stream, "GATHER_SECONDS", 1000.0)
+
+    async def work() -> None:
+        large = agent_pb2.Heartbeat(heartbeat_period=duration(2.0))
+        call = Call(READS_MORE, 1 + MAX_BATCH, ConnectResponse(heartbeat=large))
+        heard = asyncio.Event()
+        stub: Any = Stub(call)
+        clock, ignored = asyncio.get_running_loop().time, lambda _: None
+        control = ControlStream(
+            stub, hello(False), clock, ignored, ignored, ignored, on_heartbeat=lambda _: heard.set()
+        )
+        running = asyncio.create_task(control.run())
+        await asyncio.wait_for(heard.wait(), 30)
+        for seq in range(1, MAX_BATCH + 1):
+            control.send(exited(seq))
+        await asyncio.wait_for(call.all_there.wait(), 30)
+        assert [1 + len(message.more) for message in call.written] == [1, MAX_BATCH]
+        running.cancel()
+        await asyncio.wait({running})
+
+    asyncio.run(work())

@@ -46,7 +46,7 @@ LEFT: dict[str, Make] = {
 }
 
 
-def model() -> nn.Module:
+def model() -> nn.Sequential:
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
 
@@ -117,6 +117,45 @@ def test_it_is_left_as_it_is(case: str) -> None:
     before = {parameter: dict(kept) for parameter, kept in new.state.items()}
     make_state("optimizer", new, nn.Linear(4, 3) if case == "parameters elsewhere" else fresh, stored)
     assert {parameter: dict(kept) for parameter, kept in new.state.items()} == before
+
+
+def test_a_checkpoint_with_state_of_some_parameters_is_left_to_a_step() -> None:
+    """With state for some, torch would make none for the others, and theirs would be lost."""
+    module, optimizer = trained(torch.optim.Adam)
+    stored = metadata_of(module, optimizer)
+    some = {key: entry for key, entry in stored.state_dict_metadata.items() if ".2.weight" not in key}
+    fresh = model()
+    new = torch.optim.Adam(fresh.parameters())
+    make_state("optimizer", new, fresh, Metadata(some))
+    assert not new.state
+
+
+def test_parameters_with_other_names_than_the_checkpoints_are_left_to_a_step() -> None:
+    """Such as those of a model that is wrapped by DistributedDataParallel in parts."""
+    module, optimizer = trained(torch.optim.Adam)
+    fresh = model()
+    wrapped = nn.Sequential(nn.ModuleDict({"module": fresh[0]}), fresh[1], fresh[2])
+    new = torch.optim.Adam(wrapped.parameters())
+    make_state("optimizer", new, wrapped, metadata_of(module, optimizer))
+    assert not new.state
+
+
+def test_parameters_that_are_no_longer_optimized_have_no_state() -> None:
+    module, optimizer = trained(torch.optim.Adam)
+    fresh = model()
+    new = torch.optim.Adam([*fresh[1].parameters(), *fresh[2].parameters()])
+    make_state("optimizer", new, fresh, metadata_of(module, optimizer))
+    assert set(new.state) == {*fresh[1].parameters(), *fresh[2].parameters()}
+    assert new.state_dict()["state"]
+
+
+def test_parameters_without_memory_are_left_as_they_are() -> None:
+    module, optimizer = trained(torch.optim.Adam)
+    fresh = model()
+    fresh.to_empty(device="meta")
+    new = torch.optim.Adam(fresh.parameters())
+    make_state("optimizer", new, fresh, metadata_of(module, optimizer))
+    assert not new.state
 
 
 def test_a_parameter_of_no_dimension_is_left_to_a_step() -> None:

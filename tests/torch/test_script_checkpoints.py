@@ -119,6 +119,46 @@ def test_fsdp_on_three_ranks_too(tmp_path: Path) -> None:
     assert {loaded for _, loaded, _ in three} == {four[0][2]}
 
 
+def _in_parts(folder: Path, rank: int, *, n: int) -> tuple[int | None, int, str]:
+    """Part of a model is wrapped by DistributedDataParallel: the step loaded, moments of all, and a digest after it."""
+    join_round(folder, rank, 2, n, host=f"host{rank % 2}", store=dist.distributed_c10d._get_default_store())
+    first_layer, *others = _layers(n)
+    model = nn.Sequential(nn.parallel.DistributedDataParallel(first_layer), *others)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * n)
+    checkpoints = Checkpoints(folder / "disk", every_memory=1)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    first = checkpoints.load(state)
+    if first is None:
+        model(torch.ones(4, 16)).square().sum().backward()
+        optimizer.step()
+        checkpoints.save(1, state)
+        dist.barrier()
+    kept = optimizer.state_dict()["state"]
+    return first, len(kept), digest({f"{key}.{name}": v for key, kinds in kept.items() for name, v in kinds.items()})
+
+
+def test_a_model_of_which_parts_are_wrapped_gets_all_moments_back(tmp_path: Path) -> None:
+    before = run_ranks(functools.partial(_in_parts, tmp_path, n=1), 2)
+    after = run_ranks(functools.partial(_in_parts, tmp_path, n=2), 2)
+    assert after == [(1, *kept) for _, *kept in before]
+
+
+@pytest.mark.usefixtures("group")
+def test_what_is_frozen_since_the_save_loads(tmp_path: Path) -> None:
+    _alone(tmp_path)
+    saved = _state(_layers, 1)
+    _step(saved, 1)
+    Checkpoints(tmp_path / "disk", every_memory=1).save(1, saved)
+    _alone(tmp_path, 2)
+    model = _layers(7)
+    optimizer = torch.optim.AdamW([*model[2].parameters(), *model[3].parameters()])
+    assert Checkpoints(tmp_path / "disk").load({"model": model, "optimizer": optimizer}) == 1
+    first, third = (dict(model.named_parameters())[name] for name in ("0.weight", "2.weight"))
+    assert torch.equal(first, saved["model"][0].weight)
+    moments = saved["optimizer"].state[saved["model"][2].weight]
+    assert torch.equal(optimizer.state[third]["exp_avg"], moments["exp_avg"])
+
+
 def _fully_sharded(folder: Path, rank: int, *, size: int, n: int, flat: bool) -> tuple[int | None, str, str]:
     """FSDP1: the step that was loaded; all parameters and moments then, and after two steps."""
     join_round(folder, rank, size, n, host=f"host{rank % 2}", store=dist.distributed_c10d._get_default_store())
@@ -224,7 +264,7 @@ def test_a_parameter_that_had_no_gradient_begins_anew(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "disk").load(other) == 1
     model, kept = other["model"], other["optimizer"].state
     assert float(kept[model[0].weight]["step"]) == 1
-    assert not kept[model[2].weight]
+    assert float(kept[model[2].weight]["step"]) == 0
 
 
 @pytest.mark.usefixtures("group")

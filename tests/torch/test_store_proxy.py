@@ -458,6 +458,54 @@ def test_a_member_that_reads_no_answer_is_hung_up_on(
         assert member.get("unread") == bytes(900_000)
 
 
+def joined(caller: socket.socket, host: str, port: int) -> None:
+    """Have a bare caller join the others of its round at a store."""
+    via = protocol.via_address(host, port)
+    caller.sendall(protocol.REQUEST_FORMAT.pack(protocol.VIA, 1, 7, len(via)) + b"round 1" + via)
+    assert read(caller, protocol.REPLY_FORMAT.size) == protocol.REPLY_FORMAT.pack(1, 0)
+
+
+def a_set(number: int, value: bytes) -> bytes:
+    return protocol.REQUEST_FORMAT.pack(protocol.SET, number, 3, len(value)) + b"key" + value
+
+
+@pytest.mark.parametrize("kind", [protocol.LAST_KIND + 1, protocol.VIA])
+def test_what_no_store_knows_costs_its_caller_alone_the_connection(host: Host, server: StoreServer, kind: int) -> None:
+    with host.member(server) as member, host.caller() as other:
+        joined(other, server.host, server.port)
+        other.sendall(protocol.REQUEST_FORMAT.pack(kind, 2, 0, 0))
+        with contextlib.suppress(ConnectionResetError):
+            assert other.recv(1) == b""
+        member.set("key", "value")
+        assert member.get("key") == b"value"
+
+
+def test_members_that_leave_a_store_that_does_not_read_are_noticed(host: Host, credentials: Path) -> None:
+    with contextlib.closing(MadeStore(credentials)) as made, futures.ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(made.accept)
+        with contextlib.ExitStack() as members:
+            callers = [members.enter_context(host.caller()) for _ in range(8)]
+            for caller in callers:
+                joined(caller, made.address, made.port)
+            for caller in callers:
+                caller.sendall(a_set(2, bytes(1_000_000)))
+        with accepted.result(LIMIT_SECONDS):
+            until(lambda: host.callers == host.connections == 0)
+
+
+def test_more_than_a_store_reads_is_not_kept(host: Host, credentials: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_proxy, "MAX_UNREAD_BYTES", 1_000_000)
+    with contextlib.closing(MadeStore(credentials)) as made, futures.ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(made.accept)
+        with host.caller() as caller:
+            joined(caller, made.address, made.port)
+            with accepted.result(LIMIT_SECONDS), contextlib.suppress(ConnectionError):
+                for number in range(60):
+                    caller.sendall(a_set(number, bytes(1_000_000)))
+                until(lambda: host.callers == 0)
+            until(lambda: host.callers == 0)
+
+
 def test_closing_the_proxy_ends_its_members_calls(
     host: Host, server: StoreServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,7 +30,9 @@ def make_state(name: str, optimizer: Optimizer, module: nn.Module, stored: Metad
     """Give an optimizer that has made no step the state that a checkpoint has for it, all zeros, to be loaded into.
 
     Left as it is, for torch's way, is an optimizer that is not torch's own, which may make more in its first step than
-    its state; and one whose state is not a tensor like the parameter, or a single number, for each name.
+    its state; one whose state is not a tensor like the parameter, or a single number, for each name; and one of which
+    the checkpoint has no state for some parameter, or under another name than is known here: with a state for some,
+    torch would make none for the others.
 
     Args:
         name: its name in the script's state.
@@ -40,10 +42,10 @@ def make_state(name: str, optimizer: Optimizer, module: nn.Module, stored: Metad
     """
     if optimizer.state or not type(optimizer).__module__.startswith("torch.optim"):
         return
-    parameters = _by_name(module)
-    if not set(chain.from_iterable(group["params"] for group in optimizer.param_groups)) <= set(parameters.values()):
-        return
-    if (made := _made(f"{name}.state.", parameters, stored.state_dict_metadata)) is not None:
+    optimized = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    parameters = {key: parameter for key, parameter in _by_name(module).items() if parameter in optimized}
+    made = _made(f"{name}.state.", parameters, stored.state_dict_metadata)
+    if made is not None and all(parameter in made for parameter in optimized if parameter.requires_grad):
         optimizer.state.update(made)
 
 
@@ -63,7 +65,7 @@ def _made(prefix: str, parameters: Mapping[str, torch.Tensor], stored: Mapping[s
     """Zeros for what is stored of parameters; None: some of it is neither like its parameter nor a number."""
     made: _Made = {}
     for key, name, entry in _entries(prefix, stored):
-        if (parameter := parameters.get(key)) is None:  # of another stage of a pipeline
+        if (parameter := parameters.get(key)) is None:  # of another stage of a pipeline, or no longer optimized
             continue
         if (zeros := _zeros(parameter, entry)) is None:
             return None
@@ -79,7 +81,9 @@ def _entries(prefix: str, stored: Mapping[str, Any]) -> Iterator[tuple[str, str,
 
 
 def _zeros(parameter: torch.Tensor, entry: object) -> torch.Tensor | None:
-    if not isinstance(entry, TensorStorageMetadata) or not parameter.dim():  # a number is as large as such a parameter
+    if not isinstance(entry, TensorStorageMetadata) or parameter.is_meta:
+        return None
+    if not parameter.dim():  # a number is as large
         return None
     if not entry.size:
         return torch.zeros((), dtype=entry.properties.dtype, device="cpu")
