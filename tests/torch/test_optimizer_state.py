@@ -109,7 +109,7 @@ def test_what_may_need_more_is_left_to_a_step(make: Make) -> None:
 @pytest.mark.parametrize("case", ["another dtype", "parameters elsewhere", "it has stepped"])
 def test_it_is_left_as_it_is(case: str) -> None:
     module, optimizer = trained(torch.optim.Adam)
-    fresh = model()
+    fresh: nn.Module = model()
     new: Optimizer = torch.optim.Adam(fresh.parameters())
     stored = metadata_of(module, optimizer, torch.bfloat16 if case == "another dtype" else None)
     if case == "it has stepped":
