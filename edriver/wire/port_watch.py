@@ -86,7 +86,11 @@ class PortLimit:
         """
         there = {connection.inode: connection for connection in connections}
         self._known &= {connection.where for connection in there.values()}
-        unknown = (inode for inode in sorted(there) if there[inode].where not in self._known)
+        # Those that came between two looks, in the order of their descriptors: the kernel gives the lowest that is
+        # free. It gives inodes in blocks of a thousand to each processor, so these are in no order (fs/inode.c:
+        # get_next_ino).
+        in_order = sorted(there, key=lambda inode: there[inode].fd)
+        unknown = (inode for inode in in_order if there[inode].where not in self._known)
         return [there[inode] for inode in self._unauthenticated.observe(unknown, now)]
 
     @property

@@ -30,6 +30,13 @@ def test_the_oldest_strangers_go_when_there_are_too_many() -> None:
     assert strangers.to_close(callers(1, 2, 3, 9), 1.0) == callers(9, 1)
 
 
+def test_of_those_that_came_together_the_first_go_whichever_processor_has_accepted_them() -> None:
+    strangers = PortLimit(most=1, timeout=15.0)
+    first, last = AcceptedSocket(2048, 5, ("10.0.0.1", 1)), AcceptedSocket(1024, 6, ("10.0.0.1", 2))
+    assert strangers.to_close([first, last], 0.0) == [first]
+    assert strangers.to_close([last, first], 0.1) == [first]
+
+
 def test_a_stranger_has_some_seconds() -> None:
     strangers = PortLimit(most=5, timeout=15.0)
     assert strangers.to_close(callers(1), 0.0) == []
