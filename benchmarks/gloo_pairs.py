@@ -75,7 +75,7 @@ def connections() -> dict[tuple[tuple[str, int], tuple[str, int]], tuple[int, ..
     """The bytes that this process's TCP connections have carried, by their two ends; the other one is the second."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # it is none, or is not connected
+        with contextlib.suppress(OSError):  # of what is closed by now, or not connected
             if not str(entry.readlink()).startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(entry.name))) as copy:

@@ -39,16 +39,12 @@ from edriver.model.limits import (
     is_module_name,
     is_reported_name,
 )
+from edriver.wire.conversion import LAST_SECOND, NANOSECONDS
 
 if TYPE_CHECKING:
     from edriver.v1 import agent_pb2
 
 _OMISSION_MARK: Final = "\n[...]\n"
-
-_LAST_SECOND: Final = 253_402_300_799
-"""Of the year 9999: the last that a Timestamp has; a Duration has more."""
-
-_SECOND_NANOS: Final = 1_000_000_000
 
 Rule: TypeAlias = Callable[[Message, FieldDescriptor, Any], None]
 
@@ -179,7 +175,7 @@ def _messages(most: int) -> Rule:
 
 def _time(_message: Message, field: FieldDescriptor, value: Timestamp | Duration) -> None:
     """A date or a span that protobuf defines; others cannot be written as JSON."""
-    if 0 <= value.seconds <= _LAST_SECOND and 0 <= value.nanos < _SECOND_NANOS:
+    if 0 <= value.seconds <= LAST_SECOND and 0 <= value.nanos < NANOSECONDS:
         return  # usual ones: when thousands of workers report at once, each brings ten
     try:
         value.ToJsonString()

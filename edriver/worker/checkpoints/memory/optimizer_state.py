@@ -7,7 +7,7 @@ of each operation of that step, half the time of a load. What the state consists
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
@@ -50,7 +50,7 @@ def make_state(name: str, optimizer: Optimizer, module: nn.Module, stored: Metad
 
 
 def _by_name(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters by the names that they have in a checkpoint; of FSDP1, shapes there are others, or names."""
+    """Parameters by their names in a checkpoint. Those of FSDP1 have other names there, or other shapes."""
     bare = module.module if isinstance(module, DistributedDataParallel) else module
     return {_without_wrappers(name): parameter for name, parameter in bare.named_parameters()}
 
@@ -64,27 +64,19 @@ def _without_wrappers(name: str) -> str:
 def _made(prefix: str, parameters: Mapping[str, torch.Tensor], stored: Mapping[str, Any]) -> _Made | None:
     """Zeros for what is stored of parameters; None: some of it is neither like its parameter nor a number."""
     made: _Made = {}
-    for key, name, entry in _entries(prefix, stored):
-        if (parameter := parameters.get(key)) is None:  # of another stage of a pipeline, or no longer optimized
-            continue
+    for key, entry in stored.items():
+        owner, _, name = key.removeprefix(prefix).rpartition(".")
+        if not key.startswith(prefix) or (parameter := parameters.get(owner)) is None:
+            continue  # such as that of another stage of a pipeline, or of a parameter that is optimized no longer
         if (zeros := _zeros(parameter, entry)) is None:
             return None
         made.setdefault(parameter, {})[name] = zeros
     return made
 
 
-def _entries(prefix: str, stored: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    for key, entry in stored.items():
-        if key.startswith(prefix):
-            parameter, _, name = key.removeprefix(prefix).rpartition(".")
-            yield parameter, name, entry
-
-
 def _zeros(parameter: torch.Tensor, entry: object) -> torch.Tensor | None:
-    if not isinstance(entry, TensorStorageMetadata) or parameter.is_meta:
-        return None
-    if not parameter.dim():  # a number is as large
-        return None
+    if not isinstance(entry, TensorStorageMetadata) or parameter.is_meta or not parameter.dim():
+        return None  # to a parameter of no dimension, a number and what is like it look the same
     if not entry.size:
         return torch.zeros((), dtype=entry.properties.dtype, device="cpu")
     if entry.size != parameter.shape or entry.properties.dtype != parameter.dtype:

@@ -63,7 +63,7 @@ def state_dict_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def target_of(state: Mapping[str, Any], stored: Metadata) -> dict[str, Any]:
-    """The same, to load a checkpoint into: optimizers that have made no step have a state afterwards.
+    """As `state_dict_of`, to load a checkpoint into. Optimizers that have made no step have a state afterwards.
 
     Args:
         state: the script's state.
