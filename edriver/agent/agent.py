@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
@@ -41,6 +42,9 @@ OUT_OF_MEMORY = (cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, cause_pb2.CAUSE_KIND_MAYBE_
 LAST_CHECKPOINT_TIMEOUT = 120.0
 """Seconds that workers have to reach their next boundary and to write a checkpoint once their run has no driver any
 more."""
+
+COPY_WINDOW = 5.0
+"""Seconds after a SIGTERM within which others are copies of it."""
 
 FLUSH_TIMEOUT, FLUSH_LIMIT = 2.0, 8.0
 """Seconds within which the driver must take one more batch of the last lines, and all of them: megabytes may wait, and
@@ -112,6 +116,7 @@ class Agent:
         self._asking: asyncio.Task[None] | None = None
         self._kill_by = 0.0
         self._exit_code = 0
+        self._signalled_at = -math.inf
         self._left_code = settings.left_code
 
     async def run(self) -> int:
@@ -122,7 +127,7 @@ class Agent:
             driver was lost or something of what was killed is still there.
         """
         self._workers.open()
-        self._loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        self._loop.add_signal_handler(signal.SIGTERM, self._signalled)
         self._loop.add_signal_handler(signal.SIGUSR1, self._leave, "its agent received SIGUSR1")
         # Ctrl-C is the driver's business. A handler, because workers would inherit that a signal is ignored.
         self._loop.add_signal_handler(signal.SIGINT, lambda: None)
@@ -220,16 +225,30 @@ class Agent:
         drain = agent_pb2.DrainRequested(reason=reason, within=duration(self._leave_timeout))
         self._send(agent_pb2.ConnectRequest(drain_requested=drain))
 
+    def _signalled(self) -> None:
+        """SIGTERM. Where Slurm ends a job, it sends one to each process of a step, and srun has it send another."""
+        now = self._loop.time()
+        if now - self._signalled_at >= COPY_WINDOW:
+            self._signalled_at = now
+            self._terminated()
+
     def _terminated(self) -> None:
         """SIGTERM: the first asks the driver, the second ends the workers, the third does so at once."""
         if self._stopping.is_set():
             self._stop(grace=0)
         elif self._draining is None and self._welcomed.is_set():
             self._leave("its agent received SIGTERM")
-            self._draining = self._loop.call_later(self._leave_timeout, self._terminated)
+            self._draining = self._loop.call_later(self._leave_timeout, self._leave_in_time)
         else:
             self._exit_code = 128 + signal.SIGTERM
             self._stop(TERMINATION_GRACE)
+
+    def _leave_in_time(self) -> None:
+        """The driver has not ended this agent by now. Without a worker, it may keep a checkpoint that is being written
+        to disk, and stays until it is killed.
+        """
+        if self._workers.count:
+            self._terminated()
 
     def _shut_down(self, grace: float) -> None:
         """The driver wants this agent to end; unless that is in a hurry, its workers say first how far they are."""

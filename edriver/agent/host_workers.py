@@ -302,6 +302,11 @@ class HostWorkers:
             worker.link.progress = None
         return beat
 
+    @property
+    def count(self) -> int:
+        """How many workers are there."""
+        return len(self._workers)
+
     def places(self) -> list[WorkerPlace]:
         """Where what the workers use is to be looked for."""
         return [WorkerPlace(worker.worker_id, worker.pid, worker.gpu) for worker in self._workers.values()]

@@ -62,7 +62,7 @@ def half_of_memory(proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) -> int:
 
 
 def serve(config: ServerConfig) -> None:
-    """Serve until the agent's stream has ended, or a signal ends the process.
+    """Serve until the agent's stream has ended.
 
     Raises:
         OSError: it cannot listen there, or the credentials cannot be read.
@@ -77,8 +77,6 @@ def serve(config: ServerConfig) -> None:
 
     tls_folder = Path(config.tls_folder) if config.tls_folder else None
     attached, ended = threading.Event(), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
     keeper = Keeper(config.memory_limit or half_of_memory())
     copier = Copier(
         keeper,
@@ -171,6 +169,10 @@ def _await_agent(attached: threading.Event, ended: threading.Event) -> None:
 
 def main() -> int:
     """Read the configuration, and serve; returns the exit code."""
+    # Batch systems send SIGTERM to each process of a job. The agent gets it, too, and ends this process once what is in
+    # memory has been copied or written. The process that writes to disk inherits this.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="edriver checkpoint server: %(message)s")
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     silence_grpc()

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from edriver.common.join_config import JoinConfig
+from edriver.common.join_config import GRACE, JoinConfig
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2, rounds_pb2
 from edriver.wire.conversion import duration
 from edriver.wire.link import Link
@@ -53,6 +53,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
     quiet: whether heartbeats are held back.
     refuses: whether streams are refused.
     away: whether streams break at once, as if no driver were there.
+    beats: the number of heartbeats that have arrived.
     reads_output: cleared to let output wait.
     """
 
@@ -65,6 +66,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         self.quiet = False
         self.refuses = False
         self.away = False
+        self.beats = 0
         self.reads_output = asyncio.Event()
         self.reads_output.set()
         self._link: Link[Any] = Link()
@@ -178,9 +180,13 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
 
     async def _read(self, context: Any) -> None:
         while isinstance(message := await context.read(), ConnectRequest):
-            if self._link.receive(message) and message.WhichOneof("kind") != "heartbeat":
+            beats = message.WhichOneof("kind") == "heartbeat"
+            if self._link.receive(message) or beats:
                 async with self._changed:
-                    self.messages.append(message)
+                    if beats:
+                        self.beats += 1
+                    else:
+                        self.messages.append(message)
                     self._changed.notify_all()
 
     async def _write(self, context: Any) -> None:
@@ -197,8 +203,10 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
 class AgentProcess:
     """An agent, started."""
 
-    def __init__(self, driver: Path, folder: Path, address: str = "127.0.0.1") -> None:
-        join_config = JoinConfig(RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address=address, folder=str(folder))
+    def __init__(self, driver: Path, folder: Path, address: str = "127.0.0.1", grace: float = GRACE) -> None:
+        join_config = JoinConfig(
+            RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address=address, folder=str(folder), grace=grace
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-m", "edriver.agent.main", "--host", "a"],
             stdin=subprocess.PIPE,
@@ -244,6 +252,7 @@ async def host(
     exit_timeout: float = AMPLE,
     copy_environment: str = "",
     address: str = "127.0.0.1",
+    grace: float = GRACE,
     credentials: agent_pb2.WorkerCredentials | None = None,
 ) -> AsyncIterator[Host]:
     # A short path: those of unix sockets are limited.
@@ -264,7 +273,7 @@ async def host(
     agent_pb2_grpc.add_AgentServiceServicer_to_server(driver, server)
     server.add_insecure_port(f"unix:{folder / 'driver.sock'}")
     await server.start()
-    agent = AgentProcess(folder / "driver.sock", folder / "agent", address)
+    agent = AgentProcess(folder / "driver.sock", folder / "agent", address, grace)
     try:
         yield Host(driver, server, agent)
     finally:

@@ -6,10 +6,12 @@ import asyncio
 import os
 import shlex
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from edriver.agent.agent import COPY_WINDOW
 from edriver.agent.workers.processes import children_of
 from edriver.system.proc_stat import own_processors
 from edriver.v1 import cause_pb2, notification_pb2, rounds_pb2
@@ -259,18 +261,45 @@ async def test_a_signal_before_the_machine_is_preempted_is_reported_to_the_drive
 
 
 @in_loop
-async def test_sigterm_is_reported_to_the_driver_and_a_second_one_ends_the_workers_in_order() -> None:
+async def test_sigterm_is_reported_to_the_driver_and_a_later_one_ends_the_workers_in_order() -> None:
     async with host(script(FORKS_A_SLEEPER)) as on:
         on.driver.start_worker(1)
         ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
         on.agent.signal(signal.SIGINT)  # the driver's business
-        on.agent.signal(signal.SIGTERM)
-        await on.driver.until(lambda: leaving(on.driver) == ["its agent received SIGTERM"])
-        on.agent.signal(signal.SIGTERM)
-        assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
+        began = time.monotonic()
+        exit_of_worker = asyncio.create_task(on.driver.exit_of(1))
+        while not exit_of_worker.done():  # srun sends copies
+            on.agent.signal(signal.SIGTERM)
+            await asyncio.wait({exit_of_worker}, timeout=0.2)
+        assert time.monotonic() - began >= COPY_WINDOW
+        assert leaving(on.driver) == ["its agent received SIGTERM"]
+        assert (await exit_of_worker).code == -signal.SIGTERM
         assert await on.agent.exit_code() == 143
         for end in ends:
             await end_of(end)
+
+
+@in_loop
+async def test_sigterm_ends_workers_that_the_driver_has_not_drained_in_time() -> None:
+    async with host(script(FORKS_A_SLEEPER), grace=0.2) as on:
+        on.driver.start_worker(1)
+        await on.driver.numbers(2)
+        on.agent.signal(signal.SIGTERM)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
+        assert await on.agent.exit_code() == 143
+
+
+@in_loop
+async def test_an_agent_without_workers_stays_for_what_its_driver_still_wants_of_it() -> None:
+    """Its checkpoint server may be writing what is in memory to disk."""
+    async with host([], grace=0.2) as on:
+        await on.driver.until(lambda: on.driver.beats > 0)
+        on.agent.signal(signal.SIGTERM)
+        await on.driver.until(lambda: bool(leaving(on.driver)))
+        seen = on.driver.beats
+        await on.driver.until(lambda: on.driver.beats > seen + 1)  # one a second
+        on.driver.shut_down(grace=0)
+        assert await on.agent.exit_code() == 0
 
 
 @in_loop

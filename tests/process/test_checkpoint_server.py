@@ -70,6 +70,14 @@ def test_a_shard_is_written_opened_and_fetched() -> None:
         until(lambda: server.held.used == 3 * MIB + PAGE + spare, lambda: server.held)
 
 
+def test_signals_that_end_all_of_a_job_leave_it_to_its_agent() -> None:
+    with checkpoint_server() as server, worker() as writer:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(server.process.pid, number)
+        server.save(10, 2, data_of(100), writer.pid)
+        until(lambda: server.steps() == [(10, 2)], "the report")
+
+
 def test_what_moves_bulk_lets_training_go_first() -> None:
     with checkpoint_server() as server, worker() as writer:
         usual = os.getpriority(os.PRIO_PROCESS, server.process.pid)

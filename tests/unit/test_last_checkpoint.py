@@ -14,8 +14,9 @@ from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.console.output import ROUTINE
-from edriver.driver.run.last_checkpoint import write_last_checkpoint
-from edriver.model.events import CheckpointsHeld
+from edriver.driver.run.last_checkpoint import SILENCE_BOUND, write_last_checkpoint
+from edriver.model.cause import AgentFault, AgentFaultKind
+from edriver.model.events import AgentConnected, AgentLost, AgentSilent, CheckpointsHeld
 from edriver.model.ids import RoundId
 from edriver.model.memory_checkpoint import CheckpointId, DiskReport, DiskTarget, Shard
 from edriver.model.records import HostRecord, Worker
@@ -29,17 +30,19 @@ class Host:
 
     Attributes:
         late: the step of that save; None: there is none.
+        writes: whether it does what it is ordered to.
     """
 
     revision = 0
 
     def __init__(self) -> None:
-        self.hosts = {"a": HostRecord("a", slots=1)}
+        self.hosts = {"a": HostRecord("a", slots=1, agent_id=1, connected=True)}
         self.memory = MemoryCheckpoints(0)
         self.inbox: Mailbox[Inbound] = Mailbox(10)
         self.late: int | None = None
         self.written: list[int] = []
         self.stopped: list[int] = []
+        self.writes = True
         self._steps: list[int] = []
 
     def has_agent(self, host: str, agent_id: int) -> bool:
@@ -61,7 +64,7 @@ class Host:
     def send(self, host: str, message: agent_pb2.ConnectResponse) -> None:
         write = message.keep_checkpoints.disk
         step = write.checkpoint.step
-        if step in (0, *self.written):
+        if step in (0, *self.written) or not self.writes:
             return
         if self.late is not None:
             self._steps.append(self.late)
@@ -93,3 +96,52 @@ def test_what_is_said_to_be_written_at_the_end_is_what_is_written(caplog: pytest
     assert host.stopped == [7]
     said = [record.getMessage() for record in caplog.records if record.levelno <= logging.INFO]
     assert said == [f"writing the checkpoint of step {step} from memory to disk" for step in host.written]
+
+
+FAULT = AgentFault(AgentFaultKind.SILENT)
+
+
+def end_of(host: Host, silence_bound: float = SILENCE_BOUND) -> None:
+    async def end() -> None:
+        roster: Any = host
+        hurry = asyncio.Event()
+        await write_last_checkpoint(
+            host.memory, roster, host.inbox, host.send, host.stop, hurry, silence_bound=silence_bound
+        )
+
+    asyncio.run(end())
+
+
+def test_the_last_host_that_held_it_is_lost_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    host = Host()
+    host.save(10)
+    host.writes = False
+    host.inbox.put(AgentLost("a", 1, FAULT))
+    end_of(host)
+    lost = "the newest checkpoint, of step 10, is lost with this run: the hosts that held it are lost"
+    assert caplog.messages[-1] == lost
+    assert host.memory.newest is None
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["meanwhile", "before"])
+def test_a_host_that_stays_silent_counts_as_lost(caplog: pytest.LogCaptureFixture, before: bool) -> None:
+    host = Host()
+    host.save(10)
+    host.writes = False
+    if before:
+        host.hosts["a"].connected = False
+    else:
+        host.inbox.put(AgentSilent("a", 1, FAULT))
+    end_of(host, silence_bound=0.0)
+    assert caplog.messages[-1].endswith("the hosts that held it are lost")
+
+
+def test_a_host_that_was_silent_for_a_while_writes_it(caplog: pytest.LogCaptureFixture) -> None:
+    host = Host()
+    host.save(10)
+    host.save(20)
+    host.inbox.put(AgentSilent("a", 1, FAULT))
+    host.inbox.put(AgentConnected("a", 1))
+    end_of(host, silence_bound=0.0)
+    assert host.written == [10, 20]
+    assert not caplog.messages

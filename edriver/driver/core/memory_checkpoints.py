@@ -306,7 +306,7 @@ class MemoryCheckpoints:
             revision: grows when one of them changes.
             round_id: the current round.
         """
-        if not self._held or (not self._changed and revision == self._revision):
+        if not self._changed and (not self._held or revision == self._revision):
             return []
         self._changed, self._revision = False, revision
         ring = tuple(host for host in hosts if host in self._held)

@@ -15,6 +15,7 @@ from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.console.output import ROUTINE
 from edriver.model import events
 from edriver.model.actions import KeepCheckpoints
+from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.model.ids import NO_ROUND
 from edriver.model.records import Worker
 from edriver.v1 import agent_pb2
@@ -22,6 +23,9 @@ from edriver.wire.orders import keep_message
 
 WRITE_TIMEOUT: Final = 600.0
 """Seconds that this may take: a host may have hundreds of gigabytes. A second signal ends it."""
+
+SILENCE_BOUND: Final = 30.0
+"""Seconds after its lease for which a silent host is waited for: it may only be busy, or may have been stopped."""
 
 _log = logging.getLogger("edriver.driver")
 
@@ -34,6 +38,7 @@ async def write_last_checkpoint(
     stop_workers: Callable[[Iterable[Worker]], None],
     hurry: asyncio.Event,
     bound: float = WRITE_TIMEOUT,
+    silence_bound: float = SILENCE_BOUND,
 ) -> None:
     """Have hosts write the newest whole checkpoint, if it is not on disk yet, and wait for that.
 
@@ -47,6 +52,7 @@ async def write_last_checkpoint(
         stop_workers: stops workers.
         hurry: set when the operator does not want to wait.
         bound: seconds that it may take.
+        silence_bound: seconds after which a host whose agent is silent counts as lost.
     """
     memory.disk.urgent = True
     goal = memory.write_to_disk()
@@ -54,7 +60,8 @@ async def write_last_checkpoint(
         return
     stop_workers(roster.live())
     others: list[Inbound] = []
-    writing = asyncio.create_task(_write(memory, roster, inbox, send, goal, others))
+    silences = _Silences(memory, roster, inbox, silence_bound)
+    writing = asyncio.create_task(_write(memory, roster, inbox, send, goal, silences, others))
     hurried = asyncio.create_task(hurry.wait())
     try:
         await asyncio.wait({writing, hurried}, timeout=bound, return_when=asyncio.FIRST_COMPLETED)
@@ -66,10 +73,46 @@ async def write_last_checkpoint(
         hurried.cancel()
         writing.cancel()
         await asyncio.wait({writing, hurried})
+        silences.end()
         for event in others:
             inbox.put(event)
     if trouble:
         _log.warning("the newest checkpoint, of step %d, is lost with this run: %s", goal[0].step, trouble)
+
+
+class _Silences:
+    """Gives up hosts whose agents stay silent. The core does not decide that any more: the run is over.
+
+    Args:
+        memory: the checkpoints.
+        roster: the hosts of the run. Those that are silent already count from now on.
+        inbox: takes the losses.
+        bound: seconds that an agent may be silent.
+    """
+
+    def __init__(self, memory: MemoryCheckpoints, roster: Roster, inbox: Mailbox[Inbound], bound: float) -> None:
+        self._inbox = inbox
+        self._bound = bound
+        self._losses: dict[tuple[str, int], asyncio.TimerHandle] = {}
+        for name, record in roster.hosts.items():
+            if record.agent_id is not None and not record.connected and memory.held(name) is not None:
+                self.begin(name, record.agent_id, AgentFault(AgentFaultKind.SILENT))
+
+    def begin(self, host: str, agent_id: int, fault: AgentFault) -> None:
+        """An agent is silent."""
+        lost = events.AgentLost(host, agent_id, fault)
+        self.broken(host, agent_id)
+        self._losses[host, agent_id] = asyncio.get_running_loop().call_later(self._bound, self._inbox.put, lost)
+
+    def broken(self, host: str, agent_id: int) -> None:
+        """It has sent a message."""
+        if (loss := self._losses.pop((host, agent_id), None)) is not None:
+            loss.cancel()
+
+    def end(self) -> None:
+        """Give up no more hosts."""
+        for loss in self._losses.values():
+            loss.cancel()
 
 
 async def _write(
@@ -78,6 +121,7 @@ async def _write(
     inbox: Mailbox[Inbound],
     send: Callable[[str, agent_pb2.ConnectResponse], None],
     goal: Key,
+    silences: _Silences,
     others: list[Inbound],
 ) -> str:
     """Order what is to be written, and take in what hosts report, until it is on disk.
@@ -106,6 +150,10 @@ async def _write(
             case events.CheckpointServerEnded(host, agent_id):
                 if roster.has_agent(host, agent_id):
                     memory.server_ended(host)
+            case events.AgentSilent(host, agent_id, fault):
+                silences.begin(host, agent_id, fault)
+            case events.AgentConnected(host, agent_id):
+                silences.broken(host, agent_id)
             case events.AgentLost(host, agent_id):
                 if roster.has_agent(host, agent_id):
                     memory.lose_host(host)
