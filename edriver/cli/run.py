@@ -7,10 +7,13 @@ import logging
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
+from edriver.cli.complaint import complain
+from edriver.cli.resuming.started_again import STARTED_AGAIN
 from edriver.cli.torchrun_flags import ignored_variables
 from edriver.driver.config.options import RunOptions, options_of, takes_all_slots
 from edriver.driver.config.usage_error import UsageError
@@ -37,6 +40,9 @@ def run_or_resume(flags: argparse.Namespace, options: RunOptions, arguments: Seq
     """
     if flags.etcd is None and flags.standby:
         raise UsageError("--standby is for drivers that share a journal: give --etcd, too")
+    started_again = os.environ.pop(STARTED_AGAIN, None) is not None
+    named = flags.etcd is not None or flags.run is not None
+    begin_anew = _command_again() if named and not (started_again or flags.standby) else None
     if flags.etcd is not None:
         from edriver.cli.resuming.etcd_run import go_on, journal_in_etcd, lead
 
@@ -47,16 +53,30 @@ def run_or_resume(flags: argparse.Namespace, options: RunOptions, arguments: Seq
         except KeyboardInterrupt:
             return 128 + signal.SIGINT
         if journal.holds_run:
-            return go_on(journal, port=options.port, verbose=options.verbose)
+            return go_on(journal, begin_anew, port=options.port, verbose=options.verbose)
         return _start(flags, options, arguments, None, journal.begin)
     if flags.run is not None:
         from edriver.cli.resuming.named_run import hold_name, resume_named
 
         name = hold_name(flags.run, options.records, resumable=not flags.no_journal)
-        if (code := resume_named(name, arguments, verbose=options.verbose)) is not None:
+        if (code := resume_named(name, arguments, begin_anew, verbose=options.verbose)) is not None:
             return code
         return _start(flags, options, arguments, name, None)
     return _start(flags, options, arguments, None, None)
+
+
+def _command_again() -> Callable[[], NoReturn]:
+    """What gives this process's command line again, from where it is now."""
+    directory, environ = Path.cwd(), {**os.environ, STARTED_AGAIN: "1"}
+
+    def give() -> NoReturn:
+        complain("edriver: another run of this name begins: the last one had been asked to end")
+        sys.stdout.flush()
+        os.chdir(directory)
+        # A run leaves its mark on a process: on signals, logging, metrics. The next one has a new one of the same ID.
+        os.execve(sys.executable, sys.orig_argv, environ)  # noqa: S606
+
+    return give
 
 
 def _start(

@@ -253,3 +253,47 @@ def test_a_supervisor_passes_on_what_ends_a_run(tmp_path: Path, started: bool) -
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == 143, run.text
         assert run.gone(), run.left_behind()
+
+
+STUBBORN = ["-np", "1", sys.executable, str(SCRIPTS / "stubborn.py")]
+
+
+def killed_while_it_ends(folder: Path, *flags: str) -> Run:
+    """A run whose driver has had its only worker end, and is killed before that has ended."""
+    with running([*flags, *STUBBORN], folder, environ_of(folder)) as run:
+        run.line("passed step 2$")
+        run.process.send_signal(signal.SIGTERM)
+        run.line("received SIGTERM")
+        kill(run)
+        return run
+
+
+def test_the_command_line_of_a_run_whose_driver_was_killed_while_it_ended_begins_another_one(tmp_path: Path) -> None:
+    run = killed_while_it_ends(tmp_path, "--run", "nightly")
+    with running(["--run", "nightly", *STUBBORN], tmp_path, environ_of(tmp_path)) as again:
+        again.line(f"run {run.id}: resumed by driver 2 of it")
+        said = again.line("another run of this name begins: the last one had been asked to end")
+        assert run.gone(), run.left_behind()
+        begun = again.line(r"^edriver: run (\w+): 1 worker", after=again.lines.index(said.string))[1]
+        assert begun != run.id
+        again.line("passed step 2$", after=again.lines.index(said.string))
+
+
+def test_resume_alone_ends_a_run_that_had_been_asked_to_end(tmp_path: Path) -> None:
+    run = killed_while_it_ends(tmp_path)
+    resumed = Resumed(run, tmp_path)
+    assert resumed.end() == 1
+    assert "stopped: the driver received SIGTERM" in resumed.text
+    assert "another run" not in resumed.text
+
+
+def test_a_supervisor_begins_no_other_run_than_the_one_that_was_asked_to_end(tmp_path: Path) -> None:
+    with running(["--supervise", "--run", "nightly", *STUBBORN], tmp_path, environ_of(tmp_path)) as run:
+        run.line("passed step 2$")
+        os.kill(driver_of(run), signal.SIGTERM)
+        run.line("received SIGTERM")
+        os.kill(driver_of(run), signal.SIGKILL)
+        run.line("starting another one")
+        assert run.end() == 1
+        assert "another run of this name" not in run.text
+        assert run.gone(), run.left_behind()

@@ -6,9 +6,9 @@ import argparse
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from edriver.cli.complaint import complain
 from edriver.cli.exit_codes import EXIT_FAILED
@@ -87,10 +87,20 @@ def lead(journal: EtcdJournal, run_name: str, *, standby: bool) -> bool:
     return False
 
 
-def go_on(journal: EtcdJournal, *, port: int, verbose: bool) -> int:
-    """Go on with the run in this journal, to its end; returns the exit code."""
+def go_on(journal: EtcdJournal, begin_anew: Callable[[], NoReturn] | None, *, port: int, verbose: bool) -> int:
+    """Go on with the run in this journal, to its end; returns the exit code.
+
+    Args:
+        journal: the journal.
+        begin_anew: see `resume_named`.
+        port: where this driver is to listen; 0: where the last one did.
+        verbose: whether every event is logged.
+    """
     try:
-        return go_on_with(journal, _records_of, verbose=verbose, port=port)
+        ended = go_on_with(journal, _records_of, verbose=verbose, port=port)
+        if ended.stopped_before and begin_anew is not None:
+            begin_anew()
+        return ended.code
     except JournalError as error:
         journal.close()
         complain(f"edriver: {error}")

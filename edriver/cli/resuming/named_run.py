@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from edriver.cli.complaint import complain
 from edriver.cli.exit_codes import EXIT_FAILED
@@ -40,8 +41,17 @@ def hold_name(name: str, root: Path | None, *, resumable: bool) -> RunName:
         raise UsageError(f"--run: {error.filename or root} cannot be used: {error.strerror}") from None
 
 
-def resume_named(name: RunName, arguments: Sequence[str], *, verbose: bool) -> int | None:
+def resume_named(
+    name: RunName, arguments: Sequence[str], begin_anew: Callable[[], NoReturn] | None, *, verbose: bool
+) -> int | None:
     """Take over the latest run of this name, if its driver was killed, and run it to its end.
+
+    Args:
+        name: the name.
+        arguments: the command line.
+        begin_anew: begins another run of this name, if a driver before was asked to end that one and was killed before
+            it had: whoever gives the command line again wants to train. None: the run has ended.
+        verbose: whether every event is logged.
 
     Returns:
         the exit code; None: that run has ended, or there was none.
@@ -49,7 +59,10 @@ def resume_named(name: RunName, arguments: Sequence[str], *, verbose: bool) -> i
     if not name.run_id or not (journal := name.root / name.run_id / JOURNAL_FILE).is_file():
         return None
     try:
-        return take_run_over(journal, arguments, verbose=verbose)
+        ended = take_run_over(journal, arguments, verbose=verbose)
+        if ended.stopped_before and begin_anew is not None:
+            begin_anew()
+        return ended.code
     except JournalError as error:
         complain(f"edriver: {error}")
         return EXIT_FAILED

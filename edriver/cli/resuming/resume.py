@@ -21,6 +21,7 @@ from edriver.wire.grpc_log import silence_grpc
 
 if TYPE_CHECKING:
     from edriver.driver.config.options import RunOptions
+    from edriver.driver.run.session import Ended
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,11 +80,11 @@ def resume_run(arguments: Sequence[str]) -> int:
         JournalError: that cannot be done.
     """
     flags = parser().parse_args(arguments)
-    return take_run_over(journal_of(flags.run, os.environ), verbose=flags.verbose)
+    return take_run_over(journal_of(flags.run, os.environ), verbose=flags.verbose).code
 
 
-def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose: bool) -> int:
-    """Take over the run with this journal, and run it to its end; returns the exit code.
+def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose: bool) -> Ended:
+    """Take over the run with this journal, and run it to its end.
 
     Args:
         path: the journal.
@@ -106,8 +107,8 @@ def go_on_with(
     *,
     verbose: bool,
     port: int = 0,
-) -> int:
-    """Go on with the run whose journal this is, to its end; returns the exit code.
+) -> Ended:
+    """Go on with the run whose journal this is, to its end.
 
     Args:
         journal: the journal.

@@ -15,6 +15,7 @@ from typing import Final
 import tenacity
 
 from edriver.cli.complaint import complain
+from edriver.cli.resuming.started_again import STARTED_AGAIN
 from edriver.driver.config.output_options import SUPERVISED_PREFIX
 from edriver.driver.journal.journal import EXIT_REPLACED
 from edriver.driver.run.stop_requests import STOP_SIGNALS
@@ -98,6 +99,8 @@ class _Supervisor:
 
     def run_driver(self) -> int:
         """Run one to its end; returns its exit code, negative: the signal that it was killed by."""
+        if self._driver is not None:
+            os.environ[STARTED_AGAIN] = "1"
         began = self._clock()
         # What is sent to the driver before it handles signals waits for that: StopRequests unblocks them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import grpc.aio
 import uvloop
@@ -98,6 +98,18 @@ def run(
     return _run(_session(options, head, output, records, journal), folder, journal)
 
 
+class Ended(NamedTuple):
+    """How a run has ended that was taken over.
+
+    Attributes:
+        code: the exit code.
+        stopped_before: whether a driver before had been asked to end it, which was then killed.
+    """
+
+    code: int
+    stopped_before: bool
+
+
 def resume(
     options: RunOptions,
     journal: Journal,
@@ -107,8 +119,8 @@ def resume(
     *,
     port: int = 0,
     agents_gone: str = "",
-) -> int:
-    """Take a run over whose driver is gone, and run it to the end; returns the exit code.
+) -> Ended:
+    """Take a run over whose driver is gone, and run it to the end.
 
     Args:
         options: the options of the run.
@@ -136,7 +148,7 @@ def resume(
         raise journal.damaged(f"{type(error).__name__}: {error}") from None
     journal.update(head)
     _log.info("run %s: resumed by driver %s of it", head.run_id, head.incarnation)
-    return _run(session, folder, journal)
+    return Ended(_run(session, folder, journal), session.stopped_before)
 
 
 def _session(options: RunOptions, head: Head, output: Output, records: Path | None, journal: Journal | None) -> Session:
@@ -220,6 +232,7 @@ class Session:
         name: what its user calls it; may be empty.
         resumes: whether another driver had it before.
         over: whether it has ended.
+        stopped_before: whether another driver had been asked to end it, and this one has not.
     """
 
     def __init__(
@@ -236,6 +249,7 @@ class Session:
         self.name = options.name
         self.resumes = False
         self.over = False
+        self.stopped_before = False
         self._agents_gone = ""
         self._to_caller = os.environ.pop(PROGRESS_VARIABLE, None) is not None  # no script that starts a run inherits it
         self._real_clock = clock
@@ -360,6 +374,8 @@ class Session:
                 await parts.shutdown.end()
                 beating.cancel()
                 self.over = True
+                stopped_before = self._ended is not None and self._ended.end is actions.RunEnd.STOPPED
+                self.stopped_before = stopped_before and not parts.stops.requested
                 finish = self._completed(finish)
                 parts.loop.publish(parts.event_history.end(finish))
                 parts.recorder.end_with(lambda: self._record_failure(finish))

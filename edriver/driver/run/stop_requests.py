@@ -44,16 +44,18 @@ class StopRequests:
 
     Attributes:
         signal: the signal that stopped the run, SIGTERM for an operator's request; None: it was not stopped.
+        requested: whether anything has asked this driver for the end.
         hurry: set when the operator does not want to wait.
     """
 
     def __init__(self, inbox: Mailbox[Inbound], clock: Callable[[], float] = time.monotonic) -> None:
         self._inbox = inbox
         self._clock = clock
-        self._requested = -math.inf
+        self._signalled = -math.inf
         self._ending = False
         self._asked = False  # by a signal, while it ended of its own accord
         self.signal: signal.Signals | None = None
+        self.requested = False
         self.hurry = asyncio.Event()
 
     def watch_signals(self) -> None:
@@ -62,6 +64,7 @@ class StopRequests:
 
     def stop(self, reason: str, requester: str) -> None:
         """An operator has requested the end of the run; the reason and the requester may be empty."""
+        self.requested = True
         if not self._ending and self.signal is None:
             self.signal = signal.SIGTERM  # it ends as by this one
             wish = Cause(CauseKind.STOPPED, detail=ReportedText(reason), requester=requester)
@@ -78,10 +81,11 @@ class StopRequests:
         A run that has come to its end may still write its last checkpoint: the first signal does not cut that either.
         """
         now = self._clock()
-        if now - self._requested < COPY_WINDOW:
+        self.requested = True
+        if now - self._signalled < COPY_WINDOW:
             _log.debug("%s: a copy of %s", number.name, self.signal)
             return
-        self._requested = now
+        self._signalled = now
         if self._ending and self.signal is None and not self._asked:
             self._asked = True
             _log.info("%s: the run is ending (send it again to end it at once)", number.name)

@@ -65,7 +65,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,bf_interval=1,preempt_send_user_signal
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-KillWait=10
+KillWait=120
 OverTimeLimit=0
 ReturnToService=2
 {nodes}
