@@ -1,7 +1,7 @@
 """Many events in one message, which is made once for all who watch.
 
-gRPC and the event loop take as long for a message of one event as for one of a thousand, and in a large run each watcher
-that begins is sent tens of thousands of events.
+gRPC and the event loop take as long for a message of one event as for one of a thousand, and in a large run each
+watcher that begins is sent tens of thousands of events.
 """
 
 from __future__ import annotations
