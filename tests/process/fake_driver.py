@@ -63,6 +63,8 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         self.lines: list[agent_pb2.OutputLine] = []
         self.dropped = 0
         self.quiet = False
+        self.heartbeat = agent_pb2.Heartbeat()
+        self.heartbeats = 0
         self.refuses = False
         self.away = False
         self.reads_output = asyncio.Event()
@@ -178,9 +180,12 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
 
     async def _read(self, context: Any) -> None:
         while isinstance(message := await context.read(), ConnectRequest):
-            if self._link.receive(message) and message.WhichOneof("kind") != "heartbeat":
+            if self._link.receive(message):
                 async with self._changed:
-                    self.messages.append(message)
+                    if message.WhichOneof("kind") == "heartbeat":
+                        self.heartbeats += 1
+                    else:
+                        self.messages.append(message)
                     self._changed.notify_all()
 
     async def _write(self, context: Any) -> None:
@@ -191,7 +196,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         while True:
             await asyncio.sleep(0.1)
             if not self.quiet:
-                self._outgoing.put_nowait(self._link.stamp(ConnectResponse(heartbeat=agent_pb2.Heartbeat())))
+                self._outgoing.put_nowait(self._link.stamp(ConnectResponse(heartbeat=self.heartbeat)))
 
 
 class AgentProcess:
