@@ -26,7 +26,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import grpc.aio
 
 from edriver.agent.control_stream import ControlStream, DriverConnectionError
-from edriver.agent.progress_reports import ProgressReports
+from edriver.agent.progress_reports import ProgressReports, RoundReports
 from edriver.agent.resources.changes import UsageReports
 from edriver.agent.resources.sample import Sample
 from edriver.agent.resources.sampling import SAMPLE_PERIOD
@@ -169,6 +169,7 @@ class SimulatedAgent:
         )
         self._assignments = assignments
         self._workers: dict[int, Worker] = {}
+        self._round_reports = RoundReports()
         self._usage, self._sampled = UsageReports(time.monotonic), 0.0
         self._control = ControlStream(
             agent_pb2_grpc.AgentServiceStub(self._channel),
@@ -277,6 +278,8 @@ class SimulatedAgent:
             self._control.send(agent_pb2.ConnectRequest(worker_exited=exited))
 
     def _report(self, worker: Worker, report: notification_pb2.Report) -> None:
+        if self._control.progress_period:
+            self._round_reports.shorten(report, worker.reports, time.monotonic())
         self._control.send(
             agent_pb2.ConnectRequest(worker_report=agent_pb2.WorkerReport(worker_id=worker.worker_id, report=report))
         )

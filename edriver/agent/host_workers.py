@@ -13,6 +13,7 @@ from pathlib import Path
 from edriver.agent.checkpoint_server import CheckpointServerSupervisor
 from edriver.agent.driverless import Driverless
 from edriver.agent.environment_copy import EnvironmentCopy
+from edriver.agent.progress_reports import RoundReports
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
 from edriver.agent.store_proxy import StoreProxy
@@ -115,6 +116,8 @@ class HostWorkers:
         self._driverless = Driverless(self._workers, settings.host, worker_settings, driver_is_there)
         self._stopping = self._parted = False
         self._exit_reports: set[asyncio.Task[None]] = set()
+        self._round_reports = RoundReports()
+        self._progress_period = 0.0
         self._questions: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
         self._all_gone.set()
@@ -291,7 +294,7 @@ class HostWorkers:
             progress_period: seconds between two reports of one worker; see ProgressReports.
         """
         beat = agent_pb2.Heartbeat()
-        now = self._loop.time()
+        now, self._progress_period = self._loop.time(), progress_period
         for worker in self._workers.values():
             stopped, progress = worker.halt is not None, worker.link.progress
             if stopped:
@@ -337,6 +340,8 @@ class HostWorkers:
         if message.worker_report.report.HasField("checkpoint_server_needed"):
             self._checkpoint_server.need()
             return
+        if self._progress_period and (worker := self._workers.get(message.worker_report.worker_id)):
+            self._round_reports.shorten(message.worker_report.report, worker.progress_reports, self._loop.time())
         self._send(message)
         self._driverless.note(message)
 

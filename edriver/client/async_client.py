@@ -91,10 +91,10 @@ class AsyncClient:
             async for attempt in tenacity.AsyncRetrying(**watching.policy):
                 with attempt:
                     async for response in self._core.methods["Watch"](watching.request):
-                        watching.take(response)
-                        yield response
-                        if watching.over:
-                            return
+                        for part in watching.parts_of(response):
+                            yield part
+                            if watching.over:
+                                return
 
     async def output(
         self,

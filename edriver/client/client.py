@@ -93,10 +93,10 @@ class Client:
             for attempt in Redialling(**watching.policy):
                 with attempt:
                     for response in self._core.methods["Watch"](watching.request):
-                        watching.take(response)
-                        yield response
-                        if watching.over:
-                            return
+                        for part in watching.parts_of(response):
+                            yield part
+                            if watching.over:
+                                return
 
     def output(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypedDict
 
 import grpc
@@ -50,7 +50,7 @@ class Watching(stop_base):
     @property
     def request(self) -> status_pb2.WatchRequest:
         """The request that continues the watch."""
-        return status_pb2.WatchRequest(since=self._seq, progress=self._progress)
+        return status_pb2.WatchRequest(since=self._seq, progress=self._progress, reads_more=True)
 
     @property
     def policy(self) -> Policy:
@@ -59,11 +59,19 @@ class Watching(stop_base):
             retry=tenacity.retry_if_exception(is_cut_off), wait=tenacity.wait_random(0.05, 0.5), stop=self, reraise=True
         )
 
-    def take(self, response: status_pb2.WatchResponse) -> None:
-        """Continue after this message, and restart the time limit."""
-        self._last_received = self._clock()
-        self._seq = response.event.seq or self._seq
-        self.over = response.event.HasField("run_ended")
+    def parts_of(self, response: status_pb2.WatchResponse) -> Iterator[status_pb2.WatchResponse]:
+        """Yield the events or the progress of this message, one by one, and continue the watch after each.
+
+        The time limit restarts after each, too: how long a caller takes for it is not the driver's silence.
+        """
+        more = list(response.more)
+        response.ClearField("more")
+        for each in (response, *(status_pb2.WatchResponse(event=event) for event in more)):
+            self._seq = each.event.seq or self._seq
+            self.over = each.event.HasField("run_ended")
+            self._last_received = self._clock()
+            yield each
+            self._last_received = self._clock()
 
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
         """Whether the driver has been silent for longer than the time limit, so that the watch gives up."""

@@ -1832,19 +1832,23 @@ class WatchRequest(_message.Message):
 
     SINCE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    READS_MORE_FIELD_NUMBER: _builtins.int
     since: _builtins.int
     """Send only events with a `seq` greater than this number. If 0, start with the first event."""
     progress: _builtins.bool
     """Whether to send the training progress as well, once a second while training makes progress."""
+    reads_more: _builtins.bool
+    """Whether the caller reads WatchResponse.more."""
     def __init__(
         self,
         *,
         since: _builtins.int = ...,
         progress: _builtins.bool = ...,
+        reads_more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "reads_more", b"reads_more", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1858,6 +1862,7 @@ class WatchResponse(_message.Message):
 
     EVENT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> Global___Event:
         """An event."""
@@ -1866,15 +1871,20 @@ class WatchResponse(_message.Message):
     def progress(self) -> Global___Progress:
         """The training progress. It has no number, since a progress report that was missed is useless later."""
 
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """The events that follow `event`, in order, sent together with it. Only to a caller whose WatchRequest has reads_more."""
+
     def __init__(
         self,
         *,
         event: Global___Event | None = ...,
         progress: Global___Progress | None = ...,
+        more: _abc.Iterable[Global___Event] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "kind", b"kind", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "kind", b"kind", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "kind", b"kind", "more", b"more", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["event", "progress"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015

@@ -53,7 +53,6 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
     quiet: whether heartbeats are held back.
     refuses: whether streams are refused.
     away: whether streams break at once, as if no driver were there.
-    beats: the number of heartbeats that have arrived.
     reads_output: cleared to let output wait.
     """
 
@@ -64,9 +63,10 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         self.lines: list[agent_pb2.OutputLine] = []
         self.dropped = 0
         self.quiet = False
+        self.heartbeat = agent_pb2.Heartbeat()
+        self.heartbeats = 0
         self.refuses = False
         self.away = False
-        self.beats = 0
         self.reads_output = asyncio.Event()
         self.reads_output.set()
         self._link: Link[Any] = Link()
@@ -180,11 +180,10 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
 
     async def _read(self, context: Any) -> None:
         while isinstance(message := await context.read(), ConnectRequest):
-            beats = message.WhichOneof("kind") == "heartbeat"
-            if self._link.receive(message) or beats:
+            if self._link.receive(message):
                 async with self._changed:
-                    if beats:
-                        self.beats += 1
+                    if message.WhichOneof("kind") == "heartbeat":
+                        self.heartbeats += 1
                     else:
                         self.messages.append(message)
                     self._changed.notify_all()
@@ -197,7 +196,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         while True:
             await asyncio.sleep(0.1)
             if not self.quiet:
-                self._outgoing.put_nowait(self._link.stamp(ConnectResponse(heartbeat=agent_pb2.Heartbeat())))
+                self._outgoing.put_nowait(self._link.stamp(ConnectResponse(heartbeat=self.heartbeat)))
 
 
 class AgentProcess:

@@ -1,10 +1,10 @@
 """A worker without torch, run as a script: serves the notification service as the library does, and does little else.
 
-It reports WorkerWaiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed"
-when it is given a place and "freed" when its round is aborted, and exits with 0 at Finish. At the first Ping after an
-Abort of no round it stops the agent, reports WorkerFailed and exits with 1. At Skip it reports WorkerFailed, and at the
-next GoOn it prints "last words" and exits with 1. It prints "lives" at every fifteenth Ping. Its first line of output
-is its process id.
+It reports WorkerWaiting when it is attached, and with its progress at HostsUpdated. It answers StopAt with
+BoundaryReached of the same number, prints "placed" when it is given a place and "freed" when its round is aborted, and
+exits with 0 at Finish. At the first Ping after an Abort of no round it stops the agent, reports WorkerFailed and exits
+with 1. At Skip it reports WorkerFailed, and at the next GoOn it prints "last words" and exits with 1. It prints "lives"
+at every fifteenth Ping. Its first line of output is its process id.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                         print("lives", flush=True)
                 case "stop_at":
                     yield pb.Report(boundary_reached=pb.BoundaryReached(number=notice.stop_at.number))
+                case "hosts_updated":
+                    progress = pb.WorkerProgress(round_id=notice.hosts_updated.round_id, boundaries=7)
+                    yield pb.Report(worker_waiting=pb.WorkerWaiting(ordinal=1), progress=progress)
                 case "assignment":
                     print("placed", flush=True)
                 case "skip":

@@ -14,7 +14,8 @@ import pytest
 from edriver.agent.agent import COPY_WINDOW
 from edriver.agent.workers.processes import children_of
 from edriver.system.proc_stat import own_processors
-from edriver.v1 import cause_pb2, notification_pb2, rounds_pb2
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from edriver.wire.conversion import duration
 from tests.process.fake_driver import (
     AGENT_ID,
     AMPLE,
@@ -211,6 +212,32 @@ async def test_notices_wait_for_the_worker_and_keep_their_order() -> None:
 
 
 @in_loop
+async def test_in_a_large_run_one_of_a_hosts_workers_says_how_far_its_round_has_come() -> None:
+    async with host(FAKE_WORKER) as on:
+        for worker_id in (1, 2, 3):
+            on.driver.start_worker(worker_id, slot=worker_id)
+        await on.driver.waiting(3)
+
+        async def said(n: int, count: int) -> list[int]:
+            """The boundaries of those that say so as they come back from a round."""
+            left = notification_pb2.HostsUpdated(round_id=rounds_pb2.RoundId(incarnation=1, n=n))
+            for worker_id in (1, 2, 3):
+                on.driver.notify(worker_id, notification_pb2.Notice(hosts_updated=left))
+            await on.driver.waiting(count)
+            latest = on.driver.reports("worker_waiting")[-3:]
+            return [report.progress.boundaries for report in latest if report.HasField("progress")]
+
+        assert await said(1, 6) == [7, 7, 7]
+        on.driver.heartbeat = agent_pb2.Heartbeat(heartbeat_period=duration(1.0), progress_period=duration(60.0))
+        before = on.driver.heartbeats
+        await on.driver.until(lambda: on.driver.heartbeats >= before + 3)
+        assert await said(2, 9) == [7]
+        for worker_id in (1, 2, 3):
+            on.driver.notify(worker_id, notification_pb2.Notice(finish=notification_pb2.Finish()))
+        await finish(on)
+
+
+@in_loop
 async def test_nothing_outlives_a_killed_agent() -> None:
     async with host(script(FORKS_A_SLEEPER)) as on:
         on.driver.start_worker(1)
@@ -293,11 +320,11 @@ async def test_sigterm_ends_workers_that_the_driver_has_not_drained_in_time() ->
 async def test_an_agent_without_workers_stays_for_what_its_driver_still_wants_of_it() -> None:
     """Its checkpoint server may be writing what is in memory to disk."""
     async with host([], grace=0.2) as on:
-        await on.driver.until(lambda: on.driver.beats > 0)
+        await on.driver.until(lambda: on.driver.heartbeats > 0)
         on.agent.signal(signal.SIGTERM)
         await on.driver.until(lambda: bool(leaving(on.driver)))
-        seen = on.driver.beats
-        await on.driver.until(lambda: on.driver.beats > seen + 1)  # one a second
+        seen = on.driver.heartbeats
+        await on.driver.until(lambda: on.driver.heartbeats > seen + 1)  # one a second
         on.driver.shut_down(grace=0)
         assert await on.agent.exit_code() == 0
 

@@ -16,6 +16,7 @@ from edriver.model.cause import AgentFault, AgentFaultKind, Halt
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2
 from edriver.v1.agent_pb2 import ConnectRequest
 from tests.rpc.served_driver import WELCOME, Driver, connect, ended, exited, read, secret_of, serve, start
+from tests.waiting import until_async
 
 
 def test_an_agent_is_welcomed_and_gets_its_orders_in_order() -> None:
@@ -76,6 +77,42 @@ def test_a_broken_connection_loses_nothing_and_repeats_nothing() -> None:
         await again.write(exited(2))
         assert await made.event() == events.WorkerExited(2, -9, "bye")
         assert made.inbox.drain() == []
+
+    serve(work)
+
+
+def test_what_waits_for_room_as_its_connection_breaks_is_not_lost() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1)
+        peer = made.registry.peer(1)
+        assert peer is not None
+        while not made.inbox.full:
+            made.inbox.put(events.Ticked())
+        await stream.write(exited(1))
+        await until_async(lambda: peer.unread)
+        stream.cancel()
+        await until_async(lambda: not peer.unread)
+        assert len(made.inbox.drain()) == 100, "it was taken in without room"
+        again = await made.dial(ack=1)
+        assert (await read(again)).welcome.agent_id == 1
+        await again.write(exited(1))
+        assert await made.event() == events.WorkerExited(1, -9, "bye")
+
+    serve(work)
+
+
+def test_messages_that_come_together_are_taken_in_up_to_the_one_that_must_not_be() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1, 2, 3)
+        first = exited(1)
+        first.more.extend([exited(2), ConnectRequest(seq=9, worker_exited=exited(3).worker_exited)])
+        await stream.write(first)
+        assert [await made.event() for _ in range(2)] == [events.WorkerExited(n, -9, "bye") for n in (1, 2)]
+        await ended(stream)
+        again = await made.dial(ack=3)
+        assert (await read(again)).ack == 2
+        await again.write(exited(3))
+        assert await made.event() == events.WorkerExited(3, -9, "bye")
 
     serve(work)
 

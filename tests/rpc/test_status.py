@@ -112,6 +112,27 @@ def test_a_watcher_receives_past_and_future_events() -> None:
     serve(work)
 
 
+def test_a_watcher_that_reads_more_receives_events_together() -> None:
+    async def work(run: Run) -> None:
+        for name in "abc":
+            run.host(name)
+        known = run.event_history.last_seq
+        request = status_pb2.WatchRequest(since=1, reads_more=True)
+        watchers = [aiter(run.stub.Watch(request)) for _ in range(2)]
+        for watching in watchers:
+            answer = await anext(watching)
+            assert [event.seq for event in (answer.event, *answer.more)] == list(range(2, known + 1))
+        run.host("d")
+        run.take(events.StopRequested("enough"))
+        for watching in watchers:
+            seen = [event async for answer in watching for event in (answer.event, *answer.more)]
+            assert [event.seq for event in seen] == list(range(known + 1, run.event_history.last_seq + 1))
+        code, _ = await refused(run.stub.Watch(status_pb2.WatchRequest(since=1000, reads_more=True)))
+        assert code is grpc.StatusCode.OUT_OF_RANGE
+
+    serve(work)
+
+
 def test_a_watcher_that_reconnects_misses_no_event() -> None:
     async def work(run: Run) -> None:
         run.host("a")

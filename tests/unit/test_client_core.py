@@ -42,13 +42,28 @@ def test_a_watch_goes_on_from_the_last_event_and_progress_counts_as_a_sign_of_li
     now = [0.0]
     watching = Watching(since=3, progress=True, clock=lambda: now[0])
     attempt = cast(tenacity.RetryCallState, None)
-    assert watching.request == status_pb2.WatchRequest(since=3, progress=True)
-    watching.take(status_pb2.WatchResponse(event=status_pb2.Event(seq=8)))
+    assert watching.request == status_pb2.WatchRequest(since=3, progress=True, reads_more=True)
+    list(watching.parts_of(status_pb2.WatchResponse(event=status_pb2.Event(seq=8))))
     now[0] = REDIAL_TIMEOUT
     assert not watching(attempt)
-    watching.take(status_pb2.WatchResponse(progress=status_pb2.Progress(steps=1)))
+    list(watching.parts_of(status_pb2.WatchResponse(progress=status_pb2.Progress(steps=1))))
     assert watching.request.since == 8
     now[0] = 2 * REDIAL_TIMEOUT
     assert not watching(attempt)
     now[0] += 0.1
     assert watching(attempt)
+
+
+def test_events_that_come_together_are_watched_one_by_one() -> None:
+    now = [0.0]
+    watching = Watching(since=3, progress=False, clock=lambda: now[0])
+    attempt = cast(tenacity.RetryCallState, None)
+    events = [status_pb2.Event(seq=seq) for seq in (4, 5, 6)]
+    events[-1].run_ended.SetInParent()
+    parts = watching.parts_of(status_pb2.WatchResponse(event=events[0], more=events[1:]))
+    for event in events:
+        assert next(parts) == status_pb2.WatchResponse(event=event)
+        assert (watching.request.since, watching.over) == (event.seq, event.seq == 6)
+        now[0] += 2 * REDIAL_TIMEOUT  # its caller takes so long for it
+    assert next(parts, None) is None
+    assert not watching(attempt)

@@ -46,7 +46,7 @@ class Driver:
         report = agent_pb2.WorkerReport(worker_id=worker_id, report=notification_pb2.Report(modules_imported=imported))
         peer = self.registry.peer(agent_id)
         assert peer is not None
-        assert self.messages.event_of(peer, agent_pb2.ConnectRequest(worker_report=report)) is None
+        assert self.messages.taken(peer, agent_pb2.ConnectRequest(worker_report=report)) == (None, b"")
 
 
 def test_the_first_worker_of_an_agent_gets_what_others_have_imported_and_no_later_one() -> None:

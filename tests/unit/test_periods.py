@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.agent.progress_reports import ProgressReports
+from edriver.agent.progress_reports import ProgressReports, RoundReports
 from edriver.driver.agents.periods import LARGE_RUN_PERIOD, SMALL_RUN, heartbeat_of, silence_within
 from edriver.driver.agents.registry import AGENT_LEASE
 from edriver.v1 import agent_pb2, notification_pb2, pace_pb2, rounds_pb2
@@ -87,3 +87,53 @@ def test_what_may_not_have_arrived_is_sent_again() -> None:
     assert sent(reports, [progress(1), progress(2)], 60.0) == [True, False]
     reports.forget()
     assert reports.is_due(progress(2), 60.0, 2.0)
+
+
+def test_what_a_report_has_brought_is_not_sent_again_in_the_next_heartbeat() -> None:
+    reports, worker = RoundReports(), ProgressReports()
+    first = notification_pb2.Report(
+        first_boundary_passed=notification_pb2.FirstBoundaryPassed(), progress=progress(1, n=2)
+    )
+    reports.shorten(first, worker, 0.0)
+    assert first.HasField("progress")
+    assert worker.is_due(progress(1, n=2), 60.0, 1.0), "no heartbeat has had the worker's process yet"
+    assert sent(worker, [progress(1, n=2), progress(1, n=3)], 60.0) == [False, True]
+    first.progress.CopyFrom(progress(1, n=4))
+    reports.shorten(first, worker, 2.0)
+    assert not worker.is_due(progress(2, n=4), 60.0, 3.0)
+    assert worker.is_due(progress(9, n=4), 60.0, 62.0)
+
+
+def returns(reports: RoundReports, said: notification_pb2.WorkerProgress, leads: bool = False) -> bool:
+    """Whether the progress is sent with which a worker comes back from a round."""
+    worker = ProgressReports()
+    worker.leads = leads
+    report = notification_pb2.Report(worker_waiting=notification_pb2.WorkerWaiting(ordinal=1), progress=said)
+    reports.shorten(report, worker, 0.0)
+    assert report.worker_waiting.ordinal == 1
+    assert not report.HasField("progress") or report.progress == said
+    return report.HasField("progress")
+
+
+def test_of_workers_that_come_back_from_a_round_the_farthest_say_how_far_they_are() -> None:
+    reports = RoundReports()
+    assert [returns(reports, progress(boundaries)) for boundaries in (5, 5, 4, 6, 6)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert returns(reports, progress(2), leads=True), "what rank 0 reports is what the run shows"
+    assert returns(reports, progress(1, n=2)), "another round"
+    waited = progress(1, n=2)
+    waited.declared_duration.seconds = 3
+    assert [returns(reports, waited) for _ in range(2)] == [True, False]
+
+
+def test_other_reports_keep_their_progress() -> None:
+    reports = RoundReports()
+    for _ in range(2):
+        done = notification_pb2.Report(worker_done=notification_pb2.WorkerDone(), progress=progress(5))
+        reports.shorten(done, ProgressReports(), 0.0)
+        assert done.HasField("progress")

@@ -87,7 +87,8 @@ def event_of(messages: AgentMessages, worker_id: int, name: str) -> events.Event
     )
     sent = agent_pb2.WorkerReport(worker_id=worker_id, report=notification_pb2.Report(script_warning=warning))
     peer: Any = SimpleNamespace(identity=SimpleNamespace(workers={1, 2}))
-    return messages.event_of(peer, agent_pb2.ConnectRequest(worker_report=sent))
+    event, _ = messages.taken(peer, agent_pb2.ConnectRequest(worker_report=sent))
+    return event
 
 
 def test_the_first_report_of_a_name_is_an_event_and_those_of_other_workers_are_not() -> None:
@@ -105,7 +106,7 @@ def test_a_warning_that_only_later_releases_know_is_no_event() -> None:
     report = notification_pb2.Report(script_warning=notification_pb2.ScriptWarning())
     sent = agent_pb2.ConnectRequest(worker_report=agent_pb2.WorkerReport(worker_id=1, report=report))
     peer: Any = SimpleNamespace(identity=SimpleNamespace(workers={1}))
-    assert messages.event_of(peer, sent) is None
+    assert messages.taken(peer, sent) == (None, b"")
 
 
 def test_the_cause_has_the_worker_and_the_step_and_comes_once() -> None:

@@ -104,7 +104,8 @@ def test_what_another_worker_has_reported_is_no_event() -> None:
             loaded.files.add(name=name, digest=content).modify_time.FromSeconds(at)
         report = notification_pb2.Report(sources_loaded=loaded)
         sent = agent_pb2.WorkerReport(worker_id=worker_id, report=report)
-        return messages.event_of(peer, agent_pb2.ConnectRequest(worker_report=sent))
+        taken, _ = messages.taken(peer, agent_pb2.ConnectRequest(worker_report=sent))
+        return taken
 
     assert event(1, b"1") == SourcesLoaded(1, (SourceFile("a.py", b"1", 5.0),))
     assert event(2, b"1", at=6) is None

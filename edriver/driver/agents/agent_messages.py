@@ -79,15 +79,36 @@ class AgentMessages:
         self._loaded: dict[tuple[str, bytes], None] = {}  # names and digests
         self._not_finite: set[str] = set()  # names of values
 
-    def event_of(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> events.Event | None:
-        """What a message means to the core; None if nothing.
+    def taken(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> tuple[events.Event | None, bytes]:
+        """What a message means to the core, and the progress in it: see InboundMessage. None, and none: nothing.
 
         Raises:
             ValueError: it is of a kind that does not belong here.
         """
         kind = message.WhichOneof("kind")
         if kind in _OF_A_WORKER and not self._is_its_own(peer.identity, getattr(message, kind).worker_id):
-            return None
+            return None, b""
+        if kind == "worker_report":
+            return self._take_report(message.worker_report)
+        return self._event_of(peer, message, kind), b""
+
+    def _take_report(self, report: agent_pb2.WorkerReport) -> tuple[events.Event | None, bytes]:
+        progress = b""
+        if report.report.HasField("progress"):
+            beat = agent_pb2.WorkerHeartbeat(worker_id=report.worker_id, progress=report.report.progress)
+            progress = beat.SerializeToString()
+            self._on_progress(beat)
+        if report.report.HasField("modules_imported"):
+            self._on_modules_imported(report.report.modules_imported)
+        event = event_of_report(report.worker_id, report.report)
+        match event:
+            case events.SourcesLoaded():
+                event = self._unknown(event)
+            case events.ScriptWarned():
+                event = self._first(event)
+        return event, b"" if event is None else progress
+
+    def _event_of(self, peer: AgentPeer, message: agent_pb2.ConnectRequest, kind: str | None) -> events.Event | None:
         match kind:
             case "heartbeat":
                 self._take_heartbeat(peer, message.heartbeat)
@@ -101,19 +122,6 @@ class AgentMessages:
             case "environment_copy":
                 self._on_environment_copy(peer.host, message.environment_copy)
                 return None
-            case "worker_report":
-                report = message.worker_report
-                if (beat := _progress_in(report)) is not None:
-                    self._on_progress(beat)
-                if report.report.HasField("modules_imported"):
-                    self._on_modules_imported(report.report.modules_imported)
-                event = event_of_report(report.worker_id, report.report)
-                match event:
-                    case events.SourcesLoaded():
-                        return self._unknown(event)
-                    case events.ScriptWarned():
-                        return self._first(event)
-                return event
             case "worker_ending":
                 ending = message.worker_ending
                 return events.WorkerEnding(ending.worker_id, epoch_seconds(ending.detect_time))
@@ -196,15 +204,3 @@ class AgentMessages:
         text = f"the agent of host {identity.host} reports on worker {worker_id}, which it does not own"
         self._faults.leave_out(identity, text)
         return False
-
-
-def progress_of(message: agent_pb2.ConnectRequest) -> bytes:
-    """The progress in a worker's report, as a serialized WorkerHeartbeat; empty if there is none."""
-    beat = _progress_in(message.worker_report)
-    return b"" if beat is None else beat.SerializeToString()
-
-
-def _progress_in(report: agent_pb2.WorkerReport) -> agent_pb2.WorkerHeartbeat | None:
-    if not report.report.HasField("progress"):
-        return None
-    return agent_pb2.WorkerHeartbeat(worker_id=report.worker_id, progress=report.report.progress)

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from edriver.driver.agents.admission import Admission, RefusedError
-from edriver.driver.agents.agent_messages import AgentMessages, progress_of
+from edriver.driver.agents.agent_messages import AgentMessages
 from edriver.driver.agents.dial_in_hosts import DialInHosts
 from edriver.driver.agents.fault_log import FaultLog
 from edriver.driver.agents.registry import AGENT_LEASE, AgentPeer, AgentRegistry
@@ -176,8 +176,10 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                     peer.receive(message)
                     continue
                 message_limits.check(message)
+                if self._inbox.full:
+                    await self._room_for(peer)
                 for part in parts_of(message):
-                    await self._take(peer, part)
+                    self._take(peer, part)
         except OutOfBoundsError as error:
             self._faults.complain(peer.host, str(error))
             return str(error)
@@ -191,26 +193,26 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             stream.close()
         return ""
 
-    async def _take(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> None:
+    def _take(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> None:
         """Hand a message on, unless it was before a reconnect."""
         if not peer.receive(message):
             return
-        event = self._messages.event_of(peer, message)
+        event, progress = self._messages.taken(peer, message)
         if message.seq:
-            progress = b"" if event is None else progress_of(message)
-            await self._put(peer, InboundMessage(event, peer.agent_id, message.seq, message.ack, progress))
+            self._inbox.put(InboundMessage(event, peer.agent_id, message.seq, message.ack, progress))
         elif event is not None:
-            await self._put(peer, event)
+            self._inbox.put(event)
 
-    async def _put(self, peer: AgentPeer, found: Inbound) -> None:
-        """Have the core take this in. While there is no room for it, what the agent sends next stays unread."""
-        peer.unread = self._inbox.full
+    async def _room_for(self, peer: AgentPeer) -> None:
+        """Wait until the core has taken in enough. Until then what the agent has sent stays unread, and unnumbered: if
+        the connection ends meanwhile, the agent sends it again.
+        """
+        peer.unread = True
         try:
-            await self._inbox.put_when_room(found)
+            await self._inbox.room()
         finally:
-            if peer.unread:
-                peer.unread = False
-                peer.lease.renew()
+            peer.unread = False
+            peer.lease.renew()
 
 
 def _is_bare(message: agent_pb2.ConnectRequest) -> bool:

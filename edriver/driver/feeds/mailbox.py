@@ -43,10 +43,14 @@ class Mailbox(Generic[T]):
 
     async def put_when_room(self, item: T) -> None:
         """Add an item once it is not full."""
+        await self.room()
+        self.put(item)
+
+    async def room(self) -> None:
+        """Wait until it is not full. It stays so until the caller waits for something else."""
         while self.full and not self._closed:
             self._room.clear()
             await self._room.wait()
-        self.put(item)
 
     async def get(self) -> T | None:
         """Wait for the next item; None once it is closed, whatever is left."""

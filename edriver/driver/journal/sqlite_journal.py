@@ -146,12 +146,12 @@ class SqliteJournal(Journal):
     def append(self, records: Sequence[JournalRecord]) -> None:
         entries = [record.entry for record in records if record.entry is not None]
         rows = [(entry.clock, entry.wall_clock, event_to_bytes(entry.event), entry.progress) for entry in entries]
-        links = [record.link for record in records if record.link is not None]
+        links = {record.link[0]: record.link for record in records if record.link is not None}  # the latest of each
         with self._transaction():
             self._database.executemany(
                 "INSERT INTO entries (clock, wall_clock, event, progress) VALUES (?, ?, ?, ?)", rows
             )
-            self._database.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", links)
+            self._database.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", links.values())
         self._note_written(len(event) + len(progress) for _, _, event, progress in rows)
 
     def append_orders(self, orders: Sequence[str]) -> None:

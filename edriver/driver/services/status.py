@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
@@ -21,6 +21,7 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.snapshots import failure_message, host_status
 from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
+from edriver.driver.services.event_batches import EventBatches, last_number_of
 from edriver.driver.services.stack_questions import StackQuestions, is_meant, names_of, place_of, stacks_message
 from edriver.model.mode import Mode
 from edriver.model.settings import WHOLE_HOSTS
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from edriver.v1.status_pb2_grpc import _ServicerContext
 
 MAX_EVENTS_PER_ANSWER: Final = 1000
-"""Events of one answer, and events that a watcher is sent before others have their turn."""
+"""Events of one answer, and those that a watcher who reads them one by one is sent before others have their turn."""
 
 MAX_ANSWER_AGE: Final = 0.25
 """Seconds for which an answer is given to others, too, unless something has happened: many may ask of a large run, and
@@ -55,6 +56,8 @@ PROGRESS_PERIOD: Final = 1.0
 MAX_WATCH_WAIT: Final = 3600.0
 """Seconds after which a watcher looks again, though nothing was announced."""
 
+
+Found = TypeVar("Found")
 
 _MODES: Final = {Mode.ELASTIC: status_pb2.RUN_MODE_ELASTIC, Mode.RESTART: status_pb2.RUN_MODE_RESTART}
 
@@ -105,6 +108,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._run_id = run_id
         self._membership = membership
         self._event_history = event_history
+        self._batches = EventBatches(event_history)
         self._clock = clock
         self._command = command
         self._news = asyncio.Event()
@@ -174,7 +178,8 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self, request: status_pb2.ListEventsRequest, context: _ServicerContext
     ) -> status_pb2.ListEventsResponse:
         limit = min(request.limit or MAX_EVENTS_PER_ANSWER, MAX_EVENTS_PER_ANSWER)
-        return status_pb2.ListEventsResponse(events=await self._since(request.since, limit, context))
+        events = await self._remembered(lambda: self._event_history.since(request.since, limit), context)
+        return status_pb2.ListEventsResponse(events=events)
 
     async def Watch(  # noqa: N802
         self, request: status_pb2.WatchRequest, context: _ServicerContext
@@ -184,9 +189,9 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         last: status_pb2.Progress | None = None
         while True:
             news = self._news
-            for event in await self._since(seq, MAX_EVENTS_PER_ANSWER, context):
-                seq = event.seq
-                yield status_pb2.WatchResponse(event=event)
+            for answer in await self._answers(seq, request.reads_more, context):
+                seq = last_number_of(answer)
+                yield answer
             if loop.time() >= due:
                 due = (loop.time() // PROGRESS_PERIOD + 1) * PROGRESS_PERIOD  # all at once: it takes fewer wake-ups
                 progress = self._progress()
@@ -253,9 +258,18 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             async for worker, taken in self._stacks.of_all(chosen):
                 yield stacks_message(worker, taken, self._clock())
 
-    async def _since(self, seq: int, limit: int, context: _ServicerContext) -> list[status_pb2.Event]:
+    async def _answers(self, seq: int, many: bool, context: _ServicerContext) -> Iterable[status_pb2.WatchResponse]:
+        """The events after this number as a watcher is sent them: many in a message, or one by one."""
+        if not many:
+            events = await self._remembered(lambda: self._event_history.since(seq, MAX_EVENTS_PER_ANSWER), context)
+            return (status_pb2.WatchResponse(event=event) for event in events)
+        batch = await self._remembered(lambda: self._batches.after(seq), context)
+        return () if batch is None else (batch,)
+
+    async def _remembered(self, find: Callable[[], Found], context: _ServicerContext) -> Found:
+        """What is found; a call for events that are not remembered is refused."""
         try:
-            return self._event_history.since(seq, limit)
+            return find()
         except ForgottenError as error:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
             raise
