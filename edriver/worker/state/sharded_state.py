@@ -213,6 +213,11 @@ class ShardedState(TorchState):
         self._shards: ElasticShards | None = None
 
     def prepare(self) -> None:
+        """Make the model, unless a rehearsal has, and have memory for what a sync brings: see TorchState.prepare."""
+        self._make_ahead()
+        super().prepare()
+
+    def _make_ahead(self) -> None:
         """Make the model on a mesh without peers: the first round binds it to its own, as all later ones do."""
         place = context.place_in_replica()
         if place is None or self.model is not None or dist.is_initialized():
@@ -341,7 +346,7 @@ class ShardedState(TorchState):
         should have received has any values.
         """
         del alone
-        self.prepare()
+        self._make_ahead()
         place = context.place_in_replica()
         if place is None or self.model is None:
             return  # this round is the first one for all, or `prepare` has logged why
