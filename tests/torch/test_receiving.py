@@ -29,7 +29,7 @@ from tests.torch.fingerprint import fingerprint
 from tests.torch.mesh_rounds import SHARDS, loss_of, new_model, rounds_of
 from tests.torch.ranks import run_ranks
 from tests.torch.shard_digest import shard_digest
-from tests.torch.synced_states import Net, new_state, train
+from tests.torch.synced_states import Net, new_state
 
 PAGES = 256
 LENGTH = PAGES * mmap.PAGESIZE
@@ -169,18 +169,34 @@ def ready(state: Any) -> list[int]:
     return sorted(tensor.data_ptr() for of in state._handlers["optimizer"]._ready.values() for tensor in of)
 
 
+def wide_state(seed: int) -> TorchState:
+    """As new_state, with more elements than the outlines of tensors have bytes."""
+    torch.manual_seed(seed)
+    model = Net(width=500)
+    return TorchState(model, torch.optim.Adam(model.parameters(), lr=0.1), step=0, ema=torch.zeros(3))
+
+
+def make_steps(state: TorchState, steps: int) -> None:
+    for _ in range(steps):
+        generator = torch.Generator().manual_seed(state.step)
+        state.optimizer.zero_grad()
+        state.model(torch.randn(6, 4, generator=generator)).square().sum().backward()
+        state.optimizer.step()
+        state.step += 1
+
+
 def join(rehearses: bool, larger: int, rank: int) -> dict[str, Any]:
     """Rank 1 joins; `larger` is how many elements an attribute of rank 0 has that rank 1 has not."""
-    memory, state = watched(), new_state(seed=rank)
+    memory, state = watched(), wide_state(seed=rank)
     found: dict[str, Any] = {}
     if rank == 0:
-        train(state, 3)
+        make_steps(state, 3)
         state.ema = torch.zeros(3 + larger)
     else:
         be_a_newcomer()
         if rehearses:
             with state.rehearsal():
-                train(state, 2)
+                make_steps(state, 2)
         before = fingerprint(state)
         state.prepare()
         assert fingerprint(state) == before, "preparing changes nothing"
@@ -191,7 +207,7 @@ def join(rehearses: bool, larger: int, rank: int) -> dict[str, Any]:
         ((length, was_ready),) = memory.came
         found |= {"missed": length - memory.expected, "was ready": was_ready, "kept": kept(state)}
     synced, kept_before = fingerprint(state), kept(state)
-    train(state, 3)
+    make_steps(state, 3)
     trained = fingerprint(state)
     state.restore()
     assert fingerprint(state) == synced, "what arrived is the last commit"

@@ -53,6 +53,7 @@ from edriver.model.shards import HeldShards
 from edriver.worker import context
 from edriver.worker.backend import fsdp2, offline_group, tensors, torch_groups
 from edriver.worker.backend.interpreter import without_collections
+from edriver.worker.backend.local_steps import step_on_shards
 from edriver.worker.backend.mesh_objects import MeshObjects
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.random_states import RandomStates
@@ -542,6 +543,7 @@ class ShardedState(TorchState):
         self.model, self.optimizer = model, optimizer
         if scheduler is not None:
             self.scheduler = scheduler
+        step_on_shards(optimizer)
         optimizer.register_step_post_hook(self._step_made)
         fsdp2.before_modules(model, self._leave_lost_round)
 

@@ -17,10 +17,10 @@ worker = os.environ["EDRIVER_WORKER_ID"]
 take = ReceivingMemory.take
 
 
-def say_and_take(memory: ReceivingMemory, length: int) -> torch.Tensor:
-    kind = "new" if memory._memory is None else "ready"
+def say_and_take(self: ReceivingMemory, length: int) -> torch.Tensor:
+    kind = "new" if self._memory is None else "ready"
     print(f"worker {worker} receives {length} bytes into {kind} memory", flush=True)
-    return take(memory, length)
+    return take(self, length)
 
 
 ReceivingMemory.take = say_and_take  # type: ignore[method-assign]
