@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--holders", type=int, default=1, help="ranks that train before one joins")
     parser.add_argument("--reduces", action="store_true", help="gradients are reduced over the same links")
     parser.add_argument(
-        "--touched", action="store_true", help="what arrives goes into memory that was written to before"
+        "--new-memory", action="store_true", help="what arrives goes into memory that was not written to before"
     )
     parser.add_argument("--ways", nargs="+", choices=[way.name for way in WAYS], default=[way.name for way in WAYS])
     parser.add_argument("--repeats", type=int, default=1)
@@ -58,9 +58,8 @@ def main() -> None:
     for rate in args.rates:
         with _network(args.holders + 1, rate * 1e9) as hosts:
             for millions in args.parameters:
-                trial = Trial(
-                    round(millions * 1e6), args.holders, tuple(steps) * args.repeats, ways, hosts, args.touched
-                )
+                each = tuple(steps) * args.repeats
+                trial = Trial(round(millions * 1e6), args.holders, each, ways, hosts, touched=not args.new_memory)
                 for figures in _figures(_measured(trial), trial.parameters, rate):
                     print(json.dumps(figures), flush=True)
 

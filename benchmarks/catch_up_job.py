@@ -30,7 +30,8 @@ from benchmarks.catch_up_ways import MOMENTS, PARAMETERS, PARTS, PLAIN, QUEUE_ST
 from edriver.model.plan import SINGLE_WORKER, Assignment
 from edriver.worker.copies.side_stream import SideStream
 from edriver.worker.copies.snapshot import SnapshotBuffers, TakeOver
-from edriver.worker.sync import relay, sync
+from edriver.worker.sync import relay
+from edriver.worker.sync.receiving import ReceivingMemory
 from edriver.worker.sync.sync import send_along
 from tests.linked_hosts import INTERFACE, LinkedHost
 
@@ -79,8 +80,8 @@ class Trial:
         steps: which kinds of steps,
         ways: and which ways of joining are tried, each with each.
         hosts: where the ranks are; empty: on this one.
-        touched: whether the newcomer's memory for what arrives has been written to before: not as in the product,
-            which takes new memory for each sync.
+        touched: whether the newcomer's memory for what arrives has been written to before, as a newcomer does before
+            its first round.
     """
 
     parameters: int
@@ -88,7 +89,7 @@ class Trial:
     steps: tuple[Step, ...]
     ways: tuple[Way, ...]
     hosts: tuple[LinkedHost, ...] = ()
-    touched: bool = False
+    touched: bool = True
 
 
 def rank_main(rank: int, trial: Trial, folder: str) -> None:
@@ -131,7 +132,7 @@ def _store(rank: int, address: str, meeting: Store) -> Store:
 def _touch_memory(length: int) -> None:
     """Have syncs use memory that has been written to. What has arrived is copied before more arrives."""
     memory = relay.staging(length).zero_()
-    patch.object(sync, "staging", lambda length: memory[:length]).start()
+    patch.object(ReceivingMemory, "take", lambda _self, length: memory[:length]).start()
 
 
 class _Worker:

@@ -27,3 +27,15 @@ def test_the_others_train_while_a_newcomer_warms_up(tmp_path: Path) -> None:
         (tmp_path / "ready-2").touch()
         run.line(r"worker 2 is rank 1 of 2 at step [1-9]\d*$")
         assert sum("warms up" in line for line in run.lines) == 2, "once in a process"
+
+
+def test_a_newcomer_receives_into_memory_that_it_has_written_to_before(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:1")
+    flags = ["-np", "1", "--min-np", "1", "--max-np", "2", "--host-discovery-script", str(hosts.script)]
+    with running([*flags, sys.executable, str(SCRIPTS / "joins.py")], tmp_path) as run:
+        run.line("worker 1 passed step 10")
+        hosts.are("localhost:1", "127.0.0.2:1")
+        run.line(r"worker 2 receives 5\d{7} bytes into ready memory")
+        run.line(r"worker 2 is rank 1 of 2 at step [1-9]\d*$")
+        run.line("worker 2 passed step")
+        assert not any("worker 1 receives" in line or "new memory" in line for line in run.lines)

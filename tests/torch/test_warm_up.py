@@ -81,6 +81,14 @@ def test_later_steps_reuse_the_memory_of_those_before() -> None:
     assert page_faults(tenth, {"MALLOC_TRIM_THRESHOLD_": "1000000"}) > 40000, "as the user has it"
 
 
+@pytest.mark.needs(needs.GLIBC)
+def test_a_heap_that_was_filled_serves_a_first_step() -> None:
+    step = "print(faults(12, 2**24))"
+    filled = "from edriver.worker.backend.heap import fill_heap; fill_heap(224 * 2**20);"
+    assert page_faults(step, {}) > 35000, "192 MiB have 49152 pages"
+    assert page_faults(filled + step, {}) < 1000
+
+
 def test_what_a_script_warms_up_with_is_called_once_and_leaves_the_state_as_it_was() -> None:
     source = """
 import torch, torch.distributed as dist, edriver

@@ -7,6 +7,7 @@ free memory back to its host.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 from typing import Final
 
@@ -33,6 +34,17 @@ def grow_heap() -> None:
     torch.empty(HEAP_BYTES, dtype=torch.uint8)
     torch.zeros(HEAP_BYTES, dtype=torch.uint8)
     _keep_what_is_freed()
+
+
+def fill_heap(length: int) -> None:
+    """Have the heap keep at least so many bytes that have been written to, up to KEPT_BYTES. Comes after `grow_heap`.
+
+    It serves blocks of less than HEAP_BYTES. A process that trains has as much there after its first step.
+    """
+    count = min(length, KEPT_BYTES) // HEAP_BYTES
+    blocks = [torch.empty(HEAP_BYTES, dtype=torch.uint8, device="cpu") for _ in range(count)]
+    for block in blocks:
+        block[:: mmap.PAGESIZE].zero_()
 
 
 def _keep_what_is_freed() -> None:

@@ -27,6 +27,7 @@ from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.sampler.elastic_stream import ElasticStream
 from edriver.worker.state import added_groups
 from edriver.worker.state.modes import ModelModes
+from edriver.worker.state.state_to_come import kept_dtypes
 
 
 class StateHandler(abc.ABC):
@@ -290,6 +291,7 @@ class OptimizerHandler(StateHandler):
         self._fixed = Fixed([])
         self._fixed_values: list[Any] = []
         self._fixed_counts: list[int] = []
+        self._ready: dict[torch.Tensor, list[torch.Tensor]] = {}
 
     def _refuse_unkept(self) -> None:
         """Refuse an optimizer that this handler cannot keep; raises TypeError."""
@@ -376,6 +378,36 @@ class OptimizerHandler(StateHandler):
         """The parameters; their optimizer state changes only together with them."""
         return self._parameters()
 
+    def make_ready(self) -> list[torch.Tensor]:
+        """Make what the first step will make of each parameter, and write to it: loads take it, until it is forgotten.
+
+        Returns:
+            it, where the parameters are; empty where nothing is to come.
+        """
+        dtypes: dict[tuple[int, torch.dtype], list[torch.dtype]] = {}
+        for number, parameter, tensor in self._trained():
+            if self.value.state.get(parameter):
+                continue
+            kind = number, tensor.dtype
+            if kind not in dtypes:
+                dtypes[kind] = kept_dtypes(self.value, self.value.param_groups[number], tensor.dtype)
+            empty = (torch.empty(tensor.shape, dtype=of, device=tensor.device) for of in dtypes[kind])
+            self._ready[parameter] = [each.zero_() for each in empty]
+        return [tensor for of_one in self._ready.values() for tensor in of_one]
+
+    def trained(self) -> Iterator[torch.Tensor]:
+        """What this worker has of each parameter that gets a gradient."""
+        return (tensor for _, _, tensor in self._trained())
+
+    def _trained(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        numbers = (number for number, group in enumerate(self.value.param_groups) for _ in group["params"])
+        each = zip(numbers, self._parameters(), self.lasting(), strict=True)
+        return (found for found in each if found[1].requires_grad)
+
+    def forget_ready(self) -> None:
+        """Give back what is ready and was not taken."""
+        self._ready = {}
+
     def _parameters(self) -> Iterator[torch.Tensor]:
         return (param for group in self.value.param_groups for param in group["params"])
 
@@ -386,7 +418,21 @@ class OptimizerHandler(StateHandler):
         values = TakeOver()
         for index, saved in saved_state.items():
             key = params.get(index, index)
-            state[key] = self._restored(values, index, key, saved, before.get(key))
+            live = before[key] if key in before else self._ready_for(key, saved)
+            state[key] = self._restored(values, index, key, saved, live)
+
+    def _ready_for(self, key: Any, saved: Any) -> dict[str, torch.Tensor] | None:
+        """Of what is ready, what corresponds to what was saved of a parameter; None: nothing is."""
+        ready = self._ready.get(key) if isinstance(key, torch.Tensor) else None
+        if not ready or not isinstance(saved, dict):
+            return None
+        left, found = list(ready), {}
+        for name, value in saved.items():
+            kind = (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
+            at = next((at for at, tensor in enumerate(left) if (tensor.shape, tensor.dtype) == kind), None)
+            if at is not None:
+                found[name] = left.pop(at)
+        return found
 
     def _restored(self, values: TakeOver, index: Any, key: Any, saved: Any, live: Any) -> Any:
         """What the optimizer keeps of a parameter.

@@ -20,6 +20,7 @@ import torch
 from torch.optim import Optimizer
 
 from edriver.worker.backend import fsdp2
+from edriver.worker.backend.local_steps import REPLACED
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.state.resharding import PARAMETER, StateShard, sharded_values
@@ -173,10 +174,11 @@ def _twin(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.nn.Paramet
     """An optimizer of the same class with the same options, for other parameters; without state.
 
     It is made as a copy of one is, by __setstate__: its class may take any arguments. Hooks stay with the original, and
-    so does what a scheduler has put in the place of `step`.
+    so does what a scheduler has put in the place of `step`, or edriver elsewhere.
     """
     made: Optimizer = type(optimizer).__new__(type(optimizer))
-    own = {k: v for k, v in vars(optimizer).items() if k not in ("state", "step") and "hooks" not in k}
+    bound = ("state", "step", REPLACED)
+    own = {k: v for k, v in vars(optimizer).items() if k not in bound and "hooks" not in k}
     groups = [
         {**group, "params": [replaced[p] for p in group["params"] if p in replaced]} for group in optimizer.param_groups
     ]

@@ -165,7 +165,7 @@ class ShardedOptimizerHandler(OptimizerHandler):
             if brought is fsdp2.local(live):
                 return live
         else:
-            brought = values.value(saved)
+            brought = values.value(saved, live)
         with torch.no_grad():
             made: torch.Tensor = DTensor.from_local(
                 brought,

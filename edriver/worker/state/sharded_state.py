@@ -53,6 +53,7 @@ from edriver.model.shards import HeldShards
 from edriver.worker import context
 from edriver.worker.backend import fsdp2, offline_group, tensors, torch_groups
 from edriver.worker.backend.interpreter import without_collections
+from edriver.worker.backend.local_steps import step_on_shards
 from edriver.worker.backend.mesh_objects import MeshObjects
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.random_states import RandomStates
@@ -213,6 +214,11 @@ class ShardedState(TorchState):
         self._shards: ElasticShards | None = None
 
     def prepare(self) -> None:
+        """Make the model, unless a rehearsal has, and have memory for what a sync brings: see TorchState.prepare."""
+        self._make_ahead()
+        super().prepare()
+
+    def _make_ahead(self) -> None:
         """Make the model on a mesh without peers: the first round binds it to its own, as all later ones do."""
         place = context.place_in_replica()
         if place is None or self.model is not None or dist.is_initialized():
@@ -341,7 +347,7 @@ class ShardedState(TorchState):
         should have received has any values.
         """
         del alone
-        self.prepare()
+        self._make_ahead()
         place = context.place_in_replica()
         if place is None or self.model is None:
             return  # this round is the first one for all, or `prepare` has logged why
@@ -537,6 +543,7 @@ class ShardedState(TorchState):
         self.model, self.optimizer = model, optimizer
         if scheduler is not None:
             self.scheduler = scheduler
+        step_on_shards(optimizer)
         optimizer.register_step_post_hook(self._step_made)
         fsdp2.before_modules(model, self._leave_lost_round)
 

@@ -12,6 +12,7 @@ see (through `.data`) outside an optimizer's step is not seen here either.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -22,6 +23,7 @@ import torch
 from torch.optim import Optimizer
 
 from edriver.worker import context
+from edriver.worker.backend.heap import HEAP_BYTES, fill_heap
 from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.buffer_copies import BufferCopies
 from edriver.worker.copies.random_states import RandomStates
@@ -51,6 +53,8 @@ from edriver.worker.watch.uneven_inputs import say_joined, watch_joins
 
 if TYPE_CHECKING:
     from edriver.worker.checkpoints.shard_planners import ShardPlace
+    from edriver.worker.sync.receiving import ReceivingMemory
+logger = logging.getLogger("edriver.worker")
 
 _DEVICE_BEHIND: Final = "the device had not reached the last boundary: call commit() now and then"
 _OVERWRITTEN: Final = (
@@ -145,6 +149,7 @@ class TorchState(ObjectState):
         self._begun = 0
         self._looked_around = False
         self._kept_values: list[Any] = []
+        self._receiving: ReceivingMemory | None = None
         watch_joins()
         watch_loaders()
         watch_comm_hooks()
@@ -317,6 +322,43 @@ class TorchState(ObjectState):
             self._saved_random.bring_back()
             self.computes_in.go_back(self._saved_modes)
             self.keep_small()
+
+    def prepare(self) -> None:
+        """In a worker that comes to others, who would wait for it: write to the memory that its first round takes.
+
+        That is the memory for what a sync brings, for what the optimizer keeps, and for gradients. How much it is
+        follows from the model and the optimizer; if that is wrong, what is missing is new memory in the round.
+        """
+        if context.place_in_replica() is None or context.in_round():
+            return
+        from edriver.worker.sync.packing import aligned
+        from edriver.worker.sync.receiving import ReceivingMemory
+        from edriver.worker.sync.sync import stream_length  # what it imports takes time, and is needed in syncs alone
+
+        try:
+            length = stream_length((self._capture(), self.computes_in.sent()))
+            self._receiving = context.current.part(ReceivingMemory)
+            made = [tensor for handler in self._optimizer_handlers() for tensor in handler.make_ready()]
+            # What belongs on a GPU travels through host memory, too.
+            self._receiving.make_ready(length + sum(aligned(tensor.nbytes) for tensor in made))
+            trained = (t for h in self._optimizer_handlers() for t in h.trained() if t.device.type == "cpu")
+            fill_heap(sum(tensor.nbytes for tensor in trained if tensor.nbytes < HEAP_BYTES))  # for gradients
+        except Exception as error:  # noqa: BLE001  where nothing comes of it, the round takes longer
+            logger.info("the state will be received into memory that is new then: %s", error)
+
+    def _optimizer_handlers(self) -> Iterator[OptimizerHandler]:
+        return (handler for handler in self._handlers.values() if isinstance(handler, OptimizerHandler))
+
+    def sync(self) -> bool:
+        """Send the state, or receive it: see ObjectState.sync. What was made ready for it is not needed afterwards."""
+        try:
+            return super().sync()
+        finally:
+            if self._receiving is not None:
+                self._receiving.give_up()
+                self._receiving = None
+                for handler in self._optimizer_handlers():
+                    handler.forget_ready()
 
     def reset(self) -> None:
         """Split samplers again, and remove the last round's DistributedDataParallel wrappers."""

@@ -14,6 +14,11 @@ ALIGNMENT_BYTES = 64
 """In bytes."""
 
 
+def aligned(length: int) -> int:
+    """The bytes that so many take in the stream."""
+    return length + -length % ALIGNMENT_BYTES
+
+
 class Layout:
     """Which tensors a stream has, and where each of them starts.
 
@@ -30,7 +35,7 @@ class Layout:
         """Put a dense tensor at the end; returns where it starts."""
         start = self.length
         self.tensors.append(tensor)
-        self.length += tensor.nbytes + -tensor.nbytes % ALIGNMENT_BYTES
+        self.length += aligned(tensor.nbytes)
         return start
 
 

@@ -32,7 +32,7 @@ import io
 import pickle
 import struct
 from collections import Counter, OrderedDict
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import cloudpickle
 import torch
@@ -45,7 +45,8 @@ from edriver.worker.copies.snapshot import belongs_to, is_plain_tensor, memory_k
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sync import relay
 from edriver.worker.sync.packing import ALIGNMENT_BYTES, Layout, elements_in, packed
-from edriver.worker.sync.relay import Downstream, Upstream, staging
+from edriver.worker.sync.receiving import ReceivingMemory
+from edriver.worker.sync.relay import Downstream, Upstream
 
 _RECORD_FORMAT: Final = struct.Struct("!QQ32s?")
 _LONG_RECORD_FORMAT: Final = struct.Struct("!QQ32s?I")
@@ -262,9 +263,17 @@ class _Rehearsal(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has 
 
 
 class _Nowhere:
-    """A file that keeps nothing."""
+    """A file that keeps nothing.
+
+    Attributes:
+        length: of what was written to it, in bytes.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
 
     def write(self, data: bytes) -> int:
+        self.length += len(data)
         return len(data)
 
 
@@ -277,6 +286,19 @@ def rehearse(value: Any) -> list[Any]:
     pickler = _Rehearsal()
     pickler.dump(value)
     return pickler.large
+
+
+def stream_length(tree: Any) -> int:
+    """The number of bytes that a sync of this tree sends, but for the outlines of its tensors.
+
+    Raises:
+        Exception: it cannot be pickled; or it holds a sparse, quantized or sharded tensor (TypeError).
+    """
+    nowhere = _Nowhere()
+    with without_tensor_modes():
+        pickler = _TreePickler(cast(BinaryIO, nowhere), Counter())
+        pickler.dump(tree)
+    return pickler.layout.length + nowhere.length
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -325,8 +347,9 @@ def _send(tree: Any, chain: tuple[int, ...], key: str) -> None:
     torch_groups.default_store().set(key, record.text())  # type: ignore[arg-type]  # takes bytes as well
     window = relay.window_of(piece)
     downstream = Downstream(chain[1], window)
-    buffers = staging(min(layout.length, piece * (window + 1)))
-    for part in packed(layout, piece, relay.pieces_of(buffers, piece)):
+    # Each by itself, so that it comes from the heap, of which a process that trains has some free; the others wait.
+    buffers = [torch.empty(min(layout.length, piece), dtype=torch.uint8, device="cpu") for _ in range(window + 1)]
+    for part in packed(layout, piece, buffers):
         downstream.pass_on(part)
     downstream.finish()
 
@@ -334,7 +357,8 @@ def _send(tree: Any, chain: tuple[int, ...], key: str) -> None:
 def _receive(source: int, receiver: int | None, key: str) -> Any:
     """Receive the stream from one rank, and pass it on to another, if there is one; returns the tree in it."""
     record = SyncRecord.read(bytes(torch_groups.default_store().get(key)))
-    stream, window = staging(record.length), relay.window_of(record.piece)
+    stream = context.current.part(ReceivingMemory).take(record.length)
+    window = relay.window_of(record.piece)
     Upstream(source, window).receive(relay.pieces_of(stream, record.piece), Downstream(receiver, window))
     return _unpacked(stream, record)
 
