@@ -177,6 +177,15 @@ def test_an_optimizer_of_the_scripts_own_is_left_alone(mesh: DeviceMesh) -> None
     assert REPLACED not in vars(optimizer)
 
 
+def test_what_is_called_in_another_way_is_left_to_dtensor(mesh: DeviceMesh) -> None:
+    optimizer = torch.optim.Adam([parameter_on(mesh)])
+    step_on_shards(optimizer)
+    names = ["params_with_grad", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "state_steps"]
+    lists: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    getattr(optimizer, REPLACED)(optimizer.param_groups[0], **lists)
+    assert [type(tensor) for tensor in lists["exp_avgs"]] == [DTensor]
+
+
 def test_what_torch_no_longer_has_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim.Adam, REPLACED)
     monkeypatch.delattr(Optimizer, REPLACED, raising=False)
