@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edriver.worker.backend import fsdp2
 from edriver.worker.backend.local_steps import REPLACED, step_on_shards
 from edriver.worker.group.warm_up import group_alone
+from edriver.worker.state import shadow
 from edriver.worker.state.sharded_state import ShardedState
 from tests.torch.bound_state import Rounds
 from tests.torch.fingerprint import tree_fingerprint
@@ -164,6 +165,17 @@ def test_steps_that_may_come_to_something_else_are_left_to_dtensor(
     optimizer = torch.optim.Adam([parameter_on(mesh, device, gradient)], **options)
     step_on_shards(optimizer)
     assert gathered(optimizer) == {expected}
+
+
+def test_a_shadows_optimizer_keeps_its_own_state(mesh: DeviceMesh) -> None:
+    parameter, mine = parameter_on(mesh), torch.nn.Parameter(torch.ones(4, 2))
+    optimizer = torch.optim.Adam([parameter])
+    step_on_shards(optimizer)
+    twin = shadow._twin(optimizer, {parameter: mine})
+    mine.grad = torch.ones(4, 2)
+    twin.step()
+    assert list(twin.state) == [mine]
+    assert not optimizer.state
 
 
 class Own(torch.optim.Adam):

@@ -6,8 +6,8 @@ processor time, in a round's first step with a small model, while all others wai
 an operation.
 
 Interface: Adam._init_group, which fills the lists that it is given with tensors, on which the step works in place
-(found in torch 2.13). If it is gone, or is called in another way, steps go through DTensor, which takes longer and comes
-to the same.
+(found in torch 2.13). If it is gone, or is called in another way, steps go through DTensor, which takes longer and
+comes to the same.
 """
 
 from __future__ import annotations
