@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edriver.worker.backend import fsdp2
 from edriver.worker.backend.local_steps import REPLACED, step_on_shards
 from edriver.worker.group.warm_up import group_alone
+from edriver.worker.state import shadow
 from edriver.worker.state.sharded_state import ShardedState
 from tests.torch.bound_state import Rounds
 from tests.torch.fingerprint import tree_fingerprint
@@ -166,6 +167,17 @@ def test_steps_that_may_come_to_something_else_are_left_to_dtensor(
     assert gathered(optimizer) == {expected}
 
 
+def test_a_shadows_optimizer_keeps_its_own_state(mesh: DeviceMesh) -> None:
+    parameter, mine = parameter_on(mesh), torch.nn.Parameter(torch.ones(4, 2))
+    optimizer = torch.optim.Adam([parameter])
+    step_on_shards(optimizer)
+    twin = shadow._twin(optimizer, {parameter: mine})
+    mine.grad = torch.ones(4, 2)
+    twin.step()
+    assert list(twin.state) == [mine]
+    assert not optimizer.state
+
+
 class Own(torch.optim.Adam):
     """A script's."""
 
@@ -175,6 +187,15 @@ def test_an_optimizer_of_the_scripts_own_is_left_alone(mesh: DeviceMesh) -> None
     step_on_shards(optimizer)
     assert gathered(optimizer) == {DTensor}
     assert REPLACED not in vars(optimizer)
+
+
+def test_what_is_called_in_another_way_is_left_to_dtensor(mesh: DeviceMesh) -> None:
+    optimizer = torch.optim.Adam([parameter_on(mesh)])
+    step_on_shards(optimizer)
+    names = ["params_with_grad", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "state_steps"]
+    lists: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    getattr(optimizer, REPLACED)(optimizer.param_groups[0], **lists)
+    assert [type(tensor) for tensor in lists["exp_avgs"]] == [DTensor]
 
 
 def test_what_torch_no_longer_has_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ operation and shape, how its result is sharded, and a new round's mesh has it do
 processor time, in a round's first step with a small model, while all others wait. Each later step costs it some 0.2 ms
 an operation.
 
-Interface: Adam._init_group, which all of torch's optimizers have; it fills lists with tensors, on which the step works
-in place (torch 2.11 to 2.15). If it is gone, steps go through DTensor, which takes longer and comes to the same.
+Interface: Adam._init_group, which fills the lists that it is given with tensors, on which the step works in place
+(found in torch 2.13). If it is gone, or is called in another way, steps go through DTensor, which takes longer and
+comes to the same.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def step_on_shards(optimizer: Optimizer) -> None:
     if type(optimizer) not in _KNOWN or gather is None:
         return
 
-    def gather_shards(group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
-        answer = gather(group, *lists)
-        if _comes_to_the_same(group, *lists):
+    def gather_shards(group: dict[str, Any], *lists: list[torch.Tensor], **others: Any) -> Any:
+        answer = gather(group, *lists, **others)
+        if not others and len(lists) >= 2 and _comes_to_the_same(group, *lists):
             for tensors in lists:
                 tensors[:] = [tensor._local_tensor if isinstance(tensor, DTensor) else tensor for tensor in tensors]
         return answer
