@@ -244,10 +244,12 @@ class Agent:
             self._stop(TERMINATION_GRACE)
 
     def _leave_in_time(self) -> None:
-        """The driver has not ended this agent by now. Without a worker, it may keep a checkpoint that is being written
-        to disk, and stays until it is killed.
+        """The driver has not ended this agent by now. It may have it write a checkpoint to disk once the workers are
+        gone: then this agent stays until it is killed.
         """
-        if self._workers.count:
+        if self._workers.keep_checkpoints_alone and self._control.is_open:
+            self._draining = None
+        else:
             self._terminated()
 
     def _shut_down(self, grace: float) -> None:

@@ -92,6 +92,11 @@ class CheckpointServerSupervisor:
         self._restart: asyncio.TimerHandle | None = None
         self._closed = False
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether it holds any checkpoint."""
+        return bool(self._pid and self._held.shards)
+
     def need(self) -> None:
         """A worker of this host keeps checkpoints in memory: have a server."""
         if not self._pid and self._restart is None and not self._closed:

@@ -306,9 +306,9 @@ class HostWorkers:
         return beat
 
     @property
-    def count(self) -> int:
-        """How many workers are there."""
-        return len(self._workers)
+    def keep_checkpoints_alone(self) -> bool:
+        """Whether there are no workers, and yet what they have saved in memory."""
+        return not self._workers and self._checkpoint_server.holds_any
 
     def places(self) -> list[WorkerPlace]:
         """Where what the workers use is to be looked for."""

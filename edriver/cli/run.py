@@ -42,7 +42,7 @@ def run_or_resume(flags: argparse.Namespace, options: RunOptions, arguments: Seq
         raise UsageError("--standby is for drivers that share a journal: give --etcd, too")
     started_again = os.environ.pop(STARTED_AGAIN, None) is not None
     named = flags.etcd is not None or flags.run is not None
-    begin_anew = _command_again() if named and not (started_again or flags.standby) else None
+    begin_anew = _command_again(arguments) if named and not (started_again or flags.standby) else None
     if flags.etcd is not None:
         from edriver.cli.resuming.etcd_run import go_on, journal_in_etcd, lead
 
@@ -65,8 +65,11 @@ def run_or_resume(flags: argparse.Namespace, options: RunOptions, arguments: Seq
     return _start(flags, options, arguments, None, None)
 
 
-def _command_again() -> Callable[[], NoReturn]:
-    """What gives this process's command line again, from where it is now."""
+def _command_again(arguments: Sequence[str]) -> Callable[[], NoReturn] | None:
+    """What gives this process's command line again, from where it is now; None: another program's called `main`."""
+    given = sys.argv[1:]
+    if given[len(given) - len(arguments) :] != list(arguments):
+        return None
     directory, environ = Path.cwd(), {**os.environ, STARTED_AGAIN: "1"}
 
     def give() -> NoReturn:
@@ -74,7 +77,7 @@ def _command_again() -> Callable[[], NoReturn]:
         sys.stdout.flush()
         os.chdir(directory)
         # A run leaves its mark on a process: on signals, logging, metrics. The next one has a new one of the same ID.
-        os.execve(sys.executable, sys.orig_argv, environ)  # noqa: S606
+        os.execve(sys.executable, [sys.executable, "-m", "edriver", *given], environ)  # noqa: S606
 
     return give
 

@@ -235,10 +235,11 @@ class AgentProcess:
 class Host:
     """A scripted driver and the agent that dials it."""
 
-    def __init__(self, driver: FakeDriver, server: grpc.aio.Server, agent: AgentProcess) -> None:
+    def __init__(self, driver: FakeDriver, server: grpc.aio.Server, agent: AgentProcess, folder: Path) -> None:
         self.driver = driver
         self.server = server
         self.agent = agent
+        self.folder = folder
 
 
 @asynccontextmanager
@@ -274,7 +275,7 @@ async def host(
     await server.start()
     agent = AgentProcess(folder / "driver.sock", folder / "agent", address, grace)
     try:
-        yield Host(driver, server, agent)
+        yield Host(driver, server, agent, folder / "agent")
     finally:
         agent.kill()
         await server.stop(None)

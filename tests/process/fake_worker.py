@@ -2,9 +2,10 @@
 
 It reports WorkerWaiting when it is attached, and with its progress at HostsUpdated. It answers StopAt with
 BoundaryReached of the same number, prints "placed" when it is given a place and "freed" when its round is aborted, and
-exits with 0 at Finish. At the first Ping after an Abort of no round it stops the agent, reports WorkerFailed and exits
-with 1. At Skip it reports WorkerFailed, and at the next GoOn it prints "last words" and exits with 1. It prints "lives"
-at every fifteenth Ping. Its first line of output is its process id.
+exits with 0 at Finish. At SaveCheckpoint it has its agent start a checkpoint server. At the first Ping after an Abort
+of no round it stops the agent, reports WorkerFailed and exits with 1. At Skip it reports WorkerFailed, and at the next
+GoOn it prints "last words" and exits with 1. It prints "lives" at every fifteenth Ping. Its first line of output is its
+process id.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                 case "go_on":
                     print("last words", flush=True)
                     os._exit(1)
+                case "save_checkpoint":
+                    yield pb.Report(checkpoint_server_needed=pb.CheckpointServerNeeded())
                 case "finish":
                     self.finished.put(None)
                 case "abort" if notice.abort.round_id.n:

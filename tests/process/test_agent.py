@@ -9,13 +9,16 @@ import signal
 import time
 from pathlib import Path
 
+import grpc
 import pytest
 
 from edriver.agent.agent import COPY_WINDOW
 from edriver.agent.workers.processes import children_of
+from edriver.common.checkpoint_server import SERVER_SOCKET
 from edriver.system.proc_stat import own_processors
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from edriver.v1 import agent_pb2, cause_pb2, checkpoints_pb2, checkpoints_pb2_grpc, notification_pb2, rounds_pb2
 from edriver.wire.conversion import duration
+from tests.checkpoint_servers import checkpoint, shard, write
 from tests.process.fake_driver import (
     AGENT_ID,
     AMPLE,
@@ -306,6 +309,17 @@ async def test_sigterm_is_reported_to_the_driver_and_a_later_one_ends_the_worker
             await end_of(end)
 
 
+def save_at(folder: Path, pid: int) -> None:
+    """What a worker with this process ID does with the checkpoint server of the agent that has this folder."""
+    with grpc.insecure_channel(f"unix:{folder / SERVER_SOCKET}") as channel:
+        stub = checkpoints_pb2_grpc.CheckpointServiceStub(channel)
+        answer = stub.Reserve(
+            checkpoints_pb2.ReserveRequest(checkpoint=checkpoint(10), bytes=100, pid=pid), wait_for_ready=True
+        )
+        write(answer.path, bytes(100))
+        stub.Commit(checkpoints_pb2.CommitRequest(shard=shard(10, 0, 100)))
+
+
 @in_loop
 async def test_sigterm_ends_workers_that_the_driver_has_not_drained_in_time() -> None:
     async with host(script(FORKS_A_SLEEPER), grace=0.2) as on:
@@ -317,16 +331,31 @@ async def test_sigterm_ends_workers_that_the_driver_has_not_drained_in_time() ->
 
 
 @in_loop
-async def test_an_agent_without_workers_stays_for_what_its_driver_still_wants_of_it() -> None:
-    """Its checkpoint server may be writing what is in memory to disk."""
-    async with host([], grace=0.2) as on:
-        await on.driver.until(lambda: on.driver.heartbeats > 0)
+async def test_an_agent_that_holds_checkpoints_alone_stays_for_what_its_driver_still_wants_of_it() -> None:
+    """Its checkpoint server may be writing them to disk."""
+    async with host(FAKE_WORKER, grace=0.2) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        (pid,) = await on.driver.numbers()
+        on.driver.notify(1, notification_pb2.Notice(save_checkpoint=notification_pb2.SaveCheckpoint()))
+        await asyncio.to_thread(save_at, on.folder, pid)
+        await on.driver.until(lambda: any(m.host_checkpoints.shards for m in on.driver.messages))
+        on.driver.notify(1, notification_pb2.Notice(finish=notification_pb2.Finish()))
+        await on.driver.exit_of(1)
         on.agent.signal(signal.SIGTERM)
         await on.driver.until(lambda: bool(leaving(on.driver)))
         seen = on.driver.heartbeats
         await on.driver.until(lambda: on.driver.heartbeats > seen + 1)  # one a second
         on.driver.shut_down(grace=0)
         assert await on.agent.exit_code() == 0
+
+
+@in_loop
+async def test_an_agent_that_holds_nothing_ends_in_time() -> None:
+    async with host([], grace=0.2) as on:
+        await on.driver.until(lambda: on.driver.heartbeats > 0)
+        on.agent.signal(signal.SIGTERM)
+        assert await on.agent.exit_code() == 143
 
 
 @in_loop

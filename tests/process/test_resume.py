@@ -279,6 +279,22 @@ def test_the_command_line_of_a_run_whose_driver_was_killed_while_it_ended_begins
         again.line("passed step 2$", after=again.lines.index(said.string))
 
 
+def test_who_asks_for_the_end_once_more_gets_no_other_run(tmp_path: Path) -> None:
+    killed_while_it_ends(tmp_path, "--run", "nightly")
+    with running(["--run", "nightly", *STUBBORN], tmp_path, environ_of(tmp_path)) as again:
+        again.line("resumed by driver 2 of it")
+        until(lambda: catches(again.process.pid, signal.SIGTERM), lambda: again.text)
+        again.process.send_signal(signal.SIGTERM)
+        assert again.end() == 1
+        assert "another run of this name" not in again.text
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process handles a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
 def test_resume_alone_ends_a_run_that_had_been_asked_to_end(tmp_path: Path) -> None:
     run = killed_while_it_ends(tmp_path)
     resumed = Resumed(run, tmp_path)

@@ -178,6 +178,26 @@ def test_a_shadows_optimizer_keeps_its_own_state(mesh: DeviceMesh) -> None:
     assert not optimizer.state
 
 
+def test_what_an_optimizer_keeps_in_another_way_is_left_to_dtensor(mesh: DeviceMesh) -> None:
+    parameter = parameter_on(mesh)
+    optimizer = torch.optim.Adam([parameter])
+    optimizer.step()
+    kept = optimizer.state[parameter]
+    kept["exp_avg"] = kept["exp_avg"].redistribute(mesh, [Replicate(), Replicate()])
+    step_on_shards(optimizer)
+    assert gathered(optimizer) == {DTensor}
+
+
+def test_autograd_notices_a_step_between_a_loss_and_its_way_back(mesh: DeviceMesh) -> None:
+    parameter = parameter_on(mesh)
+    optimizer = torch.optim.Adam([parameter])
+    step_on_shards(optimizer)
+    penalty = (parameter**3).sum()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        penalty.backward()  # type: ignore[no-untyped-call]
+
+
 class Own(torch.optim.Adam):
     """A script's."""
 

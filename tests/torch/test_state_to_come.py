@@ -9,6 +9,7 @@ import torch
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from edriver.worker.state.handlers import OptimizerHandler
 from edriver.worker.state.state_to_come import kept_dtypes
 
 OPTIMIZERS: list[Any] = [
@@ -98,3 +99,10 @@ def test_what_a_script_has_written_is_not_called() -> None:
 def test_of_those_that_need_more_than_a_gradient_nothing_is_known(name: str) -> None:
     optimizer = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     assert kept_dtypes(optimizer, optimizer.param_groups[0], torch.float32) == []
+
+
+def test_nothing_is_made_ready_for_a_single_number() -> None:
+    """The count of its steps has its shape and type, and belongs elsewhere."""
+    number, matrix = torch.nn.Parameter(torch.tensor(1.0)), torch.nn.Parameter(torch.ones(2, 3))
+    made = OptimizerHandler(torch.optim.Adam([number, matrix])).make_ready()
+    assert [tensor.shape for tensor in made] == [matrix.shape] * 2

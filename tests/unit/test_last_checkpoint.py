@@ -14,7 +14,7 @@ from edriver.driver.core.memory_checkpoints import MemoryCheckpoints
 from edriver.driver.feeds.inbound import Inbound
 from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.observe.console.output import ROUTINE
-from edriver.driver.run.last_checkpoint import SILENCE_BOUND, write_last_checkpoint
+from edriver.driver.run.last_checkpoint import SILENCE_BOUND, WRITE_TIMEOUT, write_last_checkpoint
 from edriver.model.cause import AgentFault, AgentFaultKind
 from edriver.model.events import AgentConnected, AgentLost, AgentSilent, CheckpointsHeld
 from edriver.model.ids import RoundId
@@ -134,6 +134,30 @@ def test_a_host_that_stays_silent_counts_as_lost(caplog: pytest.LogCaptureFixtur
         host.inbox.put(AgentSilent("a", 1, FAULT))
     end_of(host, silence_bound=0.0)
     assert caplog.messages[-1].endswith("the hosts that held it are lost")
+
+
+def test_a_silence_is_counted_second_by_second() -> None:
+    """So a pause of this machine is one second of it."""
+    pauses: list[float] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_later(self, delay: float, *args: Any, **others: Any) -> asyncio.TimerHandle:  # type: ignore[override]
+            if delay < WRITE_TIMEOUT:
+                pauses.append(delay)
+                delay = 0.0
+            return super().call_later(delay, *args, **others)
+
+    host = Host()
+    host.save(10)
+    host.writes = False
+    host.inbox.put(AgentSilent("a", 1, FAULT))
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        roster: Any = host
+        hurry = asyncio.Event()
+        runner.run(
+            write_last_checkpoint(host.memory, roster, host.inbox, host.send, host.stop, hurry, silence_bound=2.5)
+        )
+    assert pauses == [1.0, 1.0, 0.5]
 
 
 def test_a_host_that_was_silent_for_a_while_writes_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -83,6 +84,8 @@ async def write_last_checkpoint(
 class _Silences:
     """Gives up hosts whose agents stay silent. The core does not decide that any more: the run is over.
 
+    A silence is counted second by second: what agents send while this machine is stopped is read before the next one.
+
     Args:
         memory: the checkpoints.
         roster: the hosts of the run. Those that are silent already count from now on.
@@ -100,9 +103,13 @@ class _Silences:
 
     def begin(self, host: str, agent_id: int, fault: AgentFault) -> None:
         """An agent is silent."""
-        lost = events.AgentLost(host, agent_id, fault)
         self.broken(host, agent_id)
-        self._losses[host, agent_id] = asyncio.get_running_loop().call_later(self._bound, self._inbox.put, lost)
+        self._wait(events.AgentLost(host, agent_id, fault), self._bound)
+
+    def _wait(self, loss: events.AgentLost, left: float) -> None:
+        then = functools.partial(self._wait, loss, left - 1) if left > 1 else functools.partial(self._inbox.put, loss)
+        handle = asyncio.get_running_loop().call_later(min(left, 1.0), then)
+        self._losses[loss.host, loss.agent_id] = handle
 
     def broken(self, host: str, agent_id: int) -> None:
         """It has sent a message."""

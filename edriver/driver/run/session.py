@@ -148,7 +148,8 @@ def resume(
         raise journal.damaged(f"{type(error).__name__}: {error}") from None
     journal.update(head)
     _log.info("run %s: resumed by driver %s of it", head.run_id, head.incarnation)
-    return Ended(_run(session, folder, journal), session.stopped_before)
+    code = _run(session, folder, journal)
+    return Ended(code, session.stopped_before)
 
 
 def _session(options: RunOptions, head: Head, output: Output, records: Path | None, journal: Journal | None) -> Session:
@@ -232,7 +233,6 @@ class Session:
         name: what its user calls it; may be empty.
         resumes: whether another driver had it before.
         over: whether it has ended.
-        stopped_before: whether another driver had been asked to end it, and this one has not.
     """
 
     def __init__(
@@ -249,7 +249,6 @@ class Session:
         self.name = options.name
         self.resumes = False
         self.over = False
-        self.stopped_before = False
         self._agents_gone = ""
         self._to_caller = os.environ.pop(PROGRESS_VARIABLE, None) is not None  # no script that starts a run inherits it
         self._real_clock = clock
@@ -289,6 +288,12 @@ class Session:
         journal.write_snapshot(self._clock(), wall_clock, state)
         self._run_clock.go_on_after(wall_clock)  # another machine's clock may be behind
         self._wall_clock.release()
+
+    @property
+    def stopped_before(self) -> bool:
+        """Whether another driver had been asked to end it, and nobody has asked this one, however late."""
+        stopped = self._ended is not None and self._ended.end is actions.RunEnd.STOPPED
+        return self.over and stopped and not self._parts.stops.requested
 
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
@@ -374,8 +379,6 @@ class Session:
                 await parts.shutdown.end()
                 beating.cancel()
                 self.over = True
-                stopped_before = self._ended is not None and self._ended.end is actions.RunEnd.STOPPED
-                self.stopped_before = stopped_before and not parts.stops.requested
                 finish = self._completed(finish)
                 parts.loop.publish(parts.event_history.end(finish))
                 parts.recorder.end_with(lambda: self._record_failure(finish))

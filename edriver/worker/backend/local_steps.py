@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.distributed.tensor import DTensor
 from torch.optim import Adam, AdamW, Optimizer
 
@@ -35,6 +36,8 @@ def step_on_shards(optimizer: Optimizer) -> None:
     def gather_shards(group: dict[str, Any], *lists: list[torch.Tensor], **others: Any) -> Any:
         answer = gather(group, *lists, **others)
         if not others and len(lists) >= 2 and _comes_to_the_same(group, *lists):
+            # The step writes to what these share: autograd is to notice, where a loss of before has yet to go back.
+            increment_version([tensor for tensor in lists[0] if isinstance(tensor, DTensor)])
             for tensors in lists:
                 tensors[:] = [tensor._local_tensor if isinstance(tensor, DTensor) else tensor for tensor in tensors]
         return answer
@@ -42,18 +45,20 @@ def step_on_shards(optimizer: Optimizer) -> None:
     setattr(optimizer, REPLACED, gather_shards)
 
 
-def _comes_to_the_same(
-    group: dict[str, Any], parameters: list[torch.Tensor], gradients: list[torch.Tensor], *_: list[torch.Tensor]
-) -> bool:
+def _comes_to_the_same(group: dict[str, Any], parameters: list[torch.Tensor], *others: list[torch.Tensor]) -> bool:
     """Whether a step on shards has the same operations as one on DTensors."""
     if group["differentiable"] or torch.compiler.is_compiling():
         return False
     # Of plain tensors on a GPU torch would by default step on all at once, which rounds in another way.
     if group["foreach"] is None and group["fused"] is None and any(p.device.type != "cpu" for p in parameters):
         return False
-    pairs = zip(parameters, gradients, strict=True)
-    return all(not isinstance(p, DTensor) or _like(p, gradient) for p, gradient in pairs)
+    return all(_like(p, tensor) for tensors in others for p, tensor in zip(parameters, tensors, strict=bool(tensors)))
 
 
-def _like(parameter: DTensor, gradient: torch.Tensor) -> bool:
-    return isinstance(gradient, DTensor) and gradient.placements == parameter.placements
+def _like(parameter: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether what goes with a parameter is sharded as it is, or is no matter of shards, as the count of its steps."""
+    if not isinstance(other, DTensor):
+        return not (isinstance(parameter, DTensor) and other.ndim)
+    if not isinstance(parameter, DTensor):
+        return False
+    return (parameter.device_mesh, parameter.placements) == (other.device_mesh, other.placements)

@@ -386,7 +386,7 @@ class OptimizerHandler(StateHandler):
         """
         dtypes: dict[tuple[int, torch.dtype], list[torch.dtype]] = {}
         for number, parameter, tensor in self._trained():
-            if self.value.state.get(parameter):
+            if self.value.state.get(parameter) or not tensor.ndim:  # such a one is like the count of its steps
                 continue
             kind = number, tensor.dtype
             if kind not in dtypes:

@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -279,6 +280,8 @@ class Write:
 
 def main() -> int:
     """Do the job on standard input; returns the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # as its server does; what a library starts here ends by them
+        signal.signal(number, lambda *_: None)
     output = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print what they like
     sealed = threading.Event()
