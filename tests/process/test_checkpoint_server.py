@@ -346,13 +346,6 @@ def test_it_ends_with_its_agents_stream_and_leaves_no_file() -> None:
         assert list(server.folder.iterdir()) == []
 
 
-def test_a_signal_ends_it_as_well() -> None:
-    with checkpoint_server() as server:
-        server.process.terminate()
-        assert server.process.wait(BOUND) == 0
-        assert list(server.folder.iterdir()) == []
-
-
 def test_a_second_agent_is_refused() -> None:
     with checkpoint_server() as server:
         with pytest.raises(grpc.RpcError) as caught:
