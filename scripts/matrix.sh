@@ -12,7 +12,7 @@
 # TORCH_LIBRARIES  a folder that pip install --target has filled with CUDA's libraries (nvidia/...), for an index that
 #                  has builds for CUDA alone: each torch is then installed without its own, and finds these
 #
-# JOBS             how many processes run the tests of a row (6)
+# JOBS             how many processes run the tests of a row (4)
 #
 # Environments are in build/matrix.
 set -eu
@@ -50,7 +50,7 @@ one() {
     fi
     "$venv/bin/pip" install --quiet --editable ".[test]" --constraint "$venv/constraints.txt"
     "$venv/bin/pip" list --format=freeze
-    "$venv/bin/python" -m pytest --numprocesses "${JOBS:-6}" --dist loadfile --no-loadscope-reorder "$@"
+    "$venv/bin/python" -m pytest --numprocesses "${JOBS:-4}" --dist loadfile --no-loadscope-reorder "$@"
 }
 
 case ${2:-} in

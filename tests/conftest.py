@@ -48,7 +48,12 @@ LONG_FIRST = ("trouble", "etcd", "process", "attacks", "torch")
 ones of the others are left for the end, so that none has to be waited for alone."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses among them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("long_except")
+        if mark is not None and isinstance(item, pytest.Function) and item.callspec.id not in mark.args:
+            item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: LONG_FIRST.index(name) if (name := item.path.parent.name) in LONG_FIRST else 9)
 
 

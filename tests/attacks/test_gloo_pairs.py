@@ -98,6 +98,7 @@ def rounds_of(run: Run) -> int:
     return len(re.findall(r"^edriver: round \S+: \d workers", run.text, re.MULTILINE))
 
 
+@pytest.mark.long_except("answers")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("how", "through"),

@@ -60,6 +60,7 @@ def test_more_idle_connections_than_descriptors_cost_no_worker(tmp_path: Path) -
         assert run.end() == 130
 
 
+@pytest.mark.long
 def test_strangers_who_come_and_go_do_not_keep_members_from_the_next_round(tmp_path: Path) -> None:
     with site(tmp_path) as there, there.running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "4000"}) as run:
         workers = started(run)

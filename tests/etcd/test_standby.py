@@ -42,6 +42,7 @@ def test_a_standby_takes_over_when_the_driver_is_killed(cluster: Cluster, tmp_pa
     assert_every_step_once(tmp_path / "reports")
 
 
+@pytest.mark.long
 def test_a_driver_that_was_stopped_finds_itself_replaced(cluster: Cluster, tmp_path: Path) -> None:
     with pair(cluster, tmp_path, STEPS="400") as both:
         both.run.process.send_signal(signal.SIGSTOP)

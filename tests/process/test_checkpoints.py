@@ -42,6 +42,7 @@ def test_all_workers_die_at_once_and_the_run_goes_on_from_disk(tmp_path: Path) -
     assert "is done: trained to step" in run.text
 
 
+@pytest.mark.long_except("rank-0-lost")
 @pytest.mark.parametrize("lost", [None, 0, 1], ids=["none-lost", "rank-0-lost", "rank-1-lost"])
 def test_a_run_whose_driver_never_comes_back_is_kept_on_disk(tmp_path: Path, lost: int | None) -> None:
     folder, reports = tmp_path / "checkpoints", tmp_path / "reports"
@@ -78,6 +79,7 @@ def test_the_next_run_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
             assert re.search(rf"at step {'0' if begun is None else '20'}$", run.text, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on_with_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     environ = {"CHECKPOINT": str(folder), "EPOCHS": "40000"}
@@ -115,6 +117,7 @@ def ask_before_rank_0_can_begin(run: Run, environ: dict[str, str]) -> int:
     return pid
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_asked_for_is_written_once_though_rank_0_is_killed_before(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     environ = environ_of(tmp_path, CHECKPOINT=str(folder), EVERY="1000000", EPOCHS="40000")
@@ -144,6 +147,7 @@ def test_the_driver_that_takes_a_run_over_knows_of_the_request(tmp_path: Path) -
         assert resumed.end() == 130, resumed.text
 
 
+@pytest.mark.long
 def test_a_run_that_ends_before_says_that_the_checkpoint_is_not_there(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     environ = environ_of(tmp_path, CHECKPOINT=str(folder), EVERY="1000000", EPOCHS="40000")

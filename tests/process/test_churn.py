@@ -19,6 +19,7 @@ class QuickJob(EdriverJob):
     script = "tests.trouble.job"
 
 
+@pytest.mark.long_except("two-killed-at-once-rank-0-among-them")
 @pytest.mark.parametrize(
     "seed",
     [

@@ -99,6 +99,7 @@ def test_each_host_is_asked_over_ssh(tmp_path: Path, environ: dict[str, str]) ->
         assert run.gone()
 
 
+@pytest.mark.long
 def test_hosts_of_a_script_are_counted_as_they_come(tmp_path: Path, environ: dict[str, str]) -> None:
     hosts = Hosts(tmp_path, "small:gpu", "bare:gpu", "nowhere:gpu")
     flags = ["-np", "1", "--host-discovery-script", str(hosts.script)]

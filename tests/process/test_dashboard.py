@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from edriver.client.requester import own_name
@@ -26,6 +27,7 @@ from tests.process.running import BOUND, ROOT, SCRIPTS, running
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 
+@pytest.mark.long
 def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path: Path) -> None:
     state, reports = tmp_path / "state", tmp_path / "reports"
     MadeRun("aaaaaaaa", about={"name": "base", "tags": {"lr": HOSTILE}}).write(state / "edriver")

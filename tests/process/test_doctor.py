@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import BOUND, ROOT
 from tests.process.sites import Site, site
 from tests.strict_json import strict
@@ -31,6 +33,7 @@ def test_this_machine_has_what_a_run_needs() -> None:
     assert "freeing: freeing a collective that hangs on a silent peer (tried with two processes)" in texts
 
 
+@pytest.mark.long
 def test_hosts_that_have_what_a_run_needs_and_one_that_is_not_there(tmp_path: Path) -> None:
     with site(tmp_path) as there:
         done = doctor("--hosts", "host1,host2:4", there=there)

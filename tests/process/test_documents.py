@@ -122,6 +122,7 @@ def test_a_command_line_is_one_that_edriver_takes(
     assert (options.mode.mode.value == "restart") == (document == "from-torchrun.md" or "--mode restart" in line)
 
 
+@pytest.mark.long
 def test_the_tutorial_is_as_it_says(tmp_path: Path) -> None:
     """Its commands as they are printed, with a hosts file and a copy of the example that belong to this test."""
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()

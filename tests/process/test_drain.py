@@ -81,6 +81,7 @@ def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Sig
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_a_hosts_workers_train_on_until_others_are_ready(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:1", "127.0.0.1:2")
     flags = ["-np", "3", "--min-np", "3", "--max-np", "3", "--host-discovery-script", str(hosts.script), *PATIENT]
@@ -103,6 +104,7 @@ def test_a_hosts_workers_train_on_until_others_are_ready(tmp_path: Path) -> None
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_a_host_of_which_discovery_gives_notice_is_left(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:1", "127.0.0.1:2")
     flags = ["-np", "3", "--min-np", "1", "--host-discovery-script", str(hosts.script), *PATIENT]

@@ -43,6 +43,7 @@ time.sleep(3600)
 """
 
 
+@pytest.mark.long_except("elastic")
 @pytest.mark.parametrize(
     ("script", "mode", "edited"),
     [(ELASTIC, "elastic", "loss.py"), (RESTART, "restart", "script.py")],

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import pytest
+
 from edriver.client import Client, HostUsage, here
 from tests.process.running import QUICK_WORKERS, SCRIPTS, Hosts, Run, edriver, running, wait_for_exit
 from tests.waiting import until
@@ -138,6 +140,7 @@ def slot_of(run: Run, pid: int) -> int:
     return int(run.line(rf"begins in slot (\d) on \S+ with GPU \d pid {pid} ")[1])
 
 
+@pytest.mark.long
 def test_standbys_come_and_go_with_the_slots_of_their_host(tmp_path: Path) -> None:
     """The spare host has one, which becomes the worker for which a slot elsewhere is drained."""
     hosts = Hosts(tmp_path, "localhost:2", "127.0.0.2:1", "127.0.0.3:1")
@@ -163,6 +166,7 @@ def test_standbys_come_and_go_with_the_slots_of_their_host(tmp_path: Path) -> No
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_without_standbys_or_where_one_is_of_no_use_a_replacement_starts_cold(tmp_path: Path) -> None:
     """In this standby CUDA is initialized: it would see the GPU of one slot only."""
     with running([*TWO_HOSTS, *JOB], tmp_path, job_environ(tmp_path, INITIALIZES)) as run:
@@ -175,6 +179,7 @@ def test_without_standbys_or_where_one_is_of_no_use_a_replacement_starts_cold(tm
         assert not any("elastic_standby" in line for line in run.left_behind())
 
 
+@pytest.mark.long
 def test_an_exception_of_a_script_that_a_standby_runs_is_shown_as_any(tmp_path: Path) -> None:
     flags = ["-np", "2", "-H", "localhost:2", "--reset-limit", "1"]
     with running([*flags, *JOB], tmp_path, job_environ(tmp_path)) as run:

@@ -19,6 +19,7 @@ SHORT = ["-np", "1", "--exit-timeout", "2"]
 """A bound that what the scripts do at their end, 4 s, exceeds."""
 
 
+@pytest.mark.long_except("prints")
 @pytest.mark.parametrize("way", ["prints", "computes"])
 def test_exit_hooks_that_show_life_take_their_time(tmp_path: Path, way: str) -> None:
     with running([*SHORT, *ENDING], tmp_path, {"AT_EXIT": way}) as run:
@@ -34,6 +35,7 @@ def test_an_exit_hook_that_hangs_fails_the_run_by_its_own_bound(tmp_path: Path) 
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_a_shell_that_goes_on_after_a_script_that_ended_well(tmp_path: Path) -> None:
     with running([*SHORT, "sh", "-c", f"{shlex.join(ENDING)}; sleep 3600"], tmp_path) as run:
         run.line("its command kept running for 2 s after the script had succeeded")
@@ -48,6 +50,7 @@ def test_a_shell_that_goes_on_after_a_script_that_raised(tmp_path: Path) -> None
         assert "did not exit after its script had ended" in run.text
 
 
+@pytest.mark.long
 def test_a_slot_whose_process_outlives_its_python_is_filled_again(tmp_path: Path) -> None:
     """Behind a shell that goes on, and as another program by exec: both are ended after a worker's grace."""
     train = shlex.join([sys.executable, str(SCRIPTS / "train.py")])

@@ -72,6 +72,7 @@ def _copy_of(message: agent_pb2.ConnectRequest) -> agent_pb2.EnvironmentCopy | N
     return message.environment_copy if message.HasField("environment_copy") else None
 
 
+@pytest.mark.long
 def test_workers_wait_for_the_copy_and_may_be_stopped_meanwhile(tmp_path: Path, environment: Path) -> None:
     local = tmp_path / "local"
     local.mkdir()

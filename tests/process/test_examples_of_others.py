@@ -9,9 +9,12 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import QUICK_WORKERS, SCRIPTS, Hosts, running
 
 
+@pytest.mark.long
 def test_horovods_imagenet_example(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2")
     flags = ["-np", "2", "--min-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
@@ -32,6 +35,7 @@ def test_horovods_imagenet_example(tmp_path: Path) -> None:
     assert [*map(int, validated)] == [*range(len(validated))], "each epoch ended once"
 
 
+@pytest.mark.long
 def test_torchs_fault_tolerance_tutorial(tmp_path: Path) -> None:
     shutil.copy(SCRIPTS / "ddp_tutorial.py", tmp_path)
     with running(["-np", "2", sys.executable, "ddp_tutorial.py", "40", "10"], tmp_path, QUICK_WORKERS) as run:

@@ -49,6 +49,7 @@ def computed(run: Run, step: int) -> list[tuple[int, str]]:
     return [(int(match[1]), match[2]) for match in found if match]
 
 
+@pytest.mark.long_except("sampler")
 @pytest.mark.parametrize("source", [{}, {"STREAMED": "1"}], ids=["sampler", "stream"])
 def test_each_sample_counts_once_through_kills_and_a_resize(tmp_path: Path, source: dict[str, str]) -> None:
     expected = undisturbed(tmp_path / "quiet", source)

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import QUICK_WORKERS
 
 ROOT = Path(__file__).parents[2]
 BOUND = 600.0
 
 
+@pytest.mark.long
 def test_the_check_runs_dry(tmp_path: Path) -> None:
     command = [str(ROOT / "scripts" / "gpu_check.sh"), "--dry", "--output", str(tmp_path)]
     done = subprocess.run(

@@ -61,6 +61,7 @@ def test_a_script_that_commits_rarely_goes_on_after_a_kill(tmp_path: Path) -> No
         assert len(re.findall(r"of 2 is done", run.text)) == 2, run.text
 
 
+@pytest.mark.long
 def test_operations_that_nobody_waits_for_yet_end_with_a_lost_worker(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2", "127.0.0.2:1")
     flags = ["-np", "3", "--min-np", "2", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
@@ -92,6 +93,7 @@ def test_a_script_for_horovod_grows_and_shrinks(tmp_path: Path) -> None:
         assert run.gone()
 
 
+@pytest.mark.long_except("benchmark")
 @pytest.mark.parametrize("job", [MNIST, BENCHMARK, IMAGENET], ids=["mnist", "benchmark", "imagenet"])
 def test_a_script_that_takes_the_gpu_of_its_local_rank_keeps_it(tmp_path: Path, job: list[str]) -> None:
     """A kill and a growth, on two hosts: local ranks move, and each process keeps the GPU of its slot."""
@@ -120,6 +122,7 @@ def test_a_script_that_takes_the_gpu_of_its_local_rank_keeps_it(tmp_path: Path, 
     assert sorted(gpu for gpus in taken.values() for gpu in gpus) == ["0 as 0"] * 3 + ["1 as 0"] * 2
 
 
+@pytest.mark.long
 def test_in_restart_mode_a_script_takes_the_gpu_of_its_local_rank_among_all(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -135,6 +138,7 @@ def test_in_restart_mode_a_script_takes_the_gpu_of_its_local_rank_among_all(tmp_
             run.line(f"rank {rank} has GPU {rank} of 4, local rank {rank}$")
 
 
+@pytest.mark.long
 def test_workers_that_joined_take_as_many_steps_of_torchs_sampler_as_the_others(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:1")
     flags = ["-np", "1", "--max-np", "3", "--reset-limit", "0", "--host-discovery-script", str(hosts.script)]
@@ -149,6 +153,7 @@ def test_workers_that_joined_take_as_many_steps_of_torchs_sampler_as_the_others(
         assert "uneven steps" not in run.text
 
 
+@pytest.mark.long
 def test_what_numbers_a_gpu_otherwise_is_told_the_way_out(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -179,6 +184,7 @@ def test_a_script_that_is_not_elastic_fails_with_a_worker(tmp_path: Path) -> Non
         assert run.gone()
 
 
+@pytest.mark.long
 def test_a_resize_while_a_member_has_joined_cuts_the_round_at_once(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2")
     flags = ["-np", "2", "--max-np", "3", "--reset-limit", "0"]
@@ -211,6 +217,7 @@ train(state)
 """
 
 
+@pytest.mark.long
 def test_names_that_come_through_a_package_lead_to_restart_mode_which_says_that_it_keeps_no_state(
     tmp_path: Path,
 ) -> None:

@@ -18,6 +18,7 @@ SESSION = Path(__file__).with_name("scripts") / "interrupted.py"
 FAILING = SESSION.with_name("failing.py")
 
 
+@pytest.mark.long_except("sigterm", "timeout-by-signal")
 @pytest.mark.parametrize(
     ("number", "flags"),
     [
@@ -65,6 +66,7 @@ def test_nothing_is_left(tmp_path: Path, number: signal.Signals | None, flags: l
         assert list(Path(temporary).glob("e-*")) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["child", "run"])
 def test_a_test_that_fails_ends_what_it_has_started(tmp_path: Path, kind: str) -> None:
     """The one after it, in the same session, finds nothing of it."""

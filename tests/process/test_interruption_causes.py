@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from edriver.client import Client, here
 from edriver.client.requester import own_name
 from edriver.runview.history import History
@@ -26,6 +28,7 @@ def causes(client: Client) -> list[str]:
     return [each.cause for each in history.interruptions.all if each.kind not in ("boot", "stall")]
 
 
+@pytest.mark.long
 def test_each_interruption_has_its_cause_with_host_and_operator(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2", f"{FAR}:1")
     flags = [*FLAGS, "--host-discovery-script", str(hosts.script)]

@@ -102,6 +102,7 @@ def test_a_traceback_has_the_lines_of_a_cell(
     assert not [line for line in printed if line.startswith("edriver:") and "return 12" in line]  # only once
 
 
+@pytest.mark.long
 def test_a_run_has_the_functions_name_and_the_driver_says_two_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +182,7 @@ def test_an_elastic_function_survives_the_loss_of_a_worker(tmp_path: Path) -> No
     assert {size for _, size in found} == {len(found)}
 
 
+@pytest.mark.long
 def test_calls_of_other_hosts_go_through_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a host elsewhere; what is large goes in several pieces."""
     monkeypatch.setattr("edriver.calls.launch._are_here", lambda hosts: False)

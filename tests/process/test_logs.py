@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import BOUND, ROOT, SCRIPTS, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
@@ -55,6 +57,7 @@ def test_they_are_followed_to_the_end(tmp_path: Path) -> None:
     assert followed.stdout.splitlines()[-1].endswith("is done: trained to step 120")
 
 
+@pytest.mark.long
 def test_a_run_that_keeps_none_says_so_and_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
     with running(["-np", "1", "--no-logs", *TRAIN], tmp_path, {"EPOCHS": "40000"}) as run:
         run.line("rank 0 passed step 5")
@@ -79,6 +82,7 @@ def test_a_run_that_keeps_none_says_so_and_a_reader_that_goes_ends_it_quietly(tm
         assert run.end() == 130
 
 
+@pytest.mark.long
 def test_what_a_worker_printed_before_it_died_is_there_after_the_end_of_the_run(tmp_path: Path) -> None:
     environ = {"EPOCHS": "40000", "XDG_STATE_HOME": str(tmp_path / "state")}
     with running(["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.1:1", *TRAIN], tmp_path, environ) as run:
@@ -105,6 +109,7 @@ def test_what_a_worker_printed_before_it_died_is_there_after_the_end_of_the_run(
     assert (nothing.returncode, nothing.stderr) == (0, "edriver: 7 has written nothing that was kept\n")
 
 
+@pytest.mark.long
 def test_a_run_whose_driver_was_killed_has_the_output_that_had_arrived(tmp_path: Path) -> None:
     environ = {"EPOCHS": "40000", "XDG_STATE_HOME": str(tmp_path / "state")}
     hosts = ["-np", "3", "-H", "localhost:2,127.0.0.1:1"]

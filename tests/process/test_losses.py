@@ -38,6 +38,7 @@ def test_a_second_death_while_the_group_is_built_anew(tmp_path: Path, size: int,
         goes_on(run, size, [pids[rank] for rank in range(size - 1) if rank != worker - 1], lost={worker, size})
 
 
+@pytest.mark.long_except("the-source")
 @pytest.mark.parametrize(
     ("variable", "worker", "survivors"),
     [
@@ -92,6 +93,7 @@ def test_a_send_that_nothing_can_free(tmp_path: Path) -> None:
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_a_background_send_that_nothing_can_free(tmp_path: Path) -> None:
     """Gloo's own thread hangs in it, or is freed: that is a race inside of Gloo. No round waits for it.
 

@@ -38,6 +38,7 @@ def through_a_recovery_and_a_resize(run: Run, hosts: Hosts) -> None:
     run.line(r"rank 2 passed step", after)
 
 
+@pytest.mark.long
 def test_the_dashboard_has_data_from_a_real_run(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2")
     args = ["-np", "2", "--min-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]

@@ -30,6 +30,7 @@ def test_an_exception_whose_text_cannot_be_sent(tmp_path: Path, mistake: str, ki
         run.line(r"failed: worker 1 \(rank 0, localhost:0\) raised an exception$")
 
 
+@pytest.mark.long
 def test_uneven_steps_are_reported_with_the_ranks_that_are_done_and_that_wait(tmp_path: Path) -> None:
     with running(["-np", "2", *MISTAKES], tmp_path, {"MISTAKE": "uneven"}) as run:
         run.line(r"rank 1 is done")
@@ -68,6 +69,7 @@ def test_a_collective_that_one_rank_alone_waits_in_is_named_with_its_place(tmp_p
         assert said[0].partition(";")[2] in edriver("status", "--run", run.id).stdout
 
 
+@pytest.mark.long
 def test_a_collective_of_another_size_that_one_rank_alone_calls_is_named_with_all_places(tmp_path: Path) -> None:
     flags = ["-np", "3", "--min-np", "2", "-H", "localhost:2,127.0.0.2:1", *MISTAKES]
     with running(flags, tmp_path, {"MISTAKE": "other-size"}) as run:
@@ -121,6 +123,7 @@ def test_a_script_that_catches_what_leads_to_the_next_round(tmp_path: Path) -> N
         assert run.end() == 1, run.text
 
 
+@pytest.mark.long
 def test_a_script_that_catches_the_loss_of_a_peer_around_a_step_is_shown(tmp_path: Path) -> None:
     with running(["-np", "2", "--min-np", "1", *MISTAKES], tmp_path, {"MISTAKE": "skip"}) as run:
         run.line("rank 0 is careless")

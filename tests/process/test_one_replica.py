@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import SCRIPTS, running
 
 SCRIPT = [sys.executable, str(SCRIPTS / "one_replica.py")]
@@ -30,6 +32,7 @@ def test_four_train_on_as_three_and_then_as_four_again(tmp_path: Path) -> None:
         assert made[-1][1] == 4
 
 
+@pytest.mark.long
 def test_three_wait_for_the_fourth(tmp_path: Path) -> None:
     flags = ["-np", "4", "--min-np", "2", "--on-loss", "wait", *HOSTS]
     with running([*flags, *SCRIPT], tmp_path, {"DIE": "2 6", "WAITS": "1"}) as run:

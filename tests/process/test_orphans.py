@@ -196,6 +196,7 @@ def test_all_processes_that_clean_up_are_killed_in_every_order(tmp_path: Path, c
         list(threads.map(lambda names: happens_here(tmp_path, names, False), chosen))
 
 
+@pytest.mark.long
 def test_workers_end_when_driver_agent_and_guards_are_killed_and_the_next_run_removes_the_rest() -> None:
     """Each way in which a worker is ended: one is in its agent's process group, one has left it, one has a daemon."""
     train, daemon = shlex.join(TRAIN), "setsid sleep 3600 </dev/null >/dev/null 2>&1 &"
@@ -278,6 +279,7 @@ def test_a_driver_killed_while_discovery_hangs(tmp_path: Path) -> None:
         assert run.gone(SOON), run.left_behind()
 
 
+@pytest.mark.long
 def test_a_driver_killed_after_a_hosts_cable_was_pulled(tmp_path: Path) -> None:
     """No word of its end reaches that host, nor of the host's the connection of ssh."""
     with site(tmp_path, 1) as there:

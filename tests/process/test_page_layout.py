@@ -112,6 +112,7 @@ def test_runs_side_by_side_fit(watched: Watched, url: str) -> None:
     expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible()
 
 
+@pytest.mark.long_except("light")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_pages_on_a_phone_can_be_read_by_all(browser: Browser, url: str, scheme: str) -> None:
     watched = Watched(browser, scheme, PHONE)
@@ -144,6 +145,7 @@ def test_what_ran_and_how_it_ended_is_said_at_the_top_and_in_the_tab(browser: Br
     watched.check(url)
 
 
+@pytest.mark.long
 def test_a_curve_has_a_gap_where_training_stood_still(browser: Browser, url: str) -> None:
     """From second 10 to 20 no step was made, and samples had the loss of before; a pause of 10 ms makes no gap."""
     watched = Watched(browser)
@@ -180,6 +182,7 @@ def test_a_curve_has_a_gap_where_training_stood_still(browser: Browser, url: str
     watched.check(url)
 
 
+@pytest.mark.long
 def test_a_picture_of_the_curves_says_which_run_it_shows(browser: Browser, url: str) -> None:
     watched = Watched(browser)
     page = watched.page

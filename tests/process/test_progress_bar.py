@@ -144,6 +144,7 @@ def test_the_bar_stays_at_the_bottom_and_lines_above_it_whole(tmp_path: Path, co
             assert all(is_whole(line) for line in shown.lines if line), "\n".join(shown.lines)
 
 
+@pytest.mark.long
 def test_a_terminal_that_becomes_narrow(tmp_path: Path) -> None:
     with terminal(["-np", "1", *TRAIN], tmp_path, EPOCHS="4000") as shown:
         shown.until(lambda: "steps/s" in shown.bottom)
@@ -195,6 +196,7 @@ def test_the_bars_of_workers_stand_below_the_lines_and_are_replaced(tmp_path: Pa
         assert shown.state() == shown.before
 
 
+@pytest.mark.long
 def test_the_bars_that_edriver_logs_follows_are_replaced(tmp_path: Path) -> None:
     with running(["-np", "2", "--no-records", *BARS], tmp_path) as run:
         run.line("rank 1 begins")

@@ -30,6 +30,7 @@ def digests(run: Printing, size: int) -> list[str]:
     return [run.line(rf"rank {rank} ends at step 12 with (\w+)$")[1] for rank in range(size)]
 
 
+@pytest.mark.long
 def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str]) -> None:
     """The other replica goes on; three survivors stay in their processes, and train again with a newcomer."""
     flags = ["-np", "8", "--min-np", "4", "-H", "localhost:4,127.0.0.2:4", "--replica-size", "4"]

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.process.resuming import Resumed, environ_of, kill
 from tests.process.running import ROOT, SCRIPTS, Hosts, running
 from tests.waiting import until
@@ -72,6 +74,7 @@ def test_it_is_one_run_when_rank_0_is_lost(tmp_path: Path) -> None:
     assert len(calls(tmp_path, "finish")) == 1
 
 
+@pytest.mark.long
 def test_the_next_driver_goes_on_with_it(tmp_path: Path) -> None:
     with running(["-np", "2", *TRAIN], tmp_path, environ(tmp_path)) as run:
         until(lambda: logged(tmp_path, "loss"), "the loss is logged")

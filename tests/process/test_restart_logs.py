@@ -53,6 +53,7 @@ def test_output_of_filtered_ranks_is_not_shown(tmp_path: Path) -> None:
         assert "rank 1" not in run.text
 
 
+@pytest.mark.long_except("child")
 @pytest.mark.parametrize(
     ("how", "first", "said"),
     [
@@ -90,6 +91,7 @@ def test_an_error_file_that_is_torn_says_nothing(tmp_path: Path) -> None:
         assert "ValueError" not in run.text
 
 
+@pytest.mark.long
 def test_status_shows_the_mode_and_the_latest_failure(tmp_path: Path) -> None:
     with running(
         ["-np", "2", sys.executable, "recorded.py"],

@@ -140,6 +140,7 @@ note("imported")
 """
 
 
+@pytest.mark.long
 def test_a_worker_on_a_new_host_imports_what_the_others_have_before_they_are_stopped(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2")
     flags = ["-np", "2", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
@@ -163,6 +164,7 @@ def test_a_worker_on_a_new_host_imports_what_the_others_have_before_they_are_sto
         assert events[imported].endswith("in the place of rank 1"), "the last of the round before"
 
 
+@pytest.mark.long
 def test_no_place_counts_work_that_may_have_been_thrown_away_as_good(tmp_path: Path) -> None:
     """Nothing is saved before the kill: all of the first round is done again."""
     state = {"XDG_STATE_HOME": str(tmp_path / "state")}
@@ -196,6 +198,7 @@ def test_no_place_counts_work_that_may_have_been_thrown_away_as_good(tmp_path: P
         assert re.search(r"  3 +-  +-  +'?/.*python", row), row
 
 
+@pytest.mark.long_except("call")
 @pytest.mark.parametrize(
     ("script", "how"),
     [pytest.param("saves.py", {}, id="call"), pytest.param("plain.py", {"SIGUSR1": "1"}, id="signal")],
@@ -255,6 +258,7 @@ def test_an_error_is_the_runs_answer(tmp_path: Path, how: dict[str, str], said: 
         assert "[rank0]" not in run.text  # torch puts the rank of the one that failed before its traceback
 
 
+@pytest.mark.long
 def test_a_script_that_hangs_at_its_end_is_named_restarted_once_and_given_up(tmp_path: Path) -> None:
     script = 'print("rank", os.environ["RANK"], flush=True)\nos.environ["RANK"] == "0" or time.sleep(3600)'
     (tmp_path / "hangs.py").write_text(f"import os, time\n{script}")
@@ -278,6 +282,7 @@ def test_a_program_that_is_no_python_pays_for_no_first_step(tmp_path: Path) -> N
     assert "torch._dynamo" not in run.text, "it takes a second"
 
 
+@pytest.mark.long
 def test_a_program_that_is_no_python_starts_a_script_and_is_restarted_with_the_others(tmp_path: Path) -> None:
     """Its ranks meet in the round's store, which the workers' own processes serve."""
     stop = tmp_path / "stop"
@@ -315,6 +320,7 @@ def test_a_program_that_fails_is_the_runs_answer(tmp_path: Path, program: str, s
         assert run.gone()
 
 
+@pytest.mark.long
 def test_a_program_that_handles_sigterm_has_its_time(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2")
     flags = ["-np", "2", "--min-np", "1", "--host-discovery-script", str(hosts.script), "--no-python"]

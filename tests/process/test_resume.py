@@ -25,6 +25,7 @@ EAGER = (sys.executable, str(SCRIPTS / "eager_snapshots.py"))
 """Before a driver's command line: it takes a snapshot after each event."""
 
 
+@pytest.mark.long_except("from-events")
 @pytest.mark.parametrize("through", [(), EAGER], ids=["from-events", "from-snapshots"])
 def test_workers_train_on_without_a_driver_and_go_on_with_the_next(tmp_path: Path, through: Sequence[str]) -> None:
     environ = environ_of(tmp_path, EPOCHS="40000")
@@ -47,6 +48,7 @@ def test_workers_train_on_without_a_driver_and_go_on_with_the_next(tmp_path: Pat
     assert list(tmp_path.glob(f"state/edriver/*/{JOURNAL_FILE}*")) == []  # the run is over
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_while_there_is_no_driver(tmp_path: Path) -> None:
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path, STEPS="60")) as run:
         run.line("rank 1 passed step 5")
@@ -62,6 +64,7 @@ def test_a_worker_that_dies_while_there_is_no_driver(tmp_path: Path) -> None:
     assert_every_step_once(tmp_path / "reports")
 
 
+@pytest.mark.long_except("from-snapshots")
 @pytest.mark.parametrize("through", [(), EAGER], ids=["from-events", "from-snapshots"])
 def test_drivers_are_killed_one_after_the_other(tmp_path: Path, through: Sequence[str]) -> None:
     """In whatever phase: while workers boot, too."""
@@ -97,6 +100,7 @@ def test_hosts_over_ssh(tmp_path: Path) -> None:
     assert_every_step_once(tmp_path / "reports")
 
 
+@pytest.mark.long_except("machine")
 @pytest.mark.parametrize("lost", ["driver", "machine"])
 def test_another_machine_that_has_the_folder_takes_over(tmp_path: Path, lost: str) -> None:
     """Hosts find it at the second of the driver's addresses. A machine that is lost says nothing of it."""
@@ -268,6 +272,7 @@ def killed_while_it_ends(folder: Path, *flags: str) -> Run:
         return run
 
 
+@pytest.mark.long
 def test_the_command_line_of_a_run_whose_driver_was_killed_while_it_ended_begins_another_one(tmp_path: Path) -> None:
     run = killed_while_it_ends(tmp_path, "--run", "nightly")
     with running(["--run", "nightly", *STUBBORN], tmp_path, environ_of(tmp_path)) as again:
@@ -279,6 +284,7 @@ def test_the_command_line_of_a_run_whose_driver_was_killed_while_it_ended_begins
         again.line("passed step 2$", after=again.lines.index(said.string))
 
 
+@pytest.mark.long
 def test_who_asks_for_the_end_once_more_gets_no_other_run(tmp_path: Path) -> None:
     killed_while_it_ends(tmp_path, "--run", "nightly")
     with running(["--run", "nightly", *STUBBORN], tmp_path, environ_of(tmp_path)) as again:
@@ -295,6 +301,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
 
 
+@pytest.mark.long
 def test_resume_alone_ends_a_run_that_had_been_asked_to_end(tmp_path: Path) -> None:
     run = killed_while_it_ends(tmp_path)
     resumed = Resumed(run, tmp_path)
@@ -303,6 +310,7 @@ def test_resume_alone_ends_a_run_that_had_been_asked_to_end(tmp_path: Path) -> N
     assert "another run" not in resumed.text
 
 
+@pytest.mark.long
 def test_a_supervisor_begins_no_other_run_than_the_one_that_was_asked_to_end(tmp_path: Path) -> None:
     with running(["--supervise", "--run", "nightly", *STUBBORN], tmp_path, environ_of(tmp_path)) as run:
         run.line("passed step 2$")

@@ -53,6 +53,7 @@ def resumed(run: Run, folder: Path, mount: Path, machine: str) -> Iterator[Resum
         driver.end()
 
 
+@pytest.mark.long
 def test_a_driver_that_was_killed_and_one_that_was_stopped(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

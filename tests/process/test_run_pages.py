@@ -93,6 +93,7 @@ def test_the_page_does_not_wait_for_what_draws_its_charts(browser: Browser, url:
     watched.check(url)
 
 
+@pytest.mark.long
 def test_a_picture_of_the_charts(page: Page) -> None:
     download = saved(page, "#save-png")
     data = download.path().read_bytes()
@@ -102,6 +103,7 @@ def test_a_picture_of_the_charts(page: Page) -> None:
     assert width > 800
 
 
+@pytest.mark.long
 def test_what_is_chosen_is_drawn_and_remembered(page: Page) -> None:
     def layout(path: str) -> object:
         return page.evaluate(f"document.getElementById('curve-0').layout.{path}")

@@ -31,6 +31,7 @@ def listed(folder: Path) -> list[list[str]]:
     return [row for row in rows if (folder / "state" / "edriver" / row[0]).exists()]
 
 
+@pytest.mark.long
 def test_those_that_go_on_and_those_that_have_ended(tmp_path: Path) -> None:
     assert edriver(tmp_path, "runs", "--tag", "lr=1").stdout == "there are no runs with such tags\n"
     name = f"second-{os.getpid()}"  # no other run has it, also not one of a test beside this one

@@ -40,6 +40,7 @@ def steps_lost(folder: Path, run: Run) -> list[int]:
     return [int(found["steps_lost"]) for found in rounds.values()]
 
 
+@pytest.mark.long_except("forward")
 @pytest.mark.parametrize("place", ["forward", "backward", "optimizer"])
 def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str], place: str) -> None:
     """The other replica goes on; the survivor stays in its process, and trains again with the newcomer."""
@@ -61,6 +62,7 @@ def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str], place: str) -
         assert run.gone()
 
 
+@pytest.mark.long_except("one-of-each-replica")
 @pytest.mark.parametrize(
     ("ranks", "how"),
     [
@@ -87,6 +89,7 @@ def test_halves_and_stopped_workers(
         assert run.gone()
 
 
+@pytest.mark.long
 def test_a_loss_while_there_is_no_driver(tmp_path: Path, expected: list[str]) -> None:
     """The others stand in a step of a round that nobody ends, until the next driver does."""
     environ = {"SIZE": "4", "VICTIM": "3 backward 5", "XDG_STATE_HOME": str(tmp_path / "state")}
@@ -117,6 +120,7 @@ def test_the_loss_of_all_workers_of_a_position_ends_the_run(tmp_path: Path) -> N
         assert run.gone()
 
 
+@pytest.mark.long
 def test_a_drained_slot_of_the_only_replica(tmp_path: Path, expected: list[str]) -> None:
     """Its worker, the only holder of a position, sends its shards to the one that takes its place, and leaves."""
     hosts = Hosts(tmp_path, "localhost:2")

@@ -76,6 +76,7 @@ def test_a_position_loses_all_its_workers_and_the_run_goes_on_from_the_newest_ch
 IN_MEMORY = r"round \d+\.\d+: \d workers.* on .*, to load the checkpoint in memory of step ([\d,]+)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [HSDP, ONE_REPLICA], ids=["two-replicas", "one-replica"])
 def test_a_checkpoint_in_memory_is_steps_old_and_goes_to_disk_when_asked_for(tmp_path: Path, flags: list[str]) -> None:
     folder = tmp_path / "checkpoints"
@@ -105,6 +106,7 @@ def test_a_checkpoint_in_memory_is_steps_old_and_goes_to_disk_when_asked_for(tmp
             assert run.end() == 0, run.text
 
 
+@pytest.mark.long
 def test_a_host_is_lost_with_the_last_worker_of_a_position_elsewhere(tmp_path: Path) -> None:
     """The host that stays has copies of what was in the other one's memory."""
     environ = {"CHECKPOINT": str(tmp_path / "checkpoints"), "STEPS": "100000", "EVERY": "100000"}
@@ -116,6 +118,7 @@ def test_a_host_is_lost_with_the_last_worker_of_a_position_elsewhere(tmp_path: P
         goes_on(run, run.line(IN_MEMORY), "memory", 30)
 
 
+@pytest.mark.long
 def test_two_of_three_hosts_are_lost_at_once(tmp_path: Path) -> None:
     """One of them had the only copy of the other one's part: the run goes back to what is on disk."""
     folder = tmp_path / "checkpoints"
@@ -135,6 +138,7 @@ def test_two_of_three_hosts_are_lost_at_once(tmp_path: Path) -> None:
         run.line(rf"rank 0 passed step {number(begun[1]) + 15 - number(begun[1]) % 5}", at)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [HSDP, ONE_REPLICA], ids=["two-replicas", "one-replica"])
 def test_a_run_whose_driver_never_comes_back_writes_a_last_checkpoint(tmp_path: Path, flags: list[str]) -> None:
     """All workers have stopped at one boundary, and each position writes its part of it."""

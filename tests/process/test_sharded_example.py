@@ -8,12 +8,15 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import ROOT, running
 
 SCRIPT = ROOT / "examples/charlm/train_hsdp.py"
 STEPS = 60
 
 
+@pytest.mark.long
 def test_a_sharded_model_is_trained_to_its_end_through_a_kill(tmp_path: Path) -> None:
     sizes = ["-np", "4", "--min-np", "2", "--replica-size", "2"]
     options = ["--steps", f"{STEPS}", "--batch-size", "2", "--log", "log.jsonl"]

@@ -126,6 +126,7 @@ def test_one_that_is_stopped_is_named_within_two_seconds(paced: Paced) -> None:
         assert [each.rank for each in hold_up.waited_for] == [1]
 
 
+@pytest.mark.long
 def test_one_whose_interpreter_is_locked(paced: Paced) -> None:
     paced.slow(0, "native 9")
     status = paced.until(lambda status: len(status.hold_up.waited_for) == 1)
@@ -210,6 +211,7 @@ def is_named_as_slow(paced: Paced, rank: int, reason: pace_pb2.StragglerReason.V
     assert span_seconds(other.waiting) > 0.05
 
 
+@pytest.mark.long
 def test_the_page_says_it_and_shows_where_a_worker_stands(paced: Paced, browser: Browser, tmp_path: Path) -> None:
     with dashboard(paced.run.id, tmp_path) as url:
         watched = Watched(browser)

@@ -49,6 +49,7 @@ def test_workers_are_killed_and_hosts_come_and_go(tmp_path: Path) -> None:
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_a_host_whose_cable_is_put_back_begins_anew_and_may_be_cut_off_again(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1", *CUT_OFF]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
@@ -68,6 +69,7 @@ def test_a_host_whose_cable_is_put_back_begins_anew_and_may_be_cut_off_again(tmp
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_an_agent_that_resumes_after_its_replacement_ends(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
@@ -176,6 +178,7 @@ def test_a_host_that_ssh_does_not_know(tmp_path: Path) -> None:
         fails(there, tmp_path, r"its host key is not known here: connect once manually \(ssh host1\)")
 
 
+@pytest.mark.long
 def test_the_port_and_the_key_can_be_given(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
         fails(there, tmp_path, "no sshd listens there: --ssh-port", "--ssh-port", "2222")
@@ -232,6 +235,7 @@ def fails(there: Site, folder: Path, sentence: str, *flags: str, host: str = "ho
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_slots_are_counted_on_each_host(tmp_path: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     command = ["--no-python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"]

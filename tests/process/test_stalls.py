@@ -48,6 +48,7 @@ def test_a_worker_whose_interpreter_is_locked_is_reported_and_killed(tmp_path: P
         assert re.search(r"\[1\]<stderr>:  File \".*stall.py\", line \d+ in stall\n", run.text)
 
 
+@pytest.mark.long
 def test_a_phase_that_may_last_longer(tmp_path: Path) -> None:
     flags = ["--stall-timeout", "2", "--stall-timeout", "eval=60"]
     with running([*FLAGS, *flags, *STALL], tmp_path, {"STALL": "eval", "SECONDS": "8"}) as run:
@@ -56,6 +57,7 @@ def test_a_phase_that_may_last_longer(tmp_path: Path) -> None:
         assert "rank 1 is done" in run.text
 
 
+@pytest.mark.long
 def test_a_phase_that_lasts_too_long(tmp_path: Path) -> None:
     flags = ["--stall-timeout", "60", "--stall-timeout", "save=2"]
     with running([*FLAGS, *flags, *STALL], tmp_path, {"STALL": "save", "SECONDS": "3600"}) as run:
@@ -96,6 +98,7 @@ def test_a_long_call_of_every_rank_that_keeps_the_interpreters_lock(
         assert "Thread 0x" not in run.text, "a healthy worker was asked where it stands"
 
 
+@pytest.mark.long
 def test_a_loss_while_the_others_are_in_a_long_call(tmp_path: Path) -> None:
     """They learn of it when the call is over, long after a lease, and go on in the same processes; nothing is lost."""
     samples = 3 * 3 + 2 * 5  # three steps of three ranks and five of two, since the lost one is not replaced

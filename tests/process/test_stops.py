@@ -70,6 +70,7 @@ def test_all_workers(tmp_path: Path) -> None:
         ends_well(run, pids)
 
 
+@pytest.mark.long
 def test_the_only_worker(tmp_path: Path) -> None:
     """No other member waits for it: its round is not aborted."""
     with running(["-np", "1", *TRAIN], tmp_path, ENVIRON) as run:
@@ -126,6 +127,7 @@ def test_the_driver(tmp_path: Path, seconds: float, pause: str) -> None:
         assert run.gone(), run.left_behind()
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_while_the_driver_is_stopped(tmp_path: Path) -> None:
     """The driver learns of it when it resumes; the other worker goes on then."""
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {**ENVIRON, "EPOCHS": "2000"}) as run:

@@ -65,6 +65,7 @@ def test_it_ends_well(tmp_path: Path) -> None:
     assert "is done" in (tmp_path / "out" / files[0]).read_text()
 
 
+@pytest.mark.long
 def test_several_runs_one_after_the_other(tmp_path: Path) -> None:
     environ = {"EPOCHS": "1", "STEPS": "20", "TWICE": "300"}
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ) as run:
@@ -102,6 +103,7 @@ def test_ctrl_c_in_one_worker_is_its_own(tmp_path: Path) -> None:
         assert run.end() == 0, run.text
 
 
+@pytest.mark.long
 def test_a_forked_child_that_exits_leaves_its_parent_connected(tmp_path: Path) -> None:
     environ = {"EPOCHS": "2000", "FORK": "all"}
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ) as run:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import SCRIPTS, Hosts, running
 
 JOB = [sys.executable, str(SCRIPTS / "warms_up.py")]
@@ -29,6 +31,7 @@ def test_the_others_train_while_a_newcomer_warms_up(tmp_path: Path) -> None:
         assert sum("warms up" in line for line in run.lines) == 2, "once in a process"
 
 
+@pytest.mark.long
 def test_a_newcomer_receives_into_memory_that_it_has_written_to_before(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:1")
     flags = ["-np", "1", "--min-np", "1", "--max-np", "2", "--host-discovery-script", str(hosts.script)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 BOUND = 120.0
 
 SCRIPT = """
@@ -31,6 +33,7 @@ for _ in range(100):
 """
 
 
+@pytest.mark.long
 def test_a_group_that_a_model_outlives_does_not_keep_the_process() -> None:
     """Without the reference that is kept, it hangs within some twenty rounds."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], timeout=BOUND, check=False, capture_output=True, text=True)

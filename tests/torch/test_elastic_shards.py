@@ -142,6 +142,7 @@ def trained_in(rounds: Sequence[Sequence[int]], worker: int) -> str:
     return last
 
 
+@pytest.mark.long
 def test_training_ends_with_the_bits_of_a_quiet_run() -> None:
     expected = run_ranks(partial(trained_in, [[0, 1, 2, 3]] * 3), WORKERS)[0]
     found = run_ranks(partial(trained_in, POWERS), WORKERS)

@@ -35,6 +35,8 @@ SHARD = 100_000
 
 BOUND = 240.0
 
+SEEDS = [*range(30), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(30, 160))]
+
 
 class LostError(Exception):
     """A member of the round is gone."""
@@ -335,7 +337,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("simulated")
-@pytest.mark.parametrize("seed", range(160))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_each_sample_is_trained_on_once_through_any_losses_and_resizes(seed: int) -> None:
     rng = random.Random(seed)
     job = job_of(rng, seed)
@@ -351,7 +353,7 @@ def test_each_sample_is_trained_on_once_through_any_losses_and_resizes(seed: int
 
 
 @pytest.mark.usefixtures("simulated")
-@pytest.mark.parametrize("seed", range(160))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_steps_of_a_fixed_size_have_the_same_samples_through_any_losses_and_resizes(seed: int) -> None:
     rng = random.Random(seed)
     job = replace(job_of(rng, seed), micro_batches=rng.choice([1, 2, 3, 4, 7, 20]))

@@ -93,6 +93,7 @@ def make_states(model: torch.nn.Module, optimizer: Optimizer) -> None:
     optimizer.step()
 
 
+@pytest.mark.long_except("adamw-foreach")
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_of_other_sizes_and_members_end_with_the_bits_of_a_quiet_run(kind: str) -> None:
     expected = run_ranks(partial(quiet, kind), 2)

@@ -279,6 +279,7 @@ def test_connections_that_are_not_the_rounds_survive(tmp_path: Path) -> None:
     assert [outcome.value for outcome in outcomes] == [kinds, kinds], outcomes
 
 
+@pytest.mark.long_except("plain-stores")
 @pytest.mark.parametrize("secure", [False, True], ids=["plain-stores", "stores-over-tls"])
 def test_two_hundred_rounds_leave_no_descriptors_threads_or_memory_behind(tmp_path: Path, secure: bool) -> None:
     with members(3, tls_credentials=tls_credentials(tmp_path / "papers") if secure else None) as group:
