@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 import grpc
 import grpc.aio
 import pytest
@@ -11,6 +14,8 @@ from edriver.common.release import PROTOCOL, VERSION
 from edriver.driver.agents import agent_service
 from edriver.driver.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL, OVERLOADED_DELAY
 from edriver.driver.feeds.inbound import InboundMessage
+from edriver.driver.launch.agents import Agents
+from edriver.driver.run.shutdown import Shutdown
 from edriver.model import events
 from edriver.model.cause import AgentFault, AgentFaultKind, Halt
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2
@@ -97,6 +102,45 @@ def test_what_waits_for_room_as_its_connection_breaks_is_not_lost() -> None:
         assert (await read(again)).welcome.agent_id == 1
         await again.write(exited(1))
         assert await made.event() == events.WorkerExited(1, -9, "bye")
+
+    serve(work)
+
+
+class OneAgent:
+    """The agents of a run, of which there is one, until it has said that it ends."""
+
+    def __init__(self, ended: list[int]) -> None:
+        self._ended = ended
+        self.killed: list[int] = []
+
+    @property
+    def running(self) -> list[int]:
+        return [] if self._ended else [1]
+
+    def close(self) -> None:
+        pass
+
+    def kill(self, agent_id: int) -> None:
+        self.killed.append(agent_id)
+
+    async def wait_until_empty(self) -> None:
+        await until_async(lambda: not self.running)
+
+
+def test_at_the_end_agents_are_heard_though_nobody_takes_in_what_has_come_before() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1)
+        while not made.inbox.full:
+            made.inbox.put(events.Ticked())
+        await stream.write(exited(1))
+        agents = OneAgent(made.ended)
+        shutdown = Shutdown(made.registry, cast(Agents, agents), None, asyncio.Event(), made.inbox)
+        ending = asyncio.create_task(shutdown.end())
+        assert (await read(stream)).HasField("shutdown")
+        await stream.write(ConnectRequest(seq=2, agent_ending=agent_pb2.AgentEnding()))
+        await until_async(lambda: bool(made.ended))
+        await ending
+        assert agents.killed == []
 
     serve(work)
 

@@ -33,5 +33,8 @@ def test_a_closed_one_keeps_no_writer_waiting() -> None:
         await asyncio.sleep(0)
         mailbox.close()
         await asyncio.wait_for(writing, 30)
+        assert mailbox.drain() == [1], "there was no room for the other"
+        mailbox.put(3)
+        assert mailbox.drain() == [3]
 
     asyncio.run(work())

@@ -37,7 +37,9 @@ class Mailbox(Generic[T]):
         return len(self._items) >= self._limit
 
     def put(self, item: T) -> None:
-        """Add an item, full or not."""
+        """Add an item, full or not; once it is closed, only while it is not full."""
+        if self._closed and self.full:
+            return
         self._items.append(item)
         self._arrived.set()
 
@@ -82,7 +84,7 @@ class Mailbox(Generic[T]):
         return items
 
     def close(self) -> None:
-        """Tell the reader that nothing more is worth reading."""
+        """Tell the reader that nothing more is worth reading. Writers wait no more; `drain` returns what fitted."""
         self._closed = True
         self._arrived.set()
         self._room.set()

@@ -9,6 +9,8 @@ from typing import Final
 
 from edriver.driver.agents.dial_in_hosts import DialInHosts
 from edriver.driver.agents.registry import AgentRegistry
+from edriver.driver.feeds.inbound import Inbound
+from edriver.driver.feeds.mailbox import Mailbox
 from edriver.driver.launch.agents import Agents
 from edriver.model.records import Worker
 from edriver.v1 import agent_pb2
@@ -32,15 +34,22 @@ class Shutdown:
         agents: kills them.
         dial_in_hosts: the hosts that have dialled in; None if there are none.
         hurry: set when the operator does not want to wait.
+        inbox: what agents send to the core.
     """
 
     def __init__(
-        self, registry: AgentRegistry, agents: Agents, dial_in_hosts: DialInHosts | None, hurry: asyncio.Event
+        self,
+        registry: AgentRegistry,
+        agents: Agents,
+        dial_in_hosts: DialInHosts | None,
+        hurry: asyncio.Event,
+        inbox: Mailbox[Inbound],
     ) -> None:
         self._registry = registry
         self._agents = agents
         self._dial_in_hosts = dial_in_hosts
         self._hurry = hurry
+        self._inbox = inbox
 
     def forget_agent(self, host: str, agent_id: int) -> None:
         """An agent is lost: its messages are ignored from now on, and it is killed where possible."""
@@ -66,7 +75,9 @@ class Shutdown:
             self._registry.send(worker.host, agent_pb2.ConnectResponse(stop_worker=stop))
 
     async def end(self) -> None:
-        """Let the agents end their workers and themselves; in a hurry, at once."""
+        """Let the agents end their workers and themselves; in a hurry, at once. The run is over."""
+        # The core takes nothing more in: with thousands of workers, agents would wait for room to say that they end.
+        self._inbox.close()
         self._agents.close()
         for agent_id in self._agents.running:
             if not self._registry.shut_down(agent_id, SHUTDOWN_GRACE):

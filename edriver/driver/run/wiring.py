@@ -253,7 +253,7 @@ class Wiring:
             on_start=self.registry.started,
             network=self.endpoint.open,
         )
-        self.shutdown = Shutdown(self.registry, self.agents, dial_in_hosts, self.stops.hurry)
+        self.shutdown = Shutdown(self.registry, self.agents, dial_in_hosts, self.stops.hurry, self.inbox)
         self.metrics = None if options.metrics is None else self._metrics_server(run_id, *options.metrics)
         self.listens = asyncio.Event()
         self.health = None if options.health_port is None else HealthPort(options.health_port, self.listens)
