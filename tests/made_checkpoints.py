@@ -1,8 +1,9 @@
-"""Checkpoints that no run has written."""
+"""Folders of checkpoints: what is whole in them, and checkpoints that no run has written."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import fsspec
 
@@ -10,6 +11,11 @@ from edriver.checkpoint_folder.folder import CheckpointFolder
 from edriver.checkpoint_folder.manifest import CheckpointEntry, FileRecord, Manifest
 
 CONTENT = b"elements"
+
+
+def whole_steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints that are whole in a folder, in ascending order."""
+    return sorted(found.steps for found in CheckpointFolder(str(folder)).found() if found.whole)
 
 
 def manifest(steps: int) -> Manifest:

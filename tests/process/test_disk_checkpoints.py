@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.checkpoint_folder.folder import CheckpointFolder
+from tests.made_checkpoints import whole_steps
 from tests.process.resuming import kill
 from tests.process.running import SCRIPTS, Run, edriver, running
 from tests.waiting import until
@@ -26,10 +26,6 @@ TWO_HOSTS = ["-np", "4", "--min-np", "2", "-H", "localhost:2,127.0.0.2:2", sys.e
 def folder(tmp_path: Path) -> Path:
     shutil.copy(SCRIPTS / "sharded.py", tmp_path)
     return tmp_path
-
-
-def steps_on_disk(folder: Path) -> list[int]:
-    return sorted(found.steps for found in CheckpointFolder(str(folder / "checkpoints")).found() if found.whole)
 
 
 def digests(run: Run) -> set[str]:
@@ -52,18 +48,18 @@ def test_after_the_loss_of_driver_and_hosts_the_next_run_goes_on_from_disk(folde
     environ = {"STEPS": "1000000", "PAUSE": "0.05", "EVERY_DISK": "20"}
     with running(TWO_HOSTS, folder, environ) as run:
         run.line("rank 0 of 4 pid .* begins at step 0")
-        until(lambda: steps_on_disk(folder), "a checkpoint on disk")
+        until(lambda: whole_steps(folder / "checkpoints"), "a checkpoint on disk")
         saved = re.search(r"the checkpoint of step ([\d,]+) (goes to|is on) disk", save := _checkpoint_save(run))
         assert saved, save
         step = int(saved[1].replace(",", ""))
-        until(lambda: max(steps_on_disk(folder)) >= step, f"step {step} on disk")
+        until(lambda: max(whole_steps(folder / "checkpoints")) >= step, f"step {step} on disk")
         assert re.search(r"that of step [\d,]+, .* old, is on disk", edriver("status", "--run", run.id).stdout)
         lost = run.left_behind()
         for pid in (run.process.pid, *(int(each.partition(":")[0]) for each in lost)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         run.process.wait()
-    step = max(steps_on_disk(folder))
+    step = max(whole_steps(folder / "checkpoints"))
     with running(TWO_HOSTS, folder, {"STEPS": str(step + 30), "EVERY_DISK": "20"}) as run:
         run.line(f"rank 3 of 4 pid .* begins at step {step}$")
         assert run.end() == 0, run.text
@@ -79,7 +75,7 @@ def test_the_newest_is_on_disk_when_a_run_has_ended_and_the_next_one_begins_ther
         run.line("edriver: writing the checkpoint of step 40 from memory to disk")
         assert run.end() == 0, run.text
         assert run.gone()
-    assert steps_on_disk(folder) == [40]
+    assert whole_steps(folder / "checkpoints") == [40]
     with running([*TWO_HOSTS[:1], "2", *TWO_HOSTS[4:]], folder, {**environ, "STEPS": "45"}) as run:
         run.line("rank 1 of 2 pid .* begins at step 40$")
         assert run.end() == 0, run.text
@@ -92,7 +88,7 @@ def test_a_run_whose_driver_never_comes_back_writes_what_is_in_memory(folder: Pa
         made = int(run.line(r"rank 0 made step (\d*[1-9]5)$")[1])
         kill(run)
         assert run.gone(), run.left_behind()
-    step = max(steps_on_disk(folder))
+    step = max(whole_steps(folder / "checkpoints"))
     assert step >= made - (5 if hosts == "localhost:2" else 15), "a copy may be one save behind"
     with running(["-np", "2", *command[2:]], folder, {"STEPS": str(step + 5), "EVERY_DISK": "1000000"}) as run:
         run.line(f"rank 1 of 2 pid .* begins at step {step}$")

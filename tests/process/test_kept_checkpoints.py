@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.checkpoint_folder.folder import CheckpointFolder
+from tests.made_checkpoints import whole_steps
 from tests.process.resuming import Resumed
 from tests.process.running import QUICK_WORKERS, SCRIPTS, edriver, running
 from tests.waiting import until
@@ -42,7 +42,7 @@ def test_a_loss_of_a_rank_and_then_of_driver_and_all_hosts_leads_to_the_end_of_a
 
         saved = edriver("checkpoint", "save", "--run", run.id, environ={"XDG_STATE_HOME": environ["XDG_STATE_HOME"]})
         assert "the checkpoint of step 20 goes to disk now" in saved.stdout, saved.stderr
-        until(lambda: _on_disk(disturbed) == [20], lambda: _on_disk(disturbed))
+        until(lambda: whole_steps(disturbed / "checkpoints") == [20], lambda: whole_steps(disturbed / "checkpoints"))
         for pid in (run.process.pid, *(int(each.partition(":")[0]) for each in run.left_behind())):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -52,16 +52,11 @@ def test_a_loss_of_a_rank_and_then_of_driver_and_all_hosts_leads_to_the_end_of_a
         for rank in range(3):
             resumed.line(f"rank {rank} of 3 pid .* begins at step 20$")
         assert resumed.end() == 0, resumed.text
-    assert 40 in _on_disk(disturbed)
+    assert 40 in whole_steps(disturbed / "checkpoints")
     with running(THREE, undisturbed, QUICK_WORKERS) as run:
         assert run.end() == 0, run.text
-    assert _on_disk(undisturbed) == [40]
+    assert whole_steps(undisturbed / "checkpoints") == [40]
     assert _ends(resumed.text) == _ends(run.text)
-
-
-def _on_disk(folder: Path) -> list[int]:
-    """The steps of the checkpoints that are whole there."""
-    return [found.steps for found in CheckpointFolder(str(folder / "checkpoints")).found() if found.whole]
 
 
 def _ends(text: str) -> set[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.checkpoint_folder.folder import CheckpointFolder
+from tests.made_checkpoints import whole_steps
 from tests.process.resuming import kill
 from tests.process.running import SCRIPTS, Run, edriver, running
 from tests.waiting import until
@@ -21,10 +21,6 @@ HOSTS = ["-H", "localhost:2,127.0.0.2:2"]
 HSDP = ["-np", "4", "--min-np", "2", "--replica-size", "2", *HOSTS]
 ONE_REPLICA = ["-np", "4", "--min-np", "2", "--replica-size", "all", *HOSTS]
 NO_MEMORY = ["--checkpoint-memory", "4K"]
-
-
-def steps_on_disk(folder: Path) -> list[int]:
-    return [found.steps for found in CheckpointFolder(str(folder)).found() if found.whole]
 
 
 def number(text: str) -> int:
@@ -62,7 +58,7 @@ def test_a_position_loses_all_its_workers_and_the_run_goes_on_from_the_newest_ch
         assert "is not kept in memory: this rank's part takes" in run.text
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
-    newest = max(steps_on_disk(folder))
+    newest = max(whole_steps(folder))
     with running(["-np", "1", "--replica-size", "1", *TRAIN], tmp_path, {**environ, "STEPS": str(newest + 10)}) as run:
         run.line(rf"1 worker on .*, from the checkpoint of step {newest:,}$")
         run.line(rf"rank 0 of 1 pid \d+ at step {newest}$")
@@ -91,13 +87,13 @@ def test_a_checkpoint_in_memory_is_steps_old_and_goes_to_disk_when_asked_for(tmp
         os.kill(pid, signal.SIGCONT)
         begun = run.line(IN_MEMORY)
         goes_on(run, begun, "memory", 20)
-        assert until(lambda: steps_on_disk(folder))[-1] > number(begun[1])
+        assert until(lambda: whole_steps(folder))[-1] > number(begun[1])
         status = edriver("status", "--run", run.id).stdout
         assert re.search(r"in memory", status), status
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert run.gone()
-    found = sorted(steps_on_disk(folder))
+    found = whole_steps(folder)
     assert found[0] < found[-1], "the one that was asked for, and the newest, when the run ended"
     if flags == HSDP:  # any number of workers takes it over
         size = {"STEPS": str(found[-1] + 10)}
@@ -128,7 +124,7 @@ def test_two_of_three_hosts_are_lost_at_once(tmp_path: Path) -> None:
         for rank in range(3):
             run.line(rf"rank {rank} passed step 10")
         assert "rank 0 writes a checkpoint" in edriver("checkpoint", "save", "--run", run.id).stdout
-        until(lambda: steps_on_disk(folder))
+        until(lambda: whole_steps(folder))
         for host in ("127.0.0.2", "127.0.0.3"):
             os.kill(run.agent_of(host), signal.SIGKILL)
         begun = run.line(r"round 1\.\d+: .* on .*, from the checkpoint of step ([\d,]+)")
@@ -150,5 +146,5 @@ def test_a_run_whose_driver_never_comes_back_writes_a_last_checkpoint(tmp_path: 
         kill(run)
         assert run.gone(), run.left_behind()
         passed = max(int(step) for step in re.findall(r"rank 0 passed step (\d+)", run.text))
-    (step,) = steps_on_disk(folder)
+    (step,) = whole_steps(folder)
     assert step >= passed

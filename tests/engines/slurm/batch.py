@@ -81,6 +81,21 @@ class Batch:
             return not self._cluster.jobs("%i")
         return False
 
+    def requeue(self, *, nodes_fail: bool) -> None:
+        """Have Slurm run it once more.
+
+        Args:
+            nodes_fail: whether because its nodes fail, instead of by an operator's request.
+        """
+        if nodes_fail:
+            for name in [name for name in self._cluster.nodes if self._cluster.tasks(name)]:
+                self._cluster.lose_node(name)
+            return
+        self._cluster.command("scontrol", "requeue", self.job)
+        self._cluster.wait(lambda: self._cluster.jobs("%T") == ["PENDING"], "the job is in the queue again")
+        # Not at once: within the same second, slurmd takes the new job for the one that it has just ended.
+        self._cluster.command("scontrol", "update", f"JobId={self.job}", "StartTime=now+3")
+
     def end(self) -> int:
         """Wait for the job's end; returns the exit code of its script."""
         self._cluster.wait(self._ended, "the job has ended", BOUND)

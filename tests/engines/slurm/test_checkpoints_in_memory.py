@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edriver.checkpoint_folder.folder import CheckpointFolder
 from tests.engines.slurm.batch import Batch
 from tests.engines.slurm.cluster import Cluster
+from tests.made_checkpoints import whole_steps
 from tests.process.resuming import environ_of
 from tests.process.running import QUICK_WORKERS, SCRIPTS, edriver
 from tests.waiting import until
@@ -37,24 +37,13 @@ def test_a_job_that_slurm_requeues_goes_on_from_the_newest_checkpoint(
     if nodes_fail:
         saved = edriver("checkpoint", "save", "--run", "big", environ=environ)
         assert f"the checkpoint of step {LATEST} goes to disk now" in saved.stdout, saved.stderr
-        until(lambda: on_disk(tmp_path) == [LATEST], lambda: on_disk(tmp_path))
-        for name in [name for name in slurm.nodes if slurm.tasks(name)]:
-            slurm.lose_node(name)
-    else:
-        slurm.command("scontrol", "requeue", batch.job)
-        slurm.wait(lambda: slurm.jobs("%T") == ["PENDING"], "the job is in the queue again")
-        # Not at once: within the same second, slurmd takes the new job for the one that it has just ended.
-        slurm.command("scontrol", "update", f"JobId={batch.job}", "StartTime=now+3")
+        until(lambda: whole_steps(tmp_path / "checkpoints") == [LATEST], lambda: whole_steps(tmp_path / "checkpoints"))
+    batch.requeue(nodes_fail=nodes_fail)
     (tmp_path / "pause").unlink()
     for rank in range(4):
         batch.line(f"rank {rank} of 4 pid .* begins at step {LATEST}$", after)
     for rank in range(4):
         batch.line(f"rank {rank} ends at step 40 with ", after)
     assert batch.end() == 0
-    assert max(on_disk(tmp_path)) == 40
+    assert max(whole_steps(tmp_path / "checkpoints")) == 40
     slurm.wait(slurm.quiet, "nothing of the run is left")
-
-
-def on_disk(folder: Path) -> list[int]:
-    """The steps of the checkpoints that are whole there."""
-    return [found.steps for found in CheckpointFolder(str(folder / "checkpoints")).found() if found.whole]

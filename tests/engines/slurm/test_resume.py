@@ -91,14 +91,7 @@ def test_a_job_that_slurm_requeues_goes_on_from_disk(slurm: Cluster, tmp_path: P
     batch = Batch(slurm, tmp_path, directives, args, environ)
     batch.line("rank 1 passed step 25")
     after = len(batch.lines)
-    if nodes_fail:
-        for name in [name for name in slurm.nodes if slurm.tasks(name)]:
-            slurm.lose_node(name)
-    else:
-        slurm.command("scontrol", "requeue", batch.job)
-        slurm.wait(lambda: slurm.jobs("%T") == ["PENDING"], "the job is in the queue again")
-        # Not at once: within the same second, slurmd takes the new job for the one that it has just ended.
-        slurm.command("scontrol", "update", f"JobId={batch.job}", "StartTime=now+3")
+    batch.requeue(nodes_fail=nodes_fail)
     begun = batch.line(r"from the checkpoint of step (\d+)$", after)
     assert int(begun[1]) >= 20
     if nodes_fail:  # and their driver with them; else the run ends, and another one of its name begins
