@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
@@ -111,6 +112,50 @@ def sequence_parallel_model(mesh: DeviceMesh, seed: int = 3) -> torch.nn.Sequent
     parallelize_module(model, mesh["tensor"], SEQUENCE_PLAN, src_data_rank=None)
     fully_shard(model[1], mesh=data)
     fully_shard(model, mesh=data)
+    return model
+
+
+class Gathered(torch.autograd.Function):
+    """The parts of a sequence that all workers along a dimension have, joined along dimension 2."""
+
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, context: DeviceMesh) -> torch.Tensor:
+        ctx.context = context
+        parts = [torch.empty_like(part) for _ in range(context.size())]
+        dist.all_gather(parts, part.contiguous(), group=context.get_group())
+        return torch.cat(parts, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        whole = gradients[0].contiguous()
+        dist.all_reduce(whole, group=ctx.context.get_group())
+        return whole.chunk(ctx.context.size(), 2)[ctx.context.get_local_rank()], None
+
+
+class ContextAttention(torch.nn.Module):
+    """Attention of a part of a sequence to all of it; where no mesh is given, the part is the whole."""
+
+    def __init__(self, context: DeviceMesh | None) -> None:
+        super().__init__()
+        self.context = context
+        self.into, self.out = torch.nn.Linear(4, 3 * WIDTH, bias=False), torch.nn.Linear(WIDTH, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = tokens.shape
+        query, key, value = (
+            each.view(batch, length, HEADS, -1).transpose(1, 2) for each in self.into(tokens).split(WIDTH, -1)
+        )
+        if self.context is not None:
+            key, value = (Gathered.apply(each, self.context) for each in (key, value))  # type: ignore[no-untyped-call]
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        return torch.as_tensor(self.out(mixed.transpose(1, 2).reshape(batch, length, -1)))
+
+
+def context_parallel_model(mesh: DeviceMesh, seed: int = 3) -> ContextAttention:
+    """Over a mesh of the dimensions "replicate", "shard" and "context"."""
+    torch.manual_seed(seed)
+    model = ContextAttention(mesh["context"])
+    fully_shard(model, mesh=mesh["replicate", "shard"])
     return model
 
 

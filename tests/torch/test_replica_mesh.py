@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -14,8 +15,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.utils.data import DataLoader
 
 from edriver.worker.backend import fsdp2
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.sampler.elastic_stream import ElasticStream
 from edriver.worker.state.sharded_state import ShardedState
 from tests.torch.bound_state import Rounds
 from tests.torch.fingerprint import fingerprint
@@ -23,6 +27,8 @@ from tests.torch.mesh_rounds import rounds_of
 from tests.torch.parallel_model import (
     LENGTH,
     WIDTH,
+    ContextAttention,
+    context_parallel_model,
     parallel_model,
     plain_model,
     sequence_parallel_model,
@@ -238,6 +244,97 @@ def test_the_dimensions_make_up_a_replica() -> None:
     state = ShardedState(parallel_model, sgd, replica_mesh={"shard": 2, "tensor": 3})
     with pytest.raises(ValueError, match="of shard 2 x tensor 3 is of 6 workers, and a replica has 1: start the run "):
         state.sync()
+
+
+CONTEXT = {"shard": 2, "context": 2}
+
+SEQUENCES = 16
+
+
+def sequences(indices: list[int]) -> torch.Tensor:
+    return torch.stack([torch.randn(LENGTH, 4, generator=torch.Generator().manual_seed(index)) for index in indices])
+
+
+def in_context(rounds: list[list[int]], steps: int, worker: int) -> tuple[str, list[list[int]], dict[str, Any]]:
+    """Steps of a sequence for each replica and shard; returns the state, what was trained on, and the parameters."""
+    dataset = range(SEQUENCES)
+    state = ShardedState(
+        context_parallel_model, adamw, replica_mesh=CONTEXT, sampler=ElasticSampler(dataset, shuffle=False)
+    )
+    state.bind(Rounds())
+    trained, whole = list[list[int]](), dict[str, Any]()
+    for _, mesh in rounds_of(worker, 1 + max(max(members) for members in rounds), rounds, inside=CONTEXT):
+        if state.model is not None:
+            state.on_reset()
+        state.sync()
+        context = mesh["context"]
+        loader: DataLoader[int] = DataLoader(dataset, batch_size=1, sampler=state.sampler)  # type: ignore[arg-type]
+        for number, batch in zip(range(steps), loader, strict=False):
+            state.optimizer.zero_grad()
+            part = sequences(batch.tolist()).chunk(context.size(), 1)[context.get_local_rank()]
+            state.model(part).square().sum().backward()
+            for parameter in fsdp2.sharded(state.model):
+                assert parameter.grad is not None
+                dist.all_reduce(fsdp2.local(parameter.grad), group=context.get_group())
+            state.clip_grad_norm_(0.5)
+            state.optimizer.step()
+            state.sampler.record_batch(number, 1)
+            trained.append(batch.tolist())
+            state.check_host_updates()
+        parameters: dict[str, Any] = dict(state.model.named_parameters())
+        whole = {name: parameter.full_tensor().tolist() for name, parameter in parameters.items()}
+    return fingerprint(state), trained, whole
+
+
+def test_workers_along_a_sequence_train_on_parts_of_the_same_samples() -> None:
+    """What comes of it is the training of one process on all the samples, through a replica that joins and one that
+    leaves.
+    """
+    rounds = [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7], [4, 1, 6, 3]]
+    found = run_ranks(partial(in_context, rounds, 2), WORKERS)
+    trained = [found[worker][1] for worker in range(WORKERS)]
+    assert trained[0][:2] == trained[1][:2] == [[0], [2]]
+    assert trained[2][:2] == trained[3][:2] == [[1], [3]]
+    assert [trained[worker][-2:] for worker in rounds[-1]] == [[[12], [14]], [[12], [14]], [[13], [15]], [[13], [15]]]
+    torch.manual_seed(3)
+    model = ContextAttention(None)
+    optimizer = adamw(model)
+    at = 0
+    for shares in (2, 2, 4, 4, 2, 2):
+        optimizer.zero_grad()
+        for index in range(at, at + shares):
+            (model(sequences([index])).square().sum() / shares).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        at += shares
+    assert at == SEQUENCES
+    for worker in rounds[-1]:
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(torch.tensor(found[worker][2][name]), parameter.detach())
+    assert found[4][0] == found[1][0], "workers along the sequence hold the same"
+
+
+def streamed(rounds: list[list[int]], worker: int) -> list[list[int]]:
+    """What this worker reads of a stream, two batches in the first round and all that is left in the second."""
+    stream = ElasticStream(range(8), lambda shard: iter(range(8 * shard, 8 * shard + 8)), shuffle=False)
+    state = ShardedState(context_parallel_model, adamw, replica_mesh=CONTEXT, stream=stream)
+    state.bind(Rounds())
+    read = []
+    for number, _ in rounds_of(worker, WORKERS, rounds, inside=CONTEXT):
+        if state.model is not None:
+            state.on_reset()
+        state.sync()
+        batches = iter(state.stream.loader(batch_size=2))
+        for batch in itertools.islice(batches, 2) if number == 0 else batches:
+            read.append(batch.tolist())
+            state.check_host_updates()
+    return read
+
+
+def test_workers_along_a_sequence_read_the_same_of_a_stream() -> None:
+    found = run_ranks(partial(streamed, [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7]]), WORKERS)
+    assert found[0::2] == found[1::2]
+    assert sorted(sample for worker in found[0::2] for batch in worker for sample in batch) == [*range(64)]
 
 
 PIPELINE = {"pipeline": 2, "shard": 2}

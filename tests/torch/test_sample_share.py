@@ -11,6 +11,7 @@ from edriver.model.ids import RoundId
 from edriver.model.plan import SINGLE_WORKER
 from edriver.worker import context
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.sampler.equal_batches import TrainingBatches
 from edriver.worker.sampler.sample_share import SampleDimensions, SampleShare, sample_share
 
 
@@ -59,3 +60,12 @@ def test_a_sampler_gives_them_the_same_samples_and_counts_each_once() -> None:
         assert sample_share().rank == rank // 2
     assert batches == [[0, 2], [0, 2], [1, 3], [1, 3]]
     assert done == [(4, 8)] * 4
+
+
+def test_those_whose_batches_are_compared_need_other_samples() -> None:
+    context.current.part(SampleDimensions).set({"shard": 2, "tensor": 2}, {"shard"})
+    looking = []
+    for rank in range(4):
+        context.current.place.enter(replace(SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=4))
+        looking.append(TrainingBatches().looks)
+    assert looking == [True, False, True, False]

@@ -195,6 +195,11 @@ def sharded(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [parameter.sharded_param for group in _groups(model) for parameter in group.fsdp_params]
 
 
+def sharded_over(model: torch.nn.Module) -> set[str]:
+    """The names of the dimensions inside a replica that fully_shard has sharded modules over."""
+    return {group.mesh_info.mesh.mesh_dim_names[1] for group in _groups(model)}
+
+
 def empty_shards(model: torch.nn.Module, size: int) -> list[torch.Tensor]:
     """Zeros for a shard of each of `sharded(model)`, as one of `size` workers keeps them.
 

@@ -20,6 +20,7 @@ from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.cursor import SKIP_ADVICE, Cursor, CursorState
 from edriver.worker.sampler.loaders import refuse_second_sharding, watch_distributed_samplers
 from edriver.worker.sampler.permutation import Permutation
+from edriver.worker.sampler.sample_share import sample_share
 from edriver.worker.watch.script_reports import ScriptReports
 
 logger = logging.getLogger("edriver.worker")
@@ -44,7 +45,8 @@ class ElasticSampler(Sampler[int]):
             sampler.record_batch(batch_idx, batch_size)
             state.commit()
 
-    Every worker gets the same number of samples: at the end of an epoch some are repeated to fill the last row.
+    Every worker gets the same number of samples: at the end of an epoch some are repeated to fill the last row. Workers
+    that compute a step together (tensor, pipeline or context parallelism in a ShardedState) get the same samples.
     A completed epoch yields nothing. Iterating, or peeking at a batch, does not change the sampler; each iteration
     starts where this round (or an epoch that began within it) started.
 
@@ -65,6 +67,7 @@ class ElasticSampler(Sampler[int]):
         self._iterated = False
         self._batch_size = 1
         self._warned = False
+        self._complains = False  # of all workers rank 0 does
         self._dealt: Callable[[], Iterable[Sequence[int]]] | None = None
         watch_distributed_samplers()
 
@@ -189,7 +192,9 @@ class ElasticSampler(Sampler[int]):
             )
         place = self._place()
         self._dealt = None
-        self._cursor.enter(place.rank, place.size)
+        share = sample_share()
+        self._cursor.enter(share.rank, share.size)
+        self._complains = place.rank == 0
         self._split_for = place.round_id
 
     def __len__(self) -> int:
@@ -212,7 +217,7 @@ class ElasticSampler(Sampler[int]):
 
     def _say_what_is_left(self) -> None:
         cursor = self._cursor
-        if not self._iterated or self._warned or cursor.rank != 0 or self._dealt is not None:
+        if not self._iterated or self._warned or not self._complains or self._dealt is not None:
             return
         if cursor.share - cursor.recorded < self._batch_size:
             return

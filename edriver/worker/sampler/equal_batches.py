@@ -1,9 +1,10 @@
 """The first batches that data loaders hand out for training: whether two ranks train on the same ones.
 
-Ranks 0 and 1 report a digest of them, and the driver compares; what is wrong there is wrong on all. A batch is one of
-training if an optimizer begins a step before another batch is handed out. An evaluation, which all ranks may make on
-the same samples, begins none. What is handed out is compared, and not indices, because each rank may have a data set
-for itself. Few samples may be equal by chance, and made-up data is often constant: neither is compared.
+Ranks 0 and 1 report a digest of them (or the first two ranks that need other samples than each other), and the driver
+compares; what is wrong there is wrong on all. A batch is one of training if an optimizer begins a step before another
+batch is handed out. An evaluation, which all ranks may make on the same samples, begins none. What is handed out is
+compared, and not indices, because each rank may have a data set for itself. Few samples may be equal by chance, and
+made-up data is often constant: neither is compared.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from edriver.worker import context
+from edriver.worker.sampler.sample_share import sample_share
 from edriver.worker.watch.script_location import place_of
 from edriver.worker.watch.script_reports import ScriptReports
 
@@ -51,7 +53,8 @@ class TrainingBatches:
         place = context.current.place
         if not self._steps_left or not place.in_round:
             return False
-        return place.assignment.size > 1 and 0 <= place.assignment.rank <= 1
+        share = sample_share()
+        return share.size > 1 and 0 <= share.rank <= 1 and share.is_first
 
     def handed_out(self, found: HandedOut) -> None:
         """A loader has handed out a batch."""

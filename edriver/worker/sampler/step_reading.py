@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from edriver.worker import context
 from edriver.worker.sampler.micro_batches import FILLER
 from edriver.worker.sampler.step_schedule import StepSchedule
 from edriver.worker.sampler.stream_plan import samples_in
@@ -177,7 +178,7 @@ def end_epoch(schedule: EpochSchedule, least: str) -> None:
         least: what these are too few for.
     """
     schedule.exhausted = True
-    if schedule.dropped and schedule.is_rank_0:
+    if schedule.dropped and context.assignment().rank == 0:
         logger.warning(
             "%d samples at the end of the epoch are left out, as drop_last requests: fewer than %s",
             schedule.dropped,

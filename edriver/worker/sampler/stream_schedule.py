@@ -139,11 +139,6 @@ class EpochSchedule:
         self.dropped = 0
         self.exhausted = False
 
-    @property
-    def is_rank_0(self) -> bool:
-        """Whether this worker is the one that speaks for all."""
-        return self._rank == 0
-
     def progress(self) -> EpochProgress:
         """What is done, with what has been handed out."""
         return self.position.progress()

@@ -60,6 +60,7 @@ from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.errors import NoRankError, PeerLostError
 from edriver.worker.group.round_mesh import REPLICATE, RoundMesh, offline_mesh
+from edriver.worker.sampler.sample_share import SampleDimensions
 from edriver.worker.state.elastic_shards import ElasticShards
 from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
@@ -518,6 +519,7 @@ class ShardedState(TorchState):
         """See whether the model that has been made on a mesh can be bound to others."""
         if self._replica_mesh is not None:
             self._mesh_objects = MeshObjects(mesh)
+            context.current.part(SampleDimensions).set(self._replica_mesh, fsdp2.sharded_over(self.model))
         self._binds = self._can_bind()
 
     def _can_bind(self) -> bool:
