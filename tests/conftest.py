@@ -13,6 +13,7 @@ import secrets
 import signal
 import subprocess
 import tempfile
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -50,10 +51,19 @@ ones of the others are left for the end, so that none has to be waited for alone
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses among them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ids = defaultdict[str, set[str]](set)
     for item in items:
-        mark = item.get_closest_marker("long_except")
-        if mark is not None and isinstance(item, pytest.Function) and item.callspec.id not in mark.args:
-            item.add_marker(pytest.mark.long)
+        if (mark := item.get_closest_marker("long_except")) is not None:
+            test, _, parameters = item.nodeid.partition("[")
+            ids[test].add(parameters.removesuffix("]"))
+            if parameters.removesuffix("]") not in mark.args:
+                item.add_marker(pytest.mark.long)
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        if len(ids[test]) > 1:  # else the command line has chosen one
+            unknown = set(item.get_closest_marker("long_except").args) - ids[test]  # type: ignore[union-attr]
+            if unknown:
+                raise pytest.UsageError(f"{test}: long_except names {unknown}, and no set of parameters has that ID")
     items.sort(key=lambda item: LONG_FIRST.index(name) if (name := item.path.parent.name) in LONG_FIRST else 9)
 
 

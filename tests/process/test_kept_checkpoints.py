@@ -10,8 +10,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from tests.made_checkpoints import whole_steps
 from tests.process.resuming import Resumed
 from tests.process.running import QUICK_WORKERS, SCRIPTS, edriver, running
@@ -20,7 +18,6 @@ from tests.waiting import until
 THREE = ["-np", "3", "-H", "localhost:2,127.0.0.2:1", sys.executable, "kept.py", "40", "23"]
 
 
-@pytest.mark.long
 def test_a_loss_of_a_rank_and_then_of_driver_and_all_hosts_leads_to_the_end_of_an_undisturbed_run(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -30,7 +31,6 @@ def digests(run: Printing, size: int) -> list[str]:
     return [run.line(rf"rank {rank} ends at step 12 with (\w+)$")[1] for rank in range(size)]
 
 
-@pytest.mark.long
 def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str]) -> None:
     """The other replica goes on; three survivors stay in their processes, and train again with a newcomer."""
     flags = ["-np", "8", "--min-np", "4", "-H", "localhost:4,127.0.0.2:4", "--replica-size", "4"]
@@ -46,3 +46,12 @@ def test_a_loss_costs_no_step(tmp_path: Path, expected: list[str]) -> None:
         assert run.end() == 0, run.text
         assert digests(run, 8) == expected * 2
         assert run.gone()
+    for step in range(8, 12):
+        drawn = {
+            int(rank): sample
+            for rank, sample in re.findall(rf"rank (\d) of 8 draws (\d+) for step {step}$", run.text, re.MULTILINE)
+        }
+        assert [drawn[rank] for rank in range(0, 8, 2)] == [drawn[rank] for rank in range(1, 8, 2)], "along tensor"
+        assert len(set(drawn.values())) == 4
+    first = min(map(int, re.findall(r"of 8 draws (\d+) for step 8$", run.text, re.MULTILINE)))
+    assert first == 3 * 4 + 5 * 2, "each was drawn once: 3 steps were of 8 workers, then 5 of 4"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,6 +19,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import DataLoader
 
+from edriver.model.plan import SINGLE_WORKER
+from edriver.worker import context
 from edriver.worker.backend import fsdp2
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.sampler.elastic_stream import ElasticStream
@@ -255,11 +259,22 @@ def sequences(indices: list[int]) -> torch.Tensor:
     return torch.stack([torch.randn(LENGTH, 4, generator=torch.Generator().manual_seed(index)) for index in indices])
 
 
-def in_context(rounds: list[list[int]], steps: int, worker: int) -> tuple[str, list[list[int]], dict[str, Any]]:
-    """Steps of a sequence for each replica and shard; returns the state, what was trained on, and the parameters."""
-    dataset = range(SEQUENCES)
+def in_context(rounds: list[list[int]], steps: int, worker: int) -> tuple[str, list[list[int]], dict[str, Any], int]:
+    """Steps of a sequence for each replica and shard; returns the state, what was trained on, the parameters, and the
+    length of this worker's share when the scheduler was made.
+    """
+    dataset, lengths = range(SEQUENCES), list[int]()
+
+    def constant(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
+        lengths.append(len(state.sampler))
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+
     state = ShardedState(
-        context_parallel_model, adamw, replica_mesh=CONTEXT, sampler=ElasticSampler(dataset, shuffle=False)
+        context_parallel_model,
+        adamw,
+        scheduler=constant,
+        replica_mesh=CONTEXT,
+        sampler=ElasticSampler(dataset, shuffle=False),
     )
     state.bind(Rounds())
     trained, whole = list[list[int]](), dict[str, Any]()
@@ -273,9 +288,9 @@ def in_context(rounds: list[list[int]], steps: int, worker: int) -> tuple[str, l
             state.optimizer.zero_grad()
             part = sequences(batch.tolist()).chunk(context.size(), 1)[context.get_local_rank()]
             state.model(part).square().sum().backward()
-            for parameter in fsdp2.sharded(state.model):
-                assert parameter.grad is not None
-                dist.all_reduce(fsdp2.local(parameter.grad), group=context.get_group())
+            gradients: list[Any] = [parameter.grad for parameter in state.model.parameters()]
+            for gradient in gradients:
+                dist.all_reduce(gradient.to_local(), group=context.get_group())
             state.clip_grad_norm_(0.5)
             state.optimizer.step()
             state.sampler.record_batch(number, 1)
@@ -283,7 +298,7 @@ def in_context(rounds: list[list[int]], steps: int, worker: int) -> tuple[str, l
             state.check_host_updates()
         parameters: dict[str, Any] = dict(state.model.named_parameters())
         whole = {name: parameter.full_tensor().tolist() for name, parameter in parameters.items()}
-    return fingerprint(state), trained, whole
+    return fingerprint(state), trained, whole, lengths[0]
 
 
 def test_workers_along_a_sequence_train_on_parts_of_the_same_samples() -> None:
@@ -296,6 +311,9 @@ def test_workers_along_a_sequence_train_on_parts_of_the_same_samples() -> None:
     assert trained[0][:2] == trained[1][:2] == [[0], [2]]
     assert trained[2][:2] == trained[3][:2] == [[1], [3]]
     assert [trained[worker][-2:] for worker in rounds[-1]] == [[[12], [14]], [[12], [14]], [[13], [15]], [[13], [15]]]
+    assert [length for *_, length in found] == [8] * 4 + [4] * 4, (
+        "of 16, of which a newcomer does not know yet what is done"
+    )
     torch.manual_seed(3)
     model = ContextAttention(None)
     optimizer = adamw(model)
@@ -335,6 +353,94 @@ def test_workers_along_a_sequence_read_the_same_of_a_stream() -> None:
     found = run_ranks(partial(streamed, [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7]]), WORKERS)
     assert found[0::2] == found[1::2]
     assert sorted(sample for worker in found[0::2] for batch in worker for sample in batch) == [*range(64)]
+
+
+def draws(rounds: list[list[int]], worker: int) -> list[tuple[float, float, float]]:
+    """What this worker draws at the beginning of each of its rounds, from generators with its own seeds."""
+    random.seed(worker)
+    numpy.random.seed(worker)
+    state = new_state(parallel_model, seed=worker)
+    found = []
+    for _ in rounds_of(worker, WORKERS, rounds, inside=INSIDE):
+        if state.model is not None:
+            state.on_reset()
+        state.sync()
+        found.append((float(torch.rand(())), random.random(), float(numpy.random.rand())))
+        if worker % 2:
+            random.random()  # as one that has gone its own way
+    return found
+
+
+def test_workers_that_compute_a_step_together_draw_the_same_random_numbers() -> None:
+    rounds = [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7], [4, 1, 6, 3]]
+    found = run_ranks(partial(draws, rounds), WORKERS)
+    first, second = ([each[number] for each in found[:4]] for number in (0, 1))
+    last = [found[worker][-1] for worker in rounds[-1]]
+    for drawn in (first, second, last):
+        assert drawn[0::2] == drawn[1::2]
+        assert len(set(drawn)) == 2
+    assert found[4][0] == found[5][0]
+    assert found[6][0] == found[7][0]
+
+
+def scaled(worker: int) -> str:
+    scaler = torch.amp.GradScaler("cpu")
+    state = ShardedState(parallel_model, adamw, replica_mesh={"shard": 1, "tensor": 2}, scaler=scaler, step=0)
+    state.bind(Rounds())
+    for _ in rounds_of(worker, 2, [[0, 1]], inside={"shard": 1, "tensor": 2}):
+        state.sync()
+        train(state, 1)
+        try:
+            state.first_boundary()
+        except TypeError as error:
+            return str(error)
+    return ""
+
+
+def test_a_scaler_of_gradients_is_refused() -> None:
+    for said in run_ranks(scaled, 2):
+        assert "a GradScaler may not see all infinite gradients of workers along tensor" in said
+
+
+def over_each(mesh: DeviceMesh) -> Any:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    fully_shard(model[0], mesh=mesh["replicate", "tensor"])
+    return fully_shard(model, mesh=mesh["replicate", "shard"])
+
+
+@pytest.mark.usefixtures("group")
+def test_all_modules_are_sharded_over_the_same_dimension() -> None:
+    state = ShardedState(over_each, sgd, replica_mesh={"shard": 1, "tensor": 1})
+    with pytest.raises(TypeError, match="over several dimensions, shard and tensor, and fully_shard averages"):
+        state.sync()
+
+
+def without_the_last(mesh: DeviceMesh) -> Any:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    fully_shard(model[0], mesh=mesh)
+    return model
+
+
+@pytest.mark.usefixtures("group")
+def test_parameters_whose_gradients_nothing_averages_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    context.current.place.enter(SINGLE_WORKER)
+    ShardedState(without_the_last, sgd).sync()
+    assert "'1.weight' (and 1 more) learns and is in no module that fully_shard has sharded" in caplog.text
+
+
+def of_the_mesh(mesh: DeviceMesh) -> Any:
+    return fully_shard(torch.nn.Linear(4, 4), mesh=mesh)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_norm_that_is_nan_makes_all_gradients_nan() -> None:
+    state = ShardedState(of_the_mesh, sgd)
+    state.sync()
+    state.model(torch.ones(2, 4)).square().sum().backward()
+    gradients = [fsdp2.local(parameter.grad) for parameter in state.model.parameters() if parameter.grad is not None]
+    gradients[0].fill_(math.nan)
+    assert math.isnan(state.clip_grad_norm_(0.5))
+    assert all(gradient.isnan().all() for gradient in gradients)
 
 
 PIPELINE = {"pipeline": 2, "shard": 2}

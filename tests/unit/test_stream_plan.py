@@ -142,6 +142,15 @@ def test_what_drop_last_leaves_is_counted() -> None:
     assert (schedule.finished, schedule.dropped, schedule.batches()) == (True, 3, [])
 
 
+def test_those_with_the_same_share_have_to_read_the_same() -> None:
+    schedule = EpochSchedule(EpochProgress(1), [0], 0, 1, TERMS, [0, 0])
+    reports = [ReadReport(TERMS, [[Piece(0, 0, held)]], {}, {}).text() for held in (4, 3)]
+    with pytest.raises(ValueError, match="ranks 0 and 1 compute steps together, so they need the same samples"):
+        schedule.agree(reports)
+    schedule.agree(reports[:1] * 2)
+    assert len(schedule.batches()) == 4 // TERMS.batch_size
+
+
 def test_workers_whose_steps_have_other_sizes_are_refused() -> None:
     schedules = [
         StepSchedule(Position.of(EpochProgress(1)), [0], rank, [[0], [1]], TERMS._replace(micro_batches=2 + rank))

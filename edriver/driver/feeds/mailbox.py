@@ -84,7 +84,7 @@ class Mailbox(Generic[T]):
         return items
 
     def close(self) -> None:
-        """Tell the reader that nothing more is worth reading. Writers wait no more; `drain` returns what fitted."""
+        """Tell the reader that nothing more is worth reading. Writers wait no more; `drain` returns what fit."""
         self._closed = True
         self._arrived.set()
         self._room.set()

@@ -150,6 +150,8 @@ async def _write(
         if disk.writing is None:
             return memory.disk_trouble() or "the hosts that held it are lost"
         found = await inbox.get()
+        if found is None:
+            return "the run is over"
         match found.event if isinstance(found, InboundMessage) else found:
             case events.CheckpointsHeld(host, agent_id) as held:
                 if roster.has_agent(host, agent_id):
@@ -164,6 +166,6 @@ async def _write(
             case events.AgentLost(host, agent_id):
                 if roster.has_agent(host, agent_id):
                     memory.lose_host(host)
-                others.append(found)  # type: ignore[arg-type]  # the inbox is not closed
-            case _ if found is not None:
+                others.append(found)
+            case _:
                 others.append(found)

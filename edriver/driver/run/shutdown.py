@@ -76,7 +76,8 @@ class Shutdown:
 
     async def end(self) -> None:
         """Let the agents end their workers and themselves; in a hurry, at once. The run is over."""
-        # The core takes nothing more in: with thousands of workers, agents would wait for room to say that they end.
+        # The core takes nothing more in: with thousands of workers, agents would otherwise wait for room before they
+        # can report their end.
         self._inbox.close()
         self._agents.close()
         for agent_id in self._agents.running:

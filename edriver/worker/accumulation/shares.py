@@ -11,6 +11,7 @@ import os
 
 from edriver.worker import context
 from edriver.worker.sampler.micro_batches import FILLER, deal
+from edriver.worker.sampler.sample_share import sample_share
 
 
 def accumulation_steps(global_batch: int, micro_batch: int, *, rank: int | None = None, size: int | None = None) -> int:
@@ -22,9 +23,10 @@ def accumulation_steps(global_batch: int, micro_batch: int, *, rank: int | None 
     Args:
         global_batch: samples in a step, of all workers together.
         micro_batch: samples in a micro-batch of one worker.
-        rank: this worker's among those that compute with other samples, 0 to size - 1; None: its rank. Where several
-            workers compute with the same samples (tensor or pipeline parallelism), the data-parallel rank.
-        size: the number of ranks of that kind; None: the number of workers.
+        rank: this worker's among those that compute with other samples, 0 to size - 1. None: its rank; in elastic mode
+            with a ShardedState, its share of the samples. In restart mode, where several workers compute with the same
+            samples (tensor or pipeline parallelism), give the data-parallel rank.
+        size: the number of ranks of that kind; None: the number of workers, or of shares.
 
     Raises:
         ValueError: a step cannot be cut into whole micro-batches.
@@ -55,4 +57,5 @@ def accumulation_weights(
 def _place() -> tuple[int, int]:
     if "EDRIVER_WORKER_ID" not in os.environ and "RANK" in os.environ:  # torchrun's
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return context.rank(), context.size()
+    share = sample_share(context.assignment())
+    return share.rank, share.size

@@ -197,7 +197,7 @@ def sharded(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 def sharded_over(model: torch.nn.Module) -> set[str]:
     """The names of the dimensions inside a replica that fully_shard has sharded modules over."""
-    return {group.mesh_info.mesh.mesh_dim_names[1] for group in _groups(model)}
+    return {name for group in _groups(model) for name in (group.mesh_info.mesh.mesh_dim_names or ())[1:2]}
 
 
 def empty_shards(model: torch.nn.Module, size: int) -> list[torch.Tensor]:
@@ -324,6 +324,11 @@ def reshard(model: torch.nn.Module) -> None:
             module.reshard()
 
 
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is spread over a mesh, in whatever way."""
+    return isinstance(tensor, DTensor)
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a tensor: the memory itself."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
@@ -405,6 +410,11 @@ def obstacle(model: torch.nn.Module, mesh: DeviceMesh) -> str:
     for group in groups:
         if reason := _obstacle_in(group, mesh):
             return reason
+    if len(over := sorted(sharded_over(model))) > 1:
+        return (
+            f"its modules are sharded over several dimensions, {' and '.join(over)}, and fully_shard averages the "
+            "gradients of each over its own alone: shard all of them over the same"
+        )
     own = set(sharded(model))
     others = [name for name, p in model.named_parameters() if isinstance(p, DTensor) and p not in own]
     others += [name for name, b in model.named_buffers() if isinstance(b, DTensor)]

@@ -1,11 +1,13 @@
 """The states of the random number generators: Python's, numpy's and torch's global ones.
 
-Kept at every boundary, so that a step that is done again draws what it drew the first time. They are each worker's own
-and are never synced. Libraries that the script does not use are not imported.
+Kept at every boundary, so that a step that is done again draws what it drew the first time. They are each worker's own,
+and are not part of a sync; workers that compute a step together begin each round with those of one of them. Libraries
+that the script does not use are not imported.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from typing import Any
@@ -42,6 +44,21 @@ class RandomStates:
         self._cuda = kept["cuda"] if torch is not None and torch.cuda.is_initialized() else None
         if "numpy.random" not in sys.modules:
             self._numpy = None
+
+    def text(self) -> str:
+        """What was kept, for another worker to take: see `take_text`."""
+        return json.dumps(self.kept(), default=lambda array: array.tolist())
+
+    def take_text(self, text: str) -> None:
+        """Take what another worker has kept, and given as `text`."""
+        kept = json.loads(text)
+        version, numbers, gauss = kept["python"]
+        kept["python"] = version, tuple(numbers), gauss
+        if torch := sys.modules.get("torch"):
+            for name in ("torch", "cuda"):
+                if kept[name] is not None:
+                    kept[name] = torch.tensor(kept[name], dtype=torch.uint8, device="cpu")
+        self.take(kept)
 
     def bring_back(self) -> None:
         """Go back to what was kept; a generator of which nothing was kept stays."""

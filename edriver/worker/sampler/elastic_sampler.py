@@ -67,7 +67,7 @@ class ElasticSampler(Sampler[int]):
         self._iterated = False
         self._batch_size = 1
         self._warned = False
-        self._complains = False  # of all workers rank 0 does
+        self._complains = False  # only rank 0 warns
         self._dealt: Callable[[], Iterable[Sequence[int]]] | None = None
         watch_distributed_samplers()
 
@@ -192,7 +192,7 @@ class ElasticSampler(Sampler[int]):
             )
         place = self._place()
         self._dealt = None
-        share = sample_share()
+        share = sample_share(place)
         self._cursor.enter(share.rank, share.size)
         self._complains = place.rank == 0
         self._split_for = place.round_id

@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from edriver.model.ids import RoundId
 from edriver.model.plan import Assignment
 from edriver.worker import context
-from edriver.worker.sampler.sample_share import sample_share
+from edriver.worker.sampler.sample_share import SampleDimensions
 from edriver.worker.sampler.step_schedule import StepSchedule, position_of_state, state_of
 from edriver.worker.sampler.stream_loader import StreamLoader
 from edriver.worker.sampler.stream_reader import ShardReading
@@ -205,10 +205,14 @@ class ElasticStream:
 
     def _begin(self, batch_size: int, drop_last: bool) -> EpochSchedule:
         """A new course through the remaining samples, in which each worker has batches."""
-        order, _ = self._order_here()
-        share = sample_share()
+        order, place = self._order_here()
         settings = self._settings(batch_size, drop_last, 0)
-        self._schedule = EpochSchedule(self._position.progress(), order, share.rank, share.size, settings)
+        dimensions = context.current.part(SampleDimensions)
+        shares = [dimensions.share(rank, place.size) for rank in range(place.size)]
+        own = shares[place.rank]
+        self._schedule = EpochSchedule(
+            self._position.progress(), order, own.rank, own.size, settings, [share.rank for share in shares]
+        )
         return self._schedule
 
     def _begin_steps(

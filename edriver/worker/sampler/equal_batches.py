@@ -1,6 +1,6 @@
 """The first batches that data loaders hand out for training: whether two ranks train on the same ones.
 
-Ranks 0 and 1 report a digest of them (or the first two ranks that need other samples than each other), and the driver
+Ranks 0 and 1 report a digest of them (or the first two ranks that need different samples), and the driver
 compares; what is wrong there is wrong on all. A batch is one of training if an optimizer begins a step before another
 batch is handed out. An evaluation, which all ranks may make on the same samples, begins none. What is handed out is
 compared, and not indices, because each rank may have a data set for itself. Few samples may be equal by chance, and
@@ -53,7 +53,7 @@ class TrainingBatches:
         place = context.current.place
         if not self._steps_left or not place.in_round:
             return False
-        share = sample_share()
+        share = sample_share(place.assignment)
         return share.size > 1 and 0 <= share.rank <= 1 and share.is_first
 
     def handed_out(self, found: HandedOut) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from edriver.model.plan import Assignment
 from edriver.worker import context
 
 
@@ -29,23 +30,29 @@ class SampleShare(NamedTuple):
 
 
 class SampleDimensions:
-    """The dimensions inside a replica, and which of them have samples of their own. A part of the worker's context."""
+    """The dimensions inside a replica, and which of them have samples of their own: of the state that is trained."""
 
     def __init__(self) -> None:
         self._inside: Mapping[str, int] = {}
         self._over: Collection[str] = ()
+        self._stages: Collection[str] = ()
 
-    def set(self, inside: Mapping[str, int], over: Collection[str]) -> None:
+    def set(self, inside: Mapping[str, int], over: Collection[str], stages: Collection[str] = ()) -> None:
         """Know them from now on.
 
         Args:
             inside: the dimensions of a replica, outermost first: their names and sizes.
             over: the names of those that fully_shard shards over.
+            stages: the names of those along which workers have different layers.
         """
-        self._inside, self._over = inside, over
+        self._inside, self._over, self._stages = inside, over, stages
+
+    def clear(self) -> None:
+        """From now on each worker has samples of its own."""
+        self._inside, self._over, self._stages = {}, (), ()
 
     def share(self, rank: int, size: int) -> SampleShare:
-        """The share of the worker with this rank.
+        """The share of the worker with this rank. One that is in no whole replica trains on nothing, and has the first.
 
         Args:
             rank: in the round: replica * replica size + position; positions count through the dimensions, the last one
@@ -55,23 +62,36 @@ class SampleDimensions:
         if not self._inside:
             return SampleShare(rank, size, True)
         replica_size = math.prod(self._inside.values())
+        if rank >= size // replica_size * replica_size:
+            return SampleShare(0, max(1, size // replica_size * self._in_replica), False)
         replica, position = divmod(rank, replica_size)
-        share, shares, is_first, stride = 0, 1, True, replica_size
+        share, is_first, stride = 0, True, replica_size
         for name, length in self._inside.items():
             stride //= length
             at = position // stride % length
             if name in self._over:
-                share, shares = share * length + at, shares * length
+                share = share * length + at
             else:
                 is_first = is_first and not at
-        return SampleShare(replica * shares + share, size // replica_size * shares, is_first)
+        return SampleShare(replica * self._in_replica + share, size // replica_size * self._in_replica, is_first)
+
+    def leader(self, rank: int) -> int:
+        """The lowest rank of the workers that compute the same as the worker with this rank, but for their part of it:
+        who differ only along dimensions that are neither fully_shard's nor stages.
+        """
+        leader, stride = rank, math.prod(self._inside.values())
+        for name, length in self._inside.items():
+            stride //= length
+            if name not in self._over and name not in self._stages:
+                leader -= rank // stride % length * stride
+        return leader
+
+    @property
+    def _in_replica(self) -> int:
+        """The number of shares in a replica."""
+        return math.prod(length for name, length in self._inside.items() if name in self._over)
 
 
-def sample_share() -> SampleShare:
-    """This worker's share of the samples in the current round.
-
-    Raises:
-        RuntimeError: this worker has no rank yet.
-    """
-    place = context.assignment()
+def sample_share(place: Assignment) -> SampleShare:
+    """The share of the samples that a worker with this place in the current round has."""
     return context.current.part(SampleDimensions).share(place.rank, place.size)

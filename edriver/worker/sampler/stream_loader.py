@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 from edriver.worker import context
 from edriver.worker.backend import torch_groups
 from edriver.worker.sampler.micro_batches import usual_shares
-from edriver.worker.sampler.sample_share import SampleDimensions
 from edriver.worker.sampler.step_reading import StepReading, end_epoch
 from edriver.worker.sampler.step_schedule import StepSchedule
 from edriver.worker.sampler.stream_block import MAX_STEPS, Batch
@@ -277,7 +276,7 @@ class StoreAllGather:
             torch_groups.default_store().set(self._key(self._number, self._place.rank), text)
 
     def texts(self) -> list[str]:
-        """What all workers have given, in the order of their shares of the samples; waits for them.
+        """What all workers have given, in the order of their ranks; waits for them.
 
         Raises:
             RuntimeError: the connection to the store broke.
@@ -288,10 +287,7 @@ class StoreAllGather:
         found = store.multi_get([self._key(self._number, rank) for rank in range(self._place.size)])
         # All have begun this exchange, so all have read what was given in the last one.
         store.delete_key(self._key(self._number - 1, self._place.rank))
-        dimensions, of_shares = context.current.part(SampleDimensions), dict[int, str]()
-        for rank, text in enumerate(found):  # workers with the same samples have the same to say
-            of_shares.setdefault(dimensions.share(rank, self._place.size).rank, bytes(text).decode())
-        return [of_shares[share] for share in range(len(of_shares))]
+        return [bytes(text).decode() for text in found]
 
     def _key(self, number: int, rank: int) -> str:
         return f"{_PREFIX}/{number}/{rank}"

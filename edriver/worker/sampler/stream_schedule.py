@@ -111,9 +111,10 @@ class EpochSchedule:
     Args:
         progress: the progress of the epoch; not changed.
         order: the order of the shards in this epoch.
-        rank: this worker's rank.
-        size: the number of those that share the stream: the workers, or the readers of step_schedule.py.
+        rank: the number of this worker's share of the stream.
+        size: the number of shares: of workers that have samples of their own, or of the readers of step_schedule.py.
         settings: see StreamSettings.
+        shares: for each worker of the round the number of its share; None: all have their own.
 
     Attributes:
         settings: as given.
@@ -125,9 +126,16 @@ class EpochSchedule:
     """
 
     def __init__(
-        self, progress: EpochProgress, order: Sequence[int], rank: int, size: int, settings: StreamSettings
+        self,
+        progress: EpochProgress,
+        order: Sequence[int],
+        rank: int,
+        size: int,
+        settings: StreamSettings,
+        shares: Sequence[int] | None = None,
     ) -> None:
         self.settings = settings
+        self._shares = shares
         self._rank = rank
         self._size = size
         self._progress = progress.copy()  # when the block has been handed out
@@ -179,11 +187,13 @@ class EpochSchedule:
             reports: what all workers have sent, in the order of their ranks.
 
         Raises:
-            ValueError: the workers disagree about the stream, or about the length of a shard.
+            ValueError: the workers disagree about the stream, or about the length of a shard, or those with the same
+                samples have read them in different ways.
         """
         assert self.steps == self.block.steps, "the block has not been handed out"
-        parsed = [ReadReport.of(text) for text in reports]
-        self._compare(parsed)
+        of_ranks = [ReadReport.of(text) for text in reports]
+        self._compare(of_ranks)
+        parsed = self._one_of_each_share(of_ranks)
         progress = self._progress
         for report in parsed:
             for shard, length in report.ended.items():
@@ -199,6 +209,21 @@ class EpochSchedule:
             self.finished = True
         elif not self._plan.balance(self._progress) and not self.block.steps:
             self._redistribute()
+
+    def _one_of_each_share(self, parsed: Sequence[ReadReport]) -> Sequence[ReadReport]:
+        """The reports in the order of the shares; workers with the same share have to say the same."""
+        if self._shares is None:
+            return parsed
+        first: dict[int, int] = {}
+        for rank, share in enumerate(self._shares):
+            other = first.setdefault(share, rank)
+            if (parsed[rank].lanes, parsed[rank].ended) != (parsed[other].lanes, parsed[other].ended):
+                raise ValueError(
+                    f"ranks {other} and {rank} compute steps together, so they need the same samples, and have read "
+                    "different ones of the stream: make the same loader on both, with the same num_workers, of readers "
+                    "that yield the same samples everywhere"
+                )
+        return [parsed[first[share]] for share in sorted(first)]
 
     def _redistribute(self) -> None:
         """A worker has read all that it was to read, and has no whole batch."""

@@ -60,9 +60,9 @@ from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.errors import NoRankError, PeerLostError
 from edriver.worker.group.round_mesh import REPLICATE, RoundMesh, offline_mesh
-from edriver.worker.sampler.sample_share import SampleDimensions
+from edriver.worker.sampler.sample_share import SampleDimensions, sample_share
 from edriver.worker.state.elastic_shards import ElasticShards
-from edriver.worker.state.handlers import StateHandler, refuse_wrapped_shards, refuse_zero
+from edriver.worker.state.handlers import GradScalerHandler, StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
 from edriver.worker.state.resharding import sharded_values
 from edriver.worker.state.sharded_handlers import ShardedModuleHandler, ShardedOptimizerHandler
@@ -81,6 +81,9 @@ BUILD: Final = "build"
 MODEL: Final = "model"
 OPTIMIZER: Final = "optimizer"
 SCHEDULER: Final = "scheduler"
+
+_RANDOM: Final = "edriver/random"
+"""Of the keys in a round's store."""
 
 NORM_EPSILON: Final = 1e-6
 """Added to a norm that is divided by, as torch.nn.utils.clip_grad_norm_ does."""
@@ -267,6 +270,8 @@ class ShardedState(TorchState):
         if self._replica_mesh is not None and context.assignment().first_sync:
             assert self._mesh is not None, "there are no guests in a first round"
             fsdp2.make_copies_equal(self.model, self._mesh)
+        if self._replica_mesh is not None and not context.assignment().is_guest:
+            self._share_random_states()
         return super().sync()
 
     def half_done(self) -> bool:
@@ -280,6 +285,7 @@ class ShardedState(TorchState):
             self._mesh_objects.look()  # for those that the first step has made
             self._looked, self._binds = True, self._binds and self._can_bind()
         super().first_boundary()
+        self._refuse_scaler()
         if self._communicates:
             raise TypeError(
                 f"{type(self.optimizer).__name__} communicates in its step, so a loss there would leave workers at "
@@ -288,6 +294,19 @@ class ShardedState(TorchState):
             )
         if self._unsealed and context.assignment().first_sync:  # later on, a warning does less harm than the end
             raise TypeError(f"{self._unsealed}, where a loss finds workers that can neither go back nor go on")
+
+    def _refuse_scaler(self) -> None:
+        """Refuse a GradScaler where workers compute a step together: torch reduces what it has found over the mesh of
+        the first gradient alone (torch/distributed/tensor/_dispatch.py, found_inf_reduce_handler, 2.13).
+        """
+        over = fsdp2.sharded_over(self.model)
+        apart = [name for name, size in (self._replica_mesh or {}).items() if size > 1 and name not in over]
+        scalers = [handler.value for handler in self._handlers.values() if isinstance(handler, GradScalerHandler)]
+        if apart and any(scaler.is_enabled() for scaler in scalers):
+            raise TypeError(
+                f"a GradScaler may not see all infinite gradients of workers along {', '.join(apart)}, which would "
+                "skip a step that others make: train in bfloat16, without one"
+            )
 
     def load_checkpoint(self) -> None:
         """Load the newest whole checkpoint from disk, in a process that trains alone.
@@ -304,7 +323,7 @@ class ShardedState(TorchState):
 
     def take_over(self, tree: dict[str, Any], random: dict[str, Any]) -> None:
         """Load a checkpoint's shards; see ObjectState.take_over. Random states are those of the first position."""
-        if context.assignment().rank:
+        if sample_share(context.assignment()).rank:
             self._random.keep()
             random = self._random.kept()
         handler = self._handlers[OPTIMIZER]
@@ -489,6 +508,8 @@ class ShardedState(TorchState):
 
     def _enter_mesh(self) -> None:
         """Have the model and its optimizer train on this round's mesh."""
+        if self.model is not None:
+            self._share_samples(self.model)
         if context.assignment().is_guest:
             fsdp2.forget_step(self.model)
             return
@@ -503,6 +524,33 @@ class ShardedState(TorchState):
             self._make_again(mesh)
         self._mesh = mesh
         self._begin_round()
+
+    def _share_samples(self, model: torch.nn.Module) -> None:
+        """Have samplers and streams know which workers compute a step together."""
+        if self._replica_mesh is not None:
+            over = fsdp2.sharded_over(model)
+            context.current.part(SampleDimensions).set(self._replica_mesh, over, fsdp2.PIPELINE)
+
+    def _share_random_states(self) -> None:
+        """Have workers that compute a step together draw the same random numbers, or each drops out other elements.
+
+        Raises:
+            RuntimeError: the connection to the round's store broke.
+        """
+        place, dimensions = context.assignment(), context.current.part(SampleDimensions)
+        leaders = [dimensions.leader(rank) for rank in range(place.size)]
+        leader = leaders[place.rank]
+        if leaders.count(leader) == 1:
+            return
+        key = f"{_RANDOM}/{context.current.counters.next(_RANDOM, place.round_id)}/{leader}"
+        states, store = RandomStates(), torch_groups.default_store()
+        states.keep()
+        if leader == place.rank:
+            store.set(key, states.text())
+            return
+        (text,) = store.multi_get([key])
+        states.take_text(bytes(text).decode())
+        states.bring_back()
 
     def _begin_round(self) -> None:
         """Forget what was agreed in the last round: newcomers do not know of it."""
@@ -519,7 +567,6 @@ class ShardedState(TorchState):
         """See whether the model that has been made on a mesh can be bound to others."""
         if self._replica_mesh is not None:
             self._mesh_objects = MeshObjects(mesh)
-            context.current.part(SampleDimensions).set(self._replica_mesh, fsdp2.sharded_over(self.model))
         self._binds = self._can_bind()
 
     def _can_bind(self) -> bool:
@@ -537,10 +584,12 @@ class ShardedState(TorchState):
         model = self._makers[BUILD](mesh)
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"`build` has to return the model, and has returned a {type(model).__name__}")
+        self._share_samples(model)  # a scheduler may ask for the length of a loader
         optimizer = self._makers[OPTIMIZER](model)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"`optimizer` has to return one, and has returned a {type(optimizer).__name__}")
         refuse_unbound(model, optimizer, mesh)
+        _warn_of_unsharded(model)
         scheduler: Any = self._makers[SCHEDULER](optimizer) if SCHEDULER in self._makers else None
         self.model, self.optimizer = model, optimizer
         if scheduler is not None:
@@ -606,8 +655,10 @@ class ShardedState(TorchState):
                 self._rounds.clipped(norm)
         if norm is None:
             raise RuntimeError("another worker has made this step without clip_grad_norm_: call it on all workers")
+        factor = max_norm / (norm + NORM_EPSILON)
+        factor = min(factor, 1.0)  # NaN stays, as with torch's own clipping
         with torch.no_grad(), without_tensor_modes():
-            tensors.scale([*itertools.chain(*shards.values()), *others], min(1.0, max_norm / (norm + NORM_EPSILON)))
+            tensors.scale([*itertools.chain(*shards.values()), *others], factor)
             return torch.tensor(norm, dtype=torch.float64, device="cpu")
 
     def commit(self) -> None:
@@ -778,6 +829,20 @@ def _check_dimensions(dimensions: Mapping[str, int], written: bool) -> None:
         raise TypeError(
             "checkpoint= cannot be used with a pipeline, whose stages have different models: train in restart mode, "
             "with edriver.checkpoints in memory"
+        )
+
+
+def _warn_of_unsharded(model: torch.nn.Module) -> None:
+    """Say on rank 0 that parameters are trained of which nothing averages the gradients."""
+    if not context.current.place.in_round or context.assignment().rank:
+        return
+    names = [name for name, p in model.named_parameters() if p.requires_grad and not fsdp2.is_sharded(p)]
+    if names:
+        logger.warning(
+            "%r%s learns and is in no module that fully_shard has sharded, so nothing averages its gradients over the "
+            "workers: call fully_shard on the model itself, too, or average them before the optimizer's step",
+            names[0],
+            f" (and {len(names) - 1} more)" if len(names) > 1 else "",
         )
 
 

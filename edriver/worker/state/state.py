@@ -29,6 +29,7 @@ from edriver.model.shards import HeldShards
 from edriver.model.stall_limits import Phase
 from edriver.worker import context
 from edriver.worker.reports import Copied, SamplesDone, with_reports
+from edriver.worker.sampler.sample_share import SampleDimensions
 from edriver.worker.state.modes import Modes
 from edriver.worker.training_phase import phase
 from edriver.worker.watch.script_reports import ScriptReports
@@ -147,6 +148,7 @@ class State(abc.ABC):
     def bind(self, rounds: BoundaryListener | None) -> None:
         """Bind the state to the current run; with None, boundaries are local again."""
         self._rounds = rounds
+        context.current.part(SampleDimensions).clear()  # those of another state that was trained before
 
     def prepare(self) -> None:  # noqa: B027  for most states there is nothing to do
         """Do what takes time and needs no round, before this worker reports that it is ready for its first one."""

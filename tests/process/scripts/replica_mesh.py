@@ -12,6 +12,7 @@ import time
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.data import DataLoader
 
 import edriver
 from tests.torch.parallel_model import parallel_model, train_step
@@ -43,17 +44,31 @@ def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-state = edriver.ShardedState(build, make_optimizer, replica_mesh={"shard": 2, "tensor": 2}, step=0)
+DATASET = torch.arange(96)
+"""What is drawn of it is printed, and not trained on."""
+
+state = edriver.ShardedState(
+    build,
+    make_optimizer,
+    replica_mesh={"shard": 2, "tensor": 2},
+    sampler=edriver.ElasticSampler(DATASET, shuffle=False),
+    step=0,
+)
 
 
 @edriver.run
 def train(state: edriver.ShardedState) -> None:
     shape = "x".join(map(str, edriver.mesh().shape))
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}, {shape}", flush=True)
+    loader: DataLoader[torch.Tensor] = DataLoader(DATASET, sampler=state.sampler)  # type: ignore[arg-type]
+    samples = enumerate(loader)
     while state.step < STEPS:
         while state.step == GATE and edriver.size() != SIZE:
             time.sleep(0.01)  # leaves the processor to processes that start
             state.check_host_updates()
+        number, sample = next(samples)
+        print(f"rank {edriver.rank()} of {edriver.size()} draws {int(sample)} for step {state.step}", flush=True)
+        state.sampler.record_batch(number, 1)
         train_step(state)
 
 
