@@ -51,19 +51,17 @@ ones of the others are left for the end, so that none has to be waited for alone
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses among them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ids = defaultdict[str, set[str]](set)
+    ids = defaultdict[tuple[str, tuple[str, ...]], set[str]](set)  # of each test and what its mark names
     for item in items:
         if (mark := item.get_closest_marker("long_except")) is not None:
-            test, _, parameters = item.nodeid.partition("[")
-            ids[test].add(parameters.removesuffix("]"))
-            if parameters.removesuffix("]") not in mark.args:
+            test, _, rest = item.nodeid.partition("[")
+            parameters = rest.removesuffix("]")
+            ids[test, mark.args].add(parameters)
+            if parameters not in mark.args:
                 item.add_marker(pytest.mark.long)
-    for item in items:
-        test = item.nodeid.partition("[")[0]
-        if len(ids[test]) > 1:  # else the command line has chosen one
-            unknown = set(item.get_closest_marker("long_except").args) - ids[test]  # type: ignore[union-attr]
-            if unknown:
-                raise pytest.UsageError(f"{test}: long_except names {unknown}, and no set of parameters has that ID")
+    for (test, named), found in ids.items():
+        if len(found) > 1 and (unknown := set(named) - found):  # one alone: the command line has chosen it
+            raise pytest.UsageError(f"{test}: long_except names {unknown}, and no set of parameters has that ID")
     items.sort(key=lambda item: LONG_FIRST.index(name) if (name := item.path.parent.name) in LONG_FIRST else 9)
 
 

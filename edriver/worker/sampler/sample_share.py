@@ -65,26 +65,28 @@ class SampleDimensions:
         if rank >= size // replica_size * replica_size:
             return SampleShare(0, max(1, size // replica_size * self._in_replica), False)
         replica, position = divmod(rank, replica_size)
-        share, is_first, stride = 0, True, replica_size
+        share, stride = replica, replica_size
         for name, length in self._inside.items():
             stride //= length
-            at = position // stride % length
             if name in self._over:
-                share = share * length + at
-            else:
-                is_first = is_first and not at
-        return SampleShare(replica * self._in_replica + share, size // replica_size * self._in_replica, is_first)
+                share = share * length + position // stride % length
+        is_first = self._first(rank, self._over) == rank
+        return SampleShare(share, size // replica_size * self._in_replica, is_first)
 
     def leader(self, rank: int) -> int:
         """The lowest rank of the workers that compute the same as the worker with this rank, but for their part of it:
         who differ only along dimensions that are neither fully_shard's nor stages.
         """
-        leader, stride = rank, math.prod(self._inside.values())
+        return self._first(rank, {*self._over, *self._stages})
+
+    def _first(self, rank: int, apart: Collection[str]) -> int:
+        """The lowest rank of the workers that differ from this one along other dimensions alone."""
+        first, stride = rank, math.prod(self._inside.values())
         for name, length in self._inside.items():
             stride //= length
-            if name not in self._over and name not in self._stages:
-                leader -= rank // stride % length * stride
-        return leader
+            if name not in apart:
+                first -= rank // stride % length * stride
+        return first
 
     @property
     def _in_replica(self) -> int:
