@@ -42,9 +42,17 @@ def fill_heap(length: int) -> None:
     It serves blocks of less than HEAP_BYTES. A process that trains has as much there after its first step.
     """
     count = min(length, KEPT_BYTES) // HEAP_BYTES
-    blocks = [torch.empty(HEAP_BYTES, dtype=torch.uint8, device="cpu") for _ in range(count)]
-    for block in blocks:
-        block[:: mmap.PAGESIZE].zero_()
+    libc = ctypes.CDLL(None)
+    malloc, free = libc.malloc, libc.free
+    malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    free.argtypes, free.restype = [ctypes.c_void_p], None
+    # Tensors would have small objects of their own between these blocks, which keep freed ones apart.
+    blocks = [address for _ in range(count) if (address := malloc(HEAP_BYTES)) is not None]
+    for address in blocks:
+        memory = (ctypes.c_uint8 * HEAP_BYTES).from_address(address)
+        torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE].zero_()
+    for address in reversed(blocks):
+        free(address)
 
 
 def _keep_what_is_freed() -> None:
