@@ -39,6 +39,7 @@ def hsdp(
     build: Callable[[DeviceMesh], torch.nn.Module] = new_model,
     writes_at: int | None = None,
     decays: bool = False,
+    before_step: Callable[[edriver.ShardedState], None] = lambda _: None,
 ) -> str:
     """A sharded model with clipping, a scheduler, a sampler, and a commit now and then.
 
@@ -47,12 +48,13 @@ def hsdp(
         build: makes the model.
         writes_at: the step before which it writes to its parameters; None: it never does.
         decays: whether it writes to them after each step.
+        before_step: is called before each.
     """
 
     def clip(state: edriver.ShardedState) -> object:
         return torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM)
 
-    return _trained(fate, clip, build, writes_at, decays)
+    return _trained(fate, clip, build, writes_at, decays, before_step)
 
 
 def hsdp_clipped_in_the_seal(fate: Fate) -> str:
@@ -66,6 +68,7 @@ def _trained(
     build: Callable[[DeviceMesh], torch.nn.Module] = new_model,
     writes_at: int | None = None,
     decays: bool = False,
+    before_step: Callable[[edriver.ShardedState], None] = lambda _: None,
 ) -> str:
     def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -101,6 +104,7 @@ def _trained(
     def train(state: edriver.ShardedState) -> None:
         while state.step < STEPS:
             fate.before(state.step)
+            before_step(state)
             state.optimizer.zero_grad()
             if writes_at == state.step:
                 with torch.no_grad():
@@ -218,6 +222,40 @@ def overwritten(fate: Fate) -> str:
 def decayed(fate: Fate) -> str:
     """The same, where the script writes to its parameters after each step."""
     return hsdp(fate, decays=True)
+
+
+class Moody(torch.nn.Module):
+    """Multiplies by what it keeps as extra state, and by two where it evaluates."""
+
+    factor = 1.0
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return given * self.factor * (1 if self.training else 2)
+
+    def get_extra_state(self) -> float:
+        return self.factor
+
+    def set_extra_state(self, state: Any) -> None:
+        self.factor = state
+
+
+def altered(fate: Fate) -> str:
+    """A script that changes, on its way, what trains, what evaluates, and what a module keeps as extra state."""
+
+    def build(mesh: DeviceMesh) -> torch.nn.Module:
+        model = new_model(mesh)
+        model[1] = Moody()
+        return model
+
+    def alter(state: edriver.ShardedState) -> None:
+        if state.step == 0:  # newcomers join later
+            first, moody = state.model.get_submodule("0"), state.model.get_submodule("1")
+            assert isinstance(moody, Moody)
+            first.requires_grad_(False)
+            moody.eval()
+            moody.factor = 0.5
+
+    return hsdp(fate, build, before_step=alter)
 
 
 def cut_short(fate: Fate) -> str:

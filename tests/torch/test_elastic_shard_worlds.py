@@ -8,7 +8,7 @@ import pytest
 
 from edriver.model.ids import RoundId, Version
 from tests.torch.elastic_world import Death, Script, world
-from tests.torch.sharded_training import SLOW_AT, cut_short, decayed, half_sealed, hsdp, overwritten
+from tests.torch.sharded_training import SLOW_AT, altered, cut_short, decayed, half_sealed, hsdp, overwritten
 
 
 @functools.cache
@@ -65,6 +65,16 @@ def test_half_of_the_workers_leave_and_others_take_their_places() -> None:
         one.leave(workers[2:])
         one.form([*workers[:2], *one.start(None, None)])
         assert one.finish() == quiet(hsdp, 4)
+
+
+def test_newcomers_learn_what_trains_and_evaluates_and_what_modules_keep_as_extra_state() -> None:
+    with world(altered, gate_at=6, one_replica=True) as one:
+        workers = one.start(None, None, None, None)
+        one.form(workers)
+        one.interrupt()
+        one.leave(workers[2:])
+        one.form([*workers[:2], *one.start(None, None)])
+        assert one.finish() == quiet(altered, 4)
 
 
 def test_those_that_stop_leave_what_the_script_has_written_to_their_shards() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import math
 import random
 from collections.abc import Callable
@@ -426,6 +427,32 @@ def test_parameters_whose_gradients_nothing_averages_are_named(caplog: pytest.Lo
     context.current.place.enter(SINGLE_WORKER)
     ShardedState(without_the_last, sgd).sync()
     assert "'1.weight' (and 1 more) learns and is in no module that fully_shard has sharded" in caplog.text
+
+
+def divided(by_size: bool, worker: int) -> list[str]:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("edriver.worker").addHandler(handler)
+
+    def build(mesh: DeviceMesh) -> Any:
+        model = of_the_mesh(mesh)
+        model.set_gradient_divide_factor(float(mesh.size()) if by_size else 1.0)
+        return model
+
+    state = ShardedState(build, sgd)
+    for _ in rounds_of(worker, 2, [[0, 1]]):
+        state.sync()
+    return said
+
+
+@pytest.mark.parametrize("by_size", [True, False])
+def test_gradients_that_are_divided_by_a_number_of_workers_that_will_not_stay_are_named(by_size: bool) -> None:
+    of_first, of_second = run_ranks(partial(divided, by_size), 2)
+    assert [line.startswith("`build` has called set_gradient_divide_factor(2)") for line in of_first] == [
+        True
+    ] * by_size
+    assert not of_second
 
 
 def of_the_mesh(mesh: DeviceMesh) -> Any:

@@ -291,6 +291,12 @@ def unsharded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor) and not isinstance(v, DTensor)}
 
 
+def divisors(model: torch.nn.Module) -> set[float]:
+    """What the script has its gradients divided by (set_gradient_divide_factor), where it has chosen that."""
+    found = (getattr(group, "gradient_divide_factor", None) for group in _groups(model))
+    return {factor for factor in found if factor is not None}
+
+
 def holds_unreduced(model: torch.nn.Module) -> bool:
     """Whether gradients have been accumulated that are not, or not wholly, reduced yet."""
     return any(

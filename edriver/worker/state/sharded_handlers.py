@@ -58,6 +58,24 @@ class ShardedModuleHandler(ModuleHandler):
             self._check(self._shapes(), tree["shapes"])
         super().load(tree)
 
+    def capture_unsharded(self) -> Any:
+        """What `capture` returns, without the shards: each worker has the same of it."""
+        tree, sharded = self.capture(), self._sharded()
+        return {**tree, "state": {key: value for key, value in tree["state"].items() if key not in sharded}}
+
+    def load_unsharded(self, tree: Any) -> None:
+        """Take over what `capture_unsharded` has returned on another worker; shards stay as they are.
+
+        Raises:
+            ValueError: the model has other keys or shapes; the message names them.
+        """
+        own = self.capture()["state"]
+        self.load({**tree, "state": {**{key: own[key] for key in self._sharded()}, **tree["state"]}})
+
+    def _sharded(self) -> set[str]:
+        """The keys of its state_dict whose values are shards."""
+        return {key for key, value in self.value.state_dict().items() if isinstance(value, DTensor)}
+
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {key: tuple(v.shape) for key, v in self.value.state_dict().items() if isinstance(v, torch.Tensor)}
 
@@ -79,9 +97,8 @@ class ShardedModuleHandler(ModuleHandler):
         return {key: fsdp2.local(v) if isinstance(v, torch.Tensor) else v for key, v in state.items()}
 
     def _write(self, own: dict[str, Any], state: StateOfModule) -> None:
-        sharded = [key for key, value in self.value.state_dict().items() if isinstance(value, DTensor)]
         with torch.no_grad():
-            for key in sharded:
+            for key in self._sharded():
                 own[key].copy_(state.pop(key))
         self.value.load_state_dict(state, strict=False)  # its keys have been compared
 

@@ -393,9 +393,12 @@ class ShardedState(TorchState):
 
     def _common(self) -> Any:
         """What is not sharded, and nothing of the optimizer, which has made no step yet."""
-        values = {name: part for name, part in self._capture().items() if name not in (MODEL, OPTIMIZER)}
         apart = set(self._replica_mesh or ()) & set(fsdp2.PIPELINE)  # their positions have different layers
-        return values, None if apart else fsdp2.unsharded(self.model)
+        return self._values(), None if apart else fsdp2.unsharded(self.model)
+
+    def _values(self) -> dict[str, Any]:
+        """All but the model and its optimizer, as a tree that refers to the live objects."""
+        return {name: part for name, part in self._capture().items() if name not in (MODEL, OPTIMIZER)}
 
     def _take_common(self, arrived: Any) -> None:
         values, tensors = arrived
@@ -457,15 +460,20 @@ class ShardedState(TorchState):
 
     def _outline(self) -> Any:
         """All of the state that is not sharded."""
-        tree = self._handlers[OPTIMIZER].capture()
+        model, tree = self._handlers[MODEL], self._handlers[OPTIMIZER].capture()
+        assert isinstance(model, ShardedModuleHandler), "the model has been made"
         own = {i: {k: v for k, v in of.items() if k not in tree["sharded"][i]} for i, of in tree["state"].items()}
-        return self._common(), self.computes_in.sent(), {**tree, "state": {}, "sharded": {}}, own
+        groups = {**tree, "state": {}, "sharded": {}}
+        return self._values(), self.computes_in.sent(), model.capture_unsharded(), groups, own
 
     def _take_outline(self, outline: Any) -> None:
         """Take over what `_outline` has returned, here or on another worker."""
-        common, modes, groups, own = outline
-        self._take_common(common)
+        values, modes, unsharded, groups, own = outline
+        model = self._handlers[MODEL]
+        assert isinstance(model, ShardedModuleHandler), "the model has been made"
+        self._load({**self._capture(), **values})
         self.computes_in.take(modes)
+        model.load_unsharded(unsharded)
         # Shards stay: this worker may still hold them if the round breaks before it has others.
         shards = {p: sharded_values(self.optimizer, p) for p in fsdp2.sharded(self.model)}
         self._handlers[OPTIMIZER].load(groups)
@@ -590,6 +598,7 @@ class ShardedState(TorchState):
             raise TypeError(f"`optimizer` has to return one, and has returned a {type(optimizer).__name__}")
         refuse_unbound(model, optimizer, mesh)
         _warn_of_unsharded(model)
+        _warn_of_divisor(model, mesh)
         scheduler: Any = self._makers[SCHEDULER](optimizer) if SCHEDULER in self._makers else None
         self.model, self.optimizer = model, optimizer
         if scheduler is not None:
@@ -843,6 +852,19 @@ def _warn_of_unsharded(model: torch.nn.Module) -> None:
             "workers: call fully_shard on the model itself, too, or average them before the optimizer's step",
             names[0],
             f" (and {len(names) - 1} more)" if len(names) > 1 else "",
+        )
+
+
+def _warn_of_divisor(model: torch.nn.Module, mesh: DeviceMesh) -> None:
+    """Say on rank 0 that gradients are divided by a number of workers that will not stay."""
+    if not context.current.place.in_round or context.assignment().rank:
+        return
+    if mesh.size() > 1 and mesh.size() in fsdp2.divisors(model):
+        logger.warning(
+            "`build` has called set_gradient_divide_factor(%d): that is the number of workers now, and stays when it "
+            "changes. Leave it out for the mean over all workers, or call it in the training function, which each "
+            "round calls anew",
+            mesh.size(),
         )
 
 
