@@ -304,7 +304,7 @@ def disturbed_schedule(run: DisturbedRun, seed: int, faults_in: FaultsIn) -> Ver
         faults.append(f"{run.steps_lost() - lost} steps lost")
     # A worker that is stopped for longer than its lease is given up.
     hurt = sum(what.startswith(("kill rank", "stop")) for what in done)
-    copies = min(line["size"] for line in lines) // run.HOLDERS
+    copies = min((line["size"] for line in lines), default=SIZE) // run.HOLDERS
     if not goes_on and not (STATE_LOST in run.output() and hurt >= copies):
         faults.append("the run has ended")
     return Verdict(", ".join(done), faults, over="" if goes_on else "ok: the state was lost, and the run ended")
@@ -350,7 +350,8 @@ def chaos(program: str, start: Callable[[Path], Run], schedule: Callable[[Run, i
     faulty, ended, began = 0, 0, time.monotonic()
     while seed is not None:
         with in_a_folder(start) as run:
-            run.wait_for_training(0)
+            if not run.wait_for_training(0):
+                raise SystemExit(f"the run has ended before seed {seed}:\n{run.output()[-SHOWN:]}")
             for _ in range(SCHEDULES_PER_RUN):
                 found = schedule(run, seed)
                 print(f"seed {seed}: {found.done}: {'; '.join(found.faults[:3]) or found.over or 'ok'}", flush=True)
