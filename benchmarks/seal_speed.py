@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
 from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS
-from edriver.worker.state.sharded_state import sealed
+from edriver.worker.state.seals import sealed
 from edriver.worker.state.wishes import Wishes
 
 RANKS = 4

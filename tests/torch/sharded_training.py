@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 import edriver
 from edriver.model.ids import RoundId
 from edriver.worker import context
-from edriver.worker.state import elastic_shards, sharded_state
+from edriver.worker.state import elastic_shards, seals
 from edriver.worker.state.wishes import Wishes
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
@@ -201,7 +201,7 @@ def half_clipped(fate: Fate) -> str:
 def _break_a_seal(fate: Fate) -> None:
     steps = [0]
 
-    def seal(*given: Any, real: Callable[..., tuple[Wishes, float]] = sharded_state.sealed) -> tuple[Wishes, float]:
+    def seal(*given: Any, real: Callable[..., tuple[Wishes, float]] = seals.sealed) -> tuple[Wishes, float]:
         answer = real(*given)
         steps[0] += 1
         if steps[0] == SLOW_AT + 1 and context.assignment().round_id == RoundId(1, 1):
@@ -211,7 +211,7 @@ def _break_a_seal(fate: Fate) -> None:
                 fate.meets(SLOW_AT, "in the seal")
         return answer
 
-    sharded_state.sealed = seal  # type: ignore[assignment]
+    seals.sealed = seal  # type: ignore[assignment]
 
 
 def overwritten(fate: Fate) -> str:

@@ -18,8 +18,9 @@ from torch.optim.lr_scheduler import StepLR
 from edriver.worker.backend import fsdp2
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
-from edriver.worker.state import sharded_state
-from edriver.worker.state.sharded_state import ShardedState, sealed
+from edriver.worker.state import seals
+from edriver.worker.state.seals import sealed
+from edriver.worker.state.sharded_state import ShardedState
 from edriver.worker.state.wishes import Wishes
 from tests.torch import bound_state
 from tests.torch.fingerprint import fingerprint
@@ -159,8 +160,8 @@ def seal(applies: bool, worker: int) -> tuple[str, str, str]:
         state.sync()
         train(state, 2)
         before = fingerprint(state)
-        unbroken = sharded_state.sealed
-        sharded_state.sealed = broken  # type: ignore[assignment]
+        unbroken = seals.sealed
+        seals.sealed = broken  # type: ignore[assignment]
         try:
             train(state, 1)
         except PeerLostError:
@@ -168,7 +169,7 @@ def seal(applies: bool, worker: int) -> tuple[str, str, str]:
             assert all(p.grad is not None for p in state.model.parameters())
             state.return_to_boundary()
             assert all(p.grad is None for p in state.model.parameters())
-        sharded_state.sealed = unbroken
+        seals.sealed = unbroken
         left = fingerprint(state)
         train(state, 3 - state.step)
         after = fingerprint(state)
@@ -195,7 +196,7 @@ def unsealed(worker: int) -> list[str]:
         state.sync()
         late = dist.get_rank() == 3
         state.optimizer.register_step_post_hook(lambda *_: happened.append("stepped"))
-        real = sharded_state.sealed
+        real = seals.sealed
 
         def sealing(
             *given: Any, real: Callable[..., tuple[Wishes, float]] = real, late: bool = late
@@ -208,9 +209,9 @@ def unsealed(worker: int) -> list[str]:
                 dist.send(torch.ones(1), 3)
             return real(*given)
 
-        sharded_state.sealed = sealing  # type: ignore[assignment]
+        seals.sealed = sealing  # type: ignore[assignment]
         train(state, 1)
-        sharded_state.sealed = real
+        seals.sealed = real
         if not late:
             dist.send(torch.ones(1) * (happened == ["stepped"]), 3)
         else:
@@ -321,12 +322,12 @@ def test_clipping_in_the_seal_is_by_the_norm_of_all_gradients() -> None:
 def seals_of_a_step(worker: int) -> list[int]:
     """The seals of a step that is clipped by torch or in the seal, and made or left out."""
     found: list[int] = []
-    real = sharded_state.sealed
+    real = seals.sealed
     for _ in rounds_of(worker, 4, [[0, 1, 2, 3]]):
         state = new_state()
         state.sync()
         for in_seal, is_made in [(False, True), (True, True), (True, False), (False, True)]:
-            sharded_state.sealed = count = Mock(wraps=real)
+            seals.sealed = count = Mock(wraps=real)
             state.optimizer.zero_grad()
             loss_of(state.model, state.step).backward()  # type: ignore[no-untyped-call]
             if in_seal:
@@ -432,16 +433,16 @@ def test_collectives_before_the_step_are_of_no_harm() -> None:
 def sealed_at(worker: int) -> list[int]:
     """The number of seals after each of: a step's boundary, one without a step, and one of accumulated gradients."""
     state, found = new_state(), list[int]()
-    sharded_state.sealed = seals = Mock(wraps=sharded_state.sealed)
+    seals.sealed = count = Mock(wraps=seals.sealed)
     for _ in rounds_of(worker, 2, [[0, 1]]):
         state.sync()
         train(state, 1)
-        found.append(seals.call_count)
+        found.append(count.call_count)
         state.commit()
-        found.append(seals.call_count)
+        found.append(count.call_count)
         loss_of(state.model, 1).backward()  # type: ignore[no-untyped-call]
         state.check_host_updates()
-        found.append(seals.call_count)
+        found.append(count.call_count)
     return found
 
 
@@ -456,13 +457,13 @@ def in_the_boundarys_seal(worker: int) -> tuple[bool, int]:
         state.bind(rounds)
         state.sync()
         train(state, 2)
-        real, sharded_state.sealed = sharded_state.sealed, broken  # type: ignore[assignment]
+        real, seals.sealed = seals.sealed, broken  # type: ignore[assignment]
         state.step = 77
         try:
             state.check_host_updates()
         except PeerLostError:
             state.return_to_boundary()
-            sharded_state.sealed = real
+            seals.sealed = real
             return state.clean, state.step
     raise AssertionError("the boundary has passed")
 

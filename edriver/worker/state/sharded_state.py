@@ -38,7 +38,7 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -61,10 +61,12 @@ from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.errors import NoRankError, PeerLostError
 from edriver.worker.group.round_mesh import REPLICATE, RoundMesh, offline_mesh
 from edriver.worker.sampler.sample_share import SampleDimensions, sample_share
+from edriver.worker.state import seals
 from edriver.worker.state.elastic_shards import ElasticShards
 from edriver.worker.state.handlers import GradScalerHandler, StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
 from edriver.worker.state.resharding import sharded_values
+from edriver.worker.state.seals import power_sum, power_sum_of_shards, total_norm
 from edriver.worker.state.sharded_handlers import ShardedModuleHandler, ShardedOptimizerHandler
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.state.wishes import Wishes
@@ -654,7 +656,7 @@ class ShardedState(TorchState):
         op = dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM
         own, norm = power_sum_of_shards(shards, norm_type), None
         if self._shards is not None:  # the seal comes later: first shadows receive the gradients that are clipped
-            reduced: float | None = sealed(Wishes(), own, op)[1]
+            reduced: float | None = seals.sealed(Wishes(), own, op)[1]
         else:
             reduced, norm = self._seal(own, op)
             self._sealed_after = self._collectives_begun()
@@ -728,7 +730,7 @@ class ShardedState(TorchState):
         carried = None
         if self._rounds is not None and context.assignment().size > 1:
             try:
-                wishes, reduced = sealed(wishes, value, op)
+                wishes, reduced = seals.sealed(wishes, value, op)
             except RuntimeError as error:
                 reduced, carried = None, self._rounds.seal_broken(error)
                 wishes = Wishes(commit=commit)  # this member leaves at the next boundary
@@ -753,68 +755,6 @@ class ShardedState(TorchState):
     def _commit_by_itself(self) -> bool:
         due, self._commit_due = self._commit_due, False
         return due
-
-
-def sealed(
-    wishes: Wishes, value: float | None = None, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
-) -> tuple[Wishes, float]:
-    """Return once all members of the round have called this: with what any of them wishes for, and the values reduced.
-
-    The tensor lies in host memory, so the host knows of it before it asks a device for the optimizer's step. It has one
-    element, or two with a sum: Gloo sends as many messages as there are parts to reduce, and with four members four
-    elements, as with a maximum, take three times as long as one.
-
-    Args:
-        wishes: of this member.
-        value: of this member; None on all of them: there is nothing to reduce.
-        op: SUM or MAX.
-
-    Raises:
-        RuntimeError: a member is lost. Others may have returned, if all have called this.
-    """
-    with without_tensor_modes():
-        if value is None:
-            bits = torch.tensor([wishes.in_bits()], dtype=torch.uint8, device="cpu")
-            dist.all_reduce(bits, dist.ReduceOp.BOR)
-            return Wishes.of_bits(int(bits)), 0.0
-        members = dist.get_world_size()
-        flags = [wishes.in_sum(members)] if op == dist.ReduceOp.SUM else list(map(float, wishes))
-        message = torch.tensor([value, *flags], dtype=torch.float64, device="cpu")
-        dist.all_reduce(message, op)
-        reduced, *found = message.tolist()
-        if op == dist.ReduceOp.SUM:
-            return Wishes.of_sum(found[0], members), reduced
-        return Wishes(*(number > 0 for number in found)), reduced
-
-
-def power_sum(tensors: Sequence[torch.Tensor], p: float) -> float:
-    """The sum of the absolute values of all elements to the power of p; with p infinite, the largest one."""
-    with torch.no_grad(), without_tensor_modes():
-        norm = torch.nn.utils.get_total_norm(tensors, p).item()
-    return norm if p == math.inf else norm**p
-
-
-def power_sum_of_shards(shards: Mapping[int, Sequence[torch.Tensor]], p: float) -> float:
-    """This worker's part of a replica's power_sum.
-
-    Args:
-        shards: by the number of workers of the replica that have each.
-        p: may be infinite.
-    """
-    parts = [(power_sum(tensors, p), workers) for workers, tensors in shards.items()]
-    return max((part for part, _ in parts), default=0.0) if p == math.inf else sum(part / n for part, n in parts)
-
-
-def total_norm(sharded: float, whole: float, replicas: int, p: float) -> float:
-    """The p-norm of all gradients.
-
-    Args:
-        sharded: power_sum_of_shards of those that are sharded, reduced over all members.
-        whole: power_sum of those that each member has in full.
-        replicas: their number.
-        p: may be infinite.
-    """
-    return max(sharded, whole) if p == math.inf else (sharded / replicas + whole) ** (1 / p)
 
 
 def _begun_on(mesh: DeviceMesh) -> int:
