@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import edriver
 from edriver.checkpoints import Checkpoints
 from edriver.worker import context
-from edriver.worker.checkpoints.memory.script_state import MadePlan, StatePlanner
+from edriver.worker.checkpoints.memory.state_planners import MadePlan, StatePlanner
 from tests.torch.fake_memory import digest, join_round, newest_whole, stored_bytes
 from tests.torch.optimizer_container import OptimizerContainer
 from tests.torch.ranks import run_ranks

@@ -23,13 +23,13 @@ from edriver.worker.checkpoints.memory.schedule import DiskSchedule, require_pos
 from edriver.worker.checkpoints.memory.script_state import (
     forget_first_step,
     load_into,
-    named,
     require_picklable,
     state_dict_of,
     target_of,
     unwrapped,
     without_steps,
 )
+from edriver.worker.checkpoints.memory.state_planners import named
 from edriver.worker.checkpoints.owned_folder import absolute
 from edriver.worker.checkpoints.script_disk import DiskSaver
 from edriver.worker.errors import CheckpointError

@@ -28,7 +28,7 @@ from edriver.common.release import VERSION
 from edriver.model.ids import RoundId
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.memory.schedule import require_positive
-from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, StatePlanner
+from edriver.worker.checkpoints.memory.state_planners import CheckedLoadPlanner, StatePlanner
 from edriver.worker.checkpoints.owned_folder import OwnedFolder, error_text
 from edriver.worker.errors import CheckpointError
 

@@ -20,10 +20,10 @@ from edriver.worker.checkpoints.memory.place import MemoryPlace
 from edriver.worker.checkpoints.memory.plans import FIRST_TIMEOUT, PREFIX, PlanExchange, Skipped
 from edriver.worker.checkpoints.memory.replicas import Difference, buffer_addresses, fingerprints
 from edriver.worker.checkpoints.memory.schedule import MAX_INTERVAL, Announced, DiskSchedule, Schedule
-from edriver.worker.checkpoints.memory.script_state import CheckedLoadPlanner, MadePlan, StatePlanner, named
 from edriver.worker.checkpoints.memory.server_link import ServerLostError
 from edriver.worker.checkpoints.memory.shard import DueForDisk, ShardError
 from edriver.worker.checkpoints.memory.shard_io import CheckpointRead, ShardWrite, said, say_skipped
+from edriver.worker.checkpoints.memory.state_planners import CheckedLoadPlanner, MadePlan, StatePlanner, named
 from edriver.worker.checkpoints.pickles import ForgedError, opened, sealed
 from edriver.worker.errors import CheckpointError
 
