@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
-from edriver.client import Client, HostUsage, here
 from tests.process.running import QUICK_WORKERS, SCRIPTS, Hosts, Run, edriver, running, wait_for_exit
-from tests.waiting import until
+from tests.process.standby_processes import host_of, standbys
 
 JOB = [sys.executable, str(SCRIPTS / "begins.py"), "--lr", "3"]
 TWO_HOSTS = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.2:1"]
@@ -46,44 +43,6 @@ def job_environ(folder: Path, library: str = LIBRARY) -> dict[str, str]:
     (installed / "an_installed_library.py").write_text(library)
     path = os.pathsep.join([str(installed), QUICK_WORKERS["PYTHONPATH"]])
     return {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "5,7"}
-
-
-def standbys(run: Run, ready: Mapping[str, int]) -> dict[str, list[int]]:
-    """Wait until each host has so many that are ready; returns the process ids by host."""
-    heard: dict[str, list[HostUsage]] = {}
-
-    def look() -> dict[str, list[int]] | None:
-        found = waiting(run, ready)
-        if {host: len(pids) for host, pids in found.items()} != ready:
-            heard.clear()
-            return None
-        for host in client.status().hosts:
-            samples = heard.setdefault(host.name, [])
-            if not samples or samples[-1].cpu_seconds != host.usage.cpu_seconds:
-                samples.append(host.usage)
-        # Of the first two samples it is not certain that they were taken since.
-        fresh = all(len(heard[host]) > 2 and heard[host][-1].standbys == count for host, count in ready.items())
-        return found if fresh else None
-
-    with Client(here(run.id)) as client:
-        return until(look, lambda: "\n".join([str(client.status().hosts), *run.left_behind()]), bound=90.0)
-
-
-def waiting(run: Run, hosts: Iterable[str]) -> dict[str, list[int]]:
-    """The processes of standbys that have not become workers, by host."""
-    found: dict[str, list[int]] = {host: [] for host in hosts}
-    for line in run.left_behind():
-        pid = int(line.partition(":")[0])
-        begun = any(re.search(rf"begins in slot .* pid {pid} ", line) for line in run.lines)
-        if " -m edriver.worker.elastic_standby " in line and not begun:
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                found[host_of(pid)].append(pid)
-    return found
-
-
-def host_of(pid: int) -> str:
-    environ = Path(f"/proc/{pid}/environ").read_bytes()
-    return next(word[len("EDRIVER_HOST=") :].decode() for word in environ.split(b"\0") if word[:13] == b"EDRIVER_HOST=")
 
 
 def all_train(run: Run, size: int, after: int = 0) -> None:

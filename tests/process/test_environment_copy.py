@@ -19,6 +19,7 @@ import pytest
 from edriver.v1 import agent_pb2
 from tests.process.fake_driver import AMPLE, finish, host, in_loop
 from tests.process.running import NO_STANDBYS, QUICK_WORKERS, running
+from tests.process.standby_processes import standbys
 from tests.waiting import until
 
 HOSTS = ("-np", "2", "--min-np", "1", "-H", "localhost:1,127.0.0.2:1")
@@ -153,6 +154,41 @@ def test_each_host_has_a_copy_until_its_agent_ends(tmp_path: Path, environment: 
         os.kill(run.agent_of("127.0.0.2"), signal.SIGKILL)
         until(lambda: not copies["127.0.0.2"].parent.exists())
         assert copies["localhost"].exists()
+        (tmp_path / "stop").touch()
+        assert run.end() == 0, run.text
+        assert run.gone()
+        assert list(local.iterdir()) == []
+
+
+ELASTIC = """\
+import os, sys, time
+from pathlib import Path
+
+import edriver
+
+@edriver.run
+def train(state):
+    place = f"rank {edriver.rank()} of {edriver.size()} on {os.environ['EDRIVER_HOST']}"
+    print(f"{place} pid {os.getpid()} runs in {sys.prefix}", flush=True)
+    while not Path("stop").exists():
+        time.sleep(0.05)
+        state.check_host_updates()
+
+train(edriver.ObjectState())
+"""
+
+
+@pytest.mark.long
+def test_a_standby_of_elastic_mode_starts_from_its_hosts_copy(tmp_path: Path, environment: Path) -> None:
+    local = tmp_path / "local"
+    local.mkdir()
+    (tmp_path / "train.py").write_text(ELASTIC)
+    flags = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.2:1", "--copy-environment", str(local)]
+    with running([*flags, str(environment / "bin" / "python"), "train.py"], tmp_path, _active(environment)) as run:
+        first = run.line(rf"rank 2 of 3 on 127.0.0.2 pid (\d+) runs in ({local}/edriver-\S+/python)$")
+        (standby,) = standbys(run, {"localhost": 1, "127.0.0.2": 1})["127.0.0.2"]
+        os.kill(int(first[1]), signal.SIGKILL)
+        run.line(rf"on 127.0.0.2 pid {standby} runs in {first[2]}$")
         (tmp_path / "stop").touch()
         assert run.end() == 0, run.text
         assert run.gone()
