@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from edriver.agent.workers.worker_environment import (
     MALLOC_DEFAULTS,
     NCCL_DEFAULTS,
     cuda_devices,
+    restart_environment,
     worker_environment,
 )
 from edriver.common.lease import Lease
@@ -123,10 +124,16 @@ def environment(
     devices: Sequence[str] = (),
     interface: str | None = None,
     place_in_replica: tuple[int, int] | None = None,
+    tls_folder: Path | None = None,
+    proxy_path: Path | None = None,
+    checkpoints_path: Path | None = None,
+    stall_limits: Mapping[str, float] | None = None,
+    clock_ahead: float | None = None,
+    inherited: Mapping[str, str] = {},
     **base: str,
 ) -> dict[str, str]:
     return worker_environment(
-        base,
+        {**inherited, **base},
         run_id="r",
         worker_id=3,
         host="h",
@@ -140,6 +147,11 @@ def environment(
         interface=interface,
         devices=devices,
         place_in_replica=place_in_replica,
+        tls_folder=tls_folder,
+        proxy_path=proxy_path,
+        checkpoints_path=checkpoints_path,
+        stall_limits=stall_limits,
+        clock_ahead=clock_ahead,
     )
 
 
@@ -164,6 +176,23 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         **NCCL_DEFAULTS,
         **HOROVOD_DEFAULTS,
     }
+
+
+def test_a_run_inside_a_worker_of_another_has_nothing_of_that() -> None:
+    told = {
+        **environment(
+            place_in_replica=(1, 2),
+            tls_folder=Path("/t"),
+            proxy_path=Path("/p"),
+            checkpoints_path=Path("/c"),
+            stall_limits={"step": 1.0},
+            clock_ahead=5.0,
+        ),
+        **restart_environment(address="h", error_path=Path("/e"), imports_path=Path("/i"), max_restarts=3),
+    }
+    others = {name: "another run's" for name in told if name.startswith("EDRIVER_")}
+    assert len(others) == 22
+    assert environment(inherited=others) == environment()
 
 
 def test_a_worker_gets_its_place_in_a_replica() -> None:

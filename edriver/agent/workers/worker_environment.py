@@ -64,6 +64,17 @@ OTHER_LAUNCHERS_PREFIXES = (
 """The variables by which torchrun, horovodrun, srun and mpirun describe a process's place. A shell may still have those
 of another run, and an agent started by one of these tools has its own; scripts and libraries would believe them."""
 
+OF_A_WORKER = frozenset(
+    {
+        *("EDRIVER_RUN_ID", "EDRIVER_WORKER_ID", "EDRIVER_HOST", "EDRIVER_SLOT", "EDRIVER_AGENT_PID"),
+        *("EDRIVER_STORE", "EDRIVER_SOCKET", READY_VARIABLE, "EDRIVER_LIFE", "EDRIVER_TLS_FOLDER", PROXY_VARIABLE),
+        *("EDRIVER_CHECKPOINTS", "EDRIVER_POSITION", "EDRIVER_REPLICA_SIZE", "EDRIVER_STALL_LIMITS", CLOCK_VARIABLE),
+        *("EDRIVER_MODE", "EDRIVER_ADDRESS", "EDRIVER_ERROR_FILE", "EDRIVER_MAX_RESTARTS", IMPORTS_VARIABLE),
+    }
+)
+"""What an agent tells a worker. A worker may begin a run of its own, whose agents then have these of the other run; not
+each of them is told to each worker."""
+
 _GPU_DEVICE_PATTERN = re.compile(r"nvidia\d+")
 
 
@@ -108,7 +119,7 @@ def worker_environment(
     """The environment of a worker.
 
     Args:
-        base: the agent's own environment; a worker gets it without what other launchers have set there.
+        base: the agent's own environment; a worker gets it without what other launchers and other runs have set there.
         run_id: the run.
         worker_id: the worker.
         host: the name under which discovery knows this host.
@@ -170,7 +181,7 @@ def worker_environment(
     kept = {
         name: value
         for name, value in with_users_level(base).items()
-        if name not in OTHER_LAUNCHERS_VARIABLES and not name.startswith(OTHER_LAUNCHERS_PREFIXES)
+        if name not in OTHER_LAUNCHERS_VARIABLES | OF_A_WORKER and not name.startswith(OTHER_LAUNCHERS_PREFIXES)
     }
     return {**defaults, **kept, **ours}
 
