@@ -71,6 +71,7 @@ from edriver.worker.state.wishes import Wishes
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
 
     from edriver.worker.checkpoints.shard_planners import ShardPlace
     from edriver.worker.state.sharded_checkpoints import ShardedCheckpoints
@@ -199,6 +200,7 @@ class ShardedState(TorchState):
         made = dict.fromkeys((MODEL, OPTIMIZER, *([] if scheduler is None else [SCHEDULER])))
         self._hold({**made, **objects}, from_rank_0)
         self._makers = makers
+        self._modules: list[FSDPModule] = []
         self._replica_mesh = None if replica_mesh is None else dict(replica_mesh)
         self._mesh: DeviceMesh | None = None
         self._mesh_objects: MeshObjects | None = None
@@ -595,6 +597,7 @@ class ShardedState(TorchState):
         if scheduler is not None:
             self.scheduler = scheduler
         step_on_shards(optimizer)
+        self._modules = fsdp2.sharded_modules(model)
         optimizer.register_step_post_hook(self._step_made)
         fsdp2.before_modules(model, self._leave_lost_round)
 
@@ -731,6 +734,8 @@ class ShardedState(TorchState):
         return reduced, carried
 
     def _step_made(self, *_: object) -> None:
+        for module in self._modules:  # after a forward pass alone some have parameters in full, and keep the old ones
+            module.reshard()
         if self._shards is not None:
             self._shards.stepped()
         begun = self._collectives_begun()
