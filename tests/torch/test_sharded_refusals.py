@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import edriver
 from edriver.worker.backend import checks, fsdp2
 from edriver.worker.state.sharded_state import ShardedState
-from tests.torch.mesh_rounds import new_model
+from tests.torch.mesh_rounds import make_step, new_model
 
 pytestmark = [
     pytest.mark.usefixtures("group"),
@@ -122,9 +122,24 @@ class OwnLoading(torch.optim.SGD):
         raise NotImplementedError
 
 
+class Delegating(torch.optim.Optimizer):
+    """Has another optimizer make its steps."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+        self.base = torch.optim.AdamW(self.param_groups[0]["params"], lr)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.base.step(closure)
+
+
 OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "zero": (zero, "ZeroRedundancyOptimizer shards"),
     "own-loading": (lambda model: OwnLoading(model.parameters()), "has a load_state_dict of its own"),
+    "delegating": (
+        lambda model: Delegating(model.parameters(), lr=0.1),
+        "this Delegating steps with another optimizer, AdamW, whose state is not its own",
+    ),
     "others": (lambda _: torch.optim.SGD(net().parameters()), "has parameters that are not the model's"),
     "none": (lambda _: None, "`optimizer` has to return one, and has returned a NoneType"),
 }
@@ -146,12 +161,57 @@ def test_what_the_function_does_to_the_model_is_refused_at_the_first_boundary() 
         state.first_boundary()
 
 
+class OwnMomentum(torch.optim.SGD):
+    """Keeps its momentum in an attribute of its own."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        self.momentum = {p: p.grad.clone() for p in self.param_groups[0]["params"] if p.grad is not None}
+
+
+class OneForEach(torch.optim.SGD):
+    """Has each parameter make its step in the backward pass, with an optimizer of its own."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.0)
+        for parameter in self.param_groups[0]["params"]:
+            own = torch.optim.Adam([parameter])
+            parameter.register_post_accumulate_grad_hook(lambda _, step=own.step: step())
+
+
+TRAINERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "own-momentum": (lambda params: OwnMomentum(params), "keeps a DTensor in its attribute 'momentum', and not in"),
+    "one-for-each": (OneForEach, "another optimizer, Adam, trains the parameters of the state's OneForEach"),
+}
+
+
+@pytest.mark.parametrize("kind", TRAINERS)
+def test_what_steps_keep_outside_of_the_state_is_refused_at_the_first_boundary(kind: str) -> None:
+    make, reason = TRAINERS[kind]
+    state = ShardedState(build=new_model, optimizer=lambda model: make(model.parameters()))
+    state.sync()
+    make_step(state.model, state.optimizer, 0, clips=False)
+    with pytest.raises(TypeError, match=re.escape(reason)):
+        state.first_boundary()
+
+
+def test_a_dict_of_sharded_tensors_is_refused_at_the_first_boundary() -> None:
+    state = ShardedState(build=new_model, optimizer=adam, average=None)
+    state.sync()
+    state.average = {name: p.detach().clone() for name, p in state.model.named_parameters()}
+    with pytest.raises(
+        TypeError, match=r"'average' cannot be kept: it has DTensors\..*can be a frozen part of the model"
+    ):
+        state.first_boundary()
+
+
 def test_what_is_no_function_or_a_second_model_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="build= takes a function, and was given a Linear"):
         ShardedState(build=torch.nn.Linear(1, 1), optimizer=adam)
     with pytest.raises(TypeError, match="optimizer= takes a function, and was given a SGD"):
         ShardedState(build=new_model, optimizer=torch.optim.SGD(net().parameters()))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="has one model and one optimizer"):
+    with pytest.raises(TypeError, match=r"it is a Sequential.*has one model and one optimizer.*frozen part"):
         ShardedState(build=new_model, optimizer=adam, critic=net())
     with pytest.raises(ValueError, match="every= takes a positive number of steps"):
         ShardedState(build=new_model, optimizer=adam, checkpoint="folder", every=0)

@@ -533,6 +533,19 @@ def test_gradients_that_are_not_reduced_yet_make_a_half_done_step(alone: Sharded
     assert not alone.half_done()
 
 
+def test_what_is_evaluated_before_a_step_does_not_stay_for_the_next_forward_pass(alone: ShardedState) -> None:
+    """torch has the parameters of the root module stand in full after a forward pass alone, and does not look again."""
+    alone.optimizer.zero_grad()
+    loss_of(alone.model, 0).backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        before = loss_of(alone.model, 1)
+    alone.optimizer.step()
+    with torch.no_grad():
+        after = loss_of(alone.model, 1)
+        fsdp2.reshard(alone.model)
+        assert after == loss_of(alone.model, 1) != before
+
+
 def test_a_step_that_is_interrupted_leaves_nothing(alone: ShardedState) -> None:
     train(alone, 2)
     before = fingerprint(alone)

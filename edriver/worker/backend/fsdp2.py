@@ -323,11 +323,15 @@ def places_of_unreduced(model: torch.nn.Module) -> list[tuple[object, str]]:
     return found
 
 
+def sharded_modules(model: torch.nn.Module) -> list[FSDPModule]:
+    """The modules that fully_shard has sharded."""
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
 def reshard(model: torch.nn.Module) -> None:
     """Have the sharded parameters stand in their places: after a forward pass alone, some do not."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    for module in sharded_modules(model):
+        module.reshard()
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:

@@ -7,9 +7,10 @@ Backend._get_sequence_number_for_group, options._timeout.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -154,6 +155,29 @@ def named(name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
     assert isinstance(group, dist.ProcessGroup), "this rank is one of them"
     c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks)}
     return group
+
+
+@contextlib.contextmanager
+def none_made(reason: str) -> Iterator[None]:
+    """Have whatever makes a process group in this block fail, before it waits for others that do not make it.
+
+    Interface: _new_process_group_helper, which new_group and meshes call. Without it, they wait for their timeout.
+
+    Args:
+        reason: what the TypeError says.
+    """
+    helper = getattr(c10d, "_new_process_group_helper", None)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TypeError(reason)
+
+    if helper is not None:
+        c10d._new_process_group_helper = refuse
+    try:
+        yield
+    finally:
+        if helper is not None:
+            c10d._new_process_group_helper = helper
 
 
 def _timeout() -> timedelta | None:

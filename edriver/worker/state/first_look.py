@@ -92,7 +92,7 @@ def say_unheld(values: dict[str, object], attributes: Iterable[object], look_aro
     models = [value for value in values.values() if isinstance(value, torch.nn.Module)]
     optimizers = {name: value for name, value in values.items() if isinstance(value, Optimizer)}
     held: set[torch.Tensor] = {parameter for model in models for parameter in model.parameters()}
-    held.update(_tensors_in(list(attributes)))
+    held.update(tensors_in(list(attributes)))
     for name, optimizer in optimizers.items():
         if unheld := [parameter for parameter in _learning(optimizer) if parameter not in held]:
             logger.warning(
@@ -112,12 +112,13 @@ def say_unheld(values: dict[str, object], attributes: Iterable[object], look_aro
             )
 
 
-def _tensors_in(value: object) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """The tensors in a value, of lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors_in(part)
+            yield from tensors_in(part)
 
 
 def _learning(optimizer: Optimizer) -> Iterator[torch.Tensor]:

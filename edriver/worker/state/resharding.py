@@ -57,13 +57,14 @@ def sharded_values(optimizer: Optimizer, parameter: torch.nn.Parameter) -> dict[
     """What an optimizer keeps of each element of a parameter: the values that are sharded as it is.
 
     Raises:
-        TypeError: a value is sharded in another way.
+        TypeError: a value is sharded in another way, or is of this worker's shard and does not say how.
     """
-    found: dict[str, DTensor] = {
-        key: v for key, v in optimizer.state.get(parameter, {}).items() if isinstance(v, DTensor)
+    found: dict[str, torch.Tensor] = {
+        key: v for key, v in optimizer.state.get(parameter, {}).items() if isinstance(v, torch.Tensor) and v.ndim
     }
     for key, value in found.items():
-        if value.shape != parameter.shape or value.placements != parameter.placements:  # type: ignore[attr-defined]
+        placements = value.placements if isinstance(value, DTensor) else None
+        if value.shape != parameter.shape or placements != parameter.placements:  # type: ignore[attr-defined]
             raise TypeError(
                 f"{type(optimizer).__name__} keeps {key!r} in another shape than that of its parameter, which cannot "
                 "be cut anew for another number of workers: use an optimizer such as torch's AdamW, or train in "

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
 
 from edriver.worker.backend import fsdp2
-from edriver.worker.backend.local_steps import REPLACED
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.snapshot import TakeOver
+from edriver.worker.state.optimizer_attributes import attributes
 from edriver.worker.state.resharding import PARAMETER, StateShard, sharded_values
 from edriver.worker.sync.packing import ALIGNMENT_BYTES
 from edriver.worker.sync.pairs import Sends, exchange
@@ -53,7 +53,9 @@ class Shadow:
             torch.nn.Parameter(rows[PARAMETER], requires_grad=whole.requires_grad)
             for whole, rows in zip(self._whole, shard, strict=True)
         ]
-        self._optimizer = _twin(optimizer, dict(zip(self._whole, self._parameters, strict=True)))
+        self._mine: dict[torch.Tensor, torch.nn.Parameter] = dict(zip(self._whole, self._parameters, strict=True))
+        self._optimizer = _twin(optimizer, self._mine)
+        self._options: list[dict[str, Any]] = []
         for whole, mine, rows in zip(self._whole, self._parameters, shard, strict=True):
             if whole in optimizer.state:
                 sharded = sharded_values(optimizer, whole)
@@ -85,6 +87,7 @@ class Shadow:
         Raises:
             RuntimeError: a peer was lost.
         """
+        self._options = [_copied(group) for group in self._of_whole.param_groups]  # a step may count in them
         with without_tensor_modes(), torch.no_grad():
             there = self._outgoing[: len(self._whole)]
             self._outgoing[len(self._whole)] = written
@@ -124,13 +127,19 @@ class Shadow:
         return under_way
 
     def step(self) -> None:
-        """Make the optimizer's step with the gradients received last, with the options that the optimizer has now."""
-        for mine, whole in zip(self._optimizer.param_groups, self._of_whole.param_groups, strict=True):
-            mine.update({key: value for key, value in whole.items() if key != "params"})
+        """Make the optimizer's step with the gradients received last, with the options that the optimizer had then."""
+        self._optimizer.param_groups[:] = _groups_of(self._options, self._mine)
         for name in _OF_GRAD_SCALER:
             if hasattr(self._of_whole, name):
                 setattr(self._optimizer, name, getattr(self._of_whole, name))
-        self._optimizer.step()
+        try:
+            self._optimizer.step()
+        except AttributeError as error:
+            raise TypeError(
+                f"{type(self._of_whole).__name__} takes all parameters for DTensors, and with --replica-size all it "
+                "steps on a shadow's plain tensors, too: have it test for DTensors with isinstance, or give "
+                "--replica-size a number"
+            ) from error
         self.clear_gradients()
 
     def clear_gradients(self) -> None:
@@ -177,10 +186,23 @@ def _twin(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.nn.Paramet
     so does what a scheduler has put in the place of `step`, or edriver elsewhere.
     """
     made: Optimizer = type(optimizer).__new__(type(optimizer))
-    bound = ("state", "step", REPLACED)
-    own = {k: v for k, v in vars(optimizer).items() if k not in bound and "hooks" not in k}
-    groups = [
-        {**group, "params": [replaced[p] for p in group["params"] if p in replaced]} for group in optimizer.param_groups
-    ]
+    own = _copied(dict(attributes(optimizer)))
+    groups = _groups_of(optimizer.param_groups, replaced)
     made.__setstate__({**own, "state": defaultdict(dict), "param_groups": groups})
     return made
+
+
+_COPIED: Final = (torch.Tensor, dict, list, set)
+_OF_GROUPS: Final = ("params", "param_names", "param_groups")
+
+
+def _copied(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options or attributes of an optimizer, in whose copies a step can count; the parameters themselves."""
+    return {k: copy.deepcopy(v) if isinstance(v, _COPIED) and k not in _OF_GROUPS else v for k, v in options.items()}
+
+
+def _groups_of(
+    groups: Iterable[Mapping[str, Any]], replaced: Mapping[torch.Tensor, torch.nn.Parameter]
+) -> list[dict[str, Any]]:
+    """Groups with the same options for other parameters."""
+    return [{**group, "params": [replaced[p] for p in group["params"] if p in replaced]} for group in groups]

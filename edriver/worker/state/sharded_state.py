@@ -63,16 +63,20 @@ from edriver.worker.group.round_mesh import REPLICATE, RoundMesh, offline_mesh
 from edriver.worker.sampler.sample_share import SampleDimensions, sample_share
 from edriver.worker.state import seals
 from edriver.worker.state.elastic_shards import ElasticShards
+from edriver.worker.state.first_look import tensors_in
 from edriver.worker.state.handlers import GradScalerHandler, StateHandler, refuse_wrapped_shards, refuse_zero
 from edriver.worker.state.object_state import check_names
-from edriver.worker.state.resharding import sharded_values
+from edriver.worker.state.optimizer_attributes import refuse_hidden_state, refuse_other_optimizers, refuse_untwinned
+from edriver.worker.state.resharding import sharded_columns, sharded_values
 from edriver.worker.state.seals import power_sum, power_sum_of_shards, total_norm
 from edriver.worker.state.sharded_handlers import ShardedModuleHandler, ShardedOptimizerHandler
+from edriver.worker.state.step_watch import come_first
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.state.wishes import Wishes
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
 
     from edriver.worker.checkpoints.shard_planners import ShardPlace
     from edriver.worker.state.sharded_checkpoints import ShardedCheckpoints
@@ -95,7 +99,16 @@ SEVERAL_STEPS: Final = (
 COMMUNICATES: Final = (
     "`build` or `optimizer` communicates with other workers, and a worker that joins later calls it alone. "
     "parallelize_module and distribute_tensor send each worker its part of a parameter: give them src_data_rank=None, "
-    "so that it takes its part of its own"
+    "so that it takes its part of its own. Load weights before fully_shard"
+)
+OWN_GROUPS: Final = (
+    "`build` or `optimizer` makes process groups, and a worker that joins later calls it alone: make those in the "
+    "training function, from edriver.mesh(). fully_shard makes some if reshard_after_forward is a number of workers: "
+    "give True or False"
+)
+ONE_OF_EACH: Final = (
+    "A ShardedState has one model and one optimizer, which `build` and `optimizer` make. What is to be sharded as they "
+    "are, such as an average of the weights, can be a frozen part of the model"
 )
 LATE_COLLECTIVE: Final = (
     "a collective runs between an optimizer's step and the boundary (reduce metrics and evaluate the model before "
@@ -201,6 +214,7 @@ class ShardedState(TorchState):
         made = dict.fromkeys((MODEL, OPTIMIZER, *([] if scheduler is None else [SCHEDULER])))
         self._hold({**made, **objects}, from_rank_0)
         self._makers = makers
+        self._modules: list[FSDPModule] = []
         self._replica_mesh = None if replica_mesh is None else dict(replica_mesh)
         self._mesh: DeviceMesh | None = None
         self._mesh_objects: MeshObjects | None = None
@@ -286,7 +300,10 @@ class ShardedState(TorchState):
         if self._mesh_objects is not None and not self._looked:
             self._mesh_objects.look()  # for those that the first step has made
             self._looked, self._binds = True, self._binds and self._can_bind()
+        if not self._looked_around:
+            refuse_other_optimizers(self.optimizer)
         super().first_boundary()
+        self._refuse_sharded_attributes()
         self._refuse_scaler()
         if self._communicates:
             raise TypeError(
@@ -296,6 +313,12 @@ class ShardedState(TorchState):
             )
         if self._unsealed and context.assignment().first_sync:  # later on, a warning does less harm than the end
             raise TypeError(f"{self._unsealed}, where a loss finds workers that can neither go back nor go on")
+
+    def _refuse_sharded_attributes(self) -> None:
+        """Refuse attributes that could neither be sent to another worker nor be bound to another round's mesh."""
+        for name in (name for name in self._names if name not in self._handlers):
+            if any(map(fsdp2.is_sharded, tensors_in(getattr(self, name)))):
+                raise TypeError(f"the state's attribute {name!r} cannot be kept: it has DTensors. {ONE_OF_EACH}")
 
     def _refuse_scaler(self) -> None:
         """Refuse a GradScaler where workers compute a step together: torch reduces what it has found over the mesh of
@@ -392,6 +415,9 @@ class ShardedState(TorchState):
         del values
         assert self._mesh is not None, "a boundary of a round"
         refuse_unbound(self.model, self.optimizer, self._mesh)
+        if self._shards is not None:
+            refuse_untwinned(self.optimizer)
+            sharded_columns(self.model, self.optimizer)  # refuses what could not be cut later
 
     def _common(self) -> Any:
         """What is not sharded, and nothing of the optimizer, which has made no step yet."""
@@ -420,8 +446,7 @@ class ShardedState(TorchState):
             return ShardedOptimizerHandler(value)
         if isinstance(value, torch.nn.Module | Optimizer):
             raise TypeError(
-                f"the state's attribute {name!r} cannot be kept: a ShardedState has one model and one optimizer, which "
-                "`build` and `optimizer` make"
+                f"the state's attribute {name!r} cannot be kept: it is a {type(value).__name__}. {ONE_OF_EACH}"
             )
         return super()._handler_of(name, value)
 
@@ -440,7 +465,10 @@ class ShardedState(TorchState):
         mesh = context.current.part(RoundMesh).of(assignment)
         assert assignment.sharding is not None, "all workers of the round are one replica"
         if self._shards is None or not assignment.sharding.size:  # what a round made that broke has that round's shards
-            self._make_first(mesh)
+            others_train = bool(assignment.sharding.size) and not assignment.checkpoint
+            with torch_groups.none_made(OWN_GROUPS) if others_train else contextlib.nullcontext():
+                self._make_first(mesh)
+            refuse_untwinned(self.optimizer)
             self._mesh, self._shards = mesh, ElasticShards(self._side())
         if assignment.checkpoint:
             self._load_checkpoint_in(assignment)
@@ -606,7 +634,9 @@ class ShardedState(TorchState):
         if scheduler is not None:
             self.scheduler = scheduler
         step_on_shards(optimizer)
-        optimizer.register_step_post_hook(self._step_made)
+        self._modules = fsdp2.sharded_modules(model)
+        # Before hooks of the script: what those write to parameters, the shadow's step does not.
+        come_first(optimizer.register_step_post_hook(self._step_made))
         fsdp2.before_modules(model, self._leave_lost_round)
 
     def _leave_lost_round(self) -> None:
@@ -616,6 +646,7 @@ class ShardedState(TorchState):
         between messages (backend/gloo/cutting.py). It does go on to the end of a micro-batch that it has begun and that
         needs no others (context.MicroBatch).
         """
+        self._steps.come_last()
         micro_batch = context.current.micro_batch
         if self._rounds is None or micro_batch.is_finished:
             return
@@ -742,6 +773,8 @@ class ShardedState(TorchState):
         return reduced, carried
 
     def _step_made(self, *_: object) -> None:
+        for module in self._modules:  # after a forward pass alone some have parameters in full, and keep the old ones
+            module.reshard()
         if self._shards is not None:
             self._shards.stepped()
         begun = self._collectives_begun()
@@ -825,6 +858,7 @@ def refuse_unbound(model: torch.nn.Module, optimizer: Optimizer, mesh: DeviceMes
             f"the model cannot be kept in a ShardedState: {reason}. Or train in restart mode, with edriver.checkpoints "
             "in memory"
         )
+    refuse_hidden_state(optimizer)
     own = set(fsdp2.parameters(model))
     if any(parameter not in own for group in optimizer.param_groups for parameter in group["params"]):
         raise TypeError(

@@ -66,6 +66,7 @@ class StepWatch:
         self._optimizers: list[Optimizer] = []
         self._witnesses: list[torch.Tensor] = []
         self._handles: list[RemovableHandle] = []
+        self._before: list[RemovableHandle] = []
         self._parameters = 0
 
     def watch(self, optimizers: Iterable[Optimizer]) -> None:
@@ -122,6 +123,13 @@ class StepWatch:
         if self._at_step is None and not self._late:
             self._at_step = self._collectives()
 
+    def come_last(self) -> None:
+        """Have steps begin behind the hooks that the script has registered since: these may change gradients."""
+        for handle in self._before:
+            hooks = handle.hooks_dict_ref()
+            if hooks is not None and next(reversed(hooks), handle.id) != handle.id:
+                hooks.move_to_end(handle.id)
+
     def expose(self, reason: str) -> None:
         """Take note that members are torn at times at which others may be lost; logged once, by rank 0."""
         if self._late:
@@ -137,11 +145,12 @@ class StepWatch:
     def _watch(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._before = [], []
         self._parameters = _count(self._optimizers)
         self._witnesses = []
         for place, optimizer in enumerate(self._optimizers):
-            self._handles.append(optimizer.register_step_pre_hook(self._called))
+            self._before.append(optimizer.register_step_pre_hook(self._called))
+            self._handles.append(self._before[-1])
             self._handles.append(optimizer.register_step_post_hook(functools.partial(self._made, place)))
             learning = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.is_leaf]
             some = (*learning[:: -(-len(learning) // WITNESSES_PER_OPTIMIZER) or 1], *learning[-1:])
@@ -181,6 +190,12 @@ class StepWatch:
     def _made(self, place: int, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
         self._stepped.add(place)
         self._waiting -= self._stepped
+
+
+def come_first(handle: RemovableHandle) -> None:
+    """Have a hook be called before all others of its kind."""
+    if (hooks := handle.hooks_dict_ref()) is not None:
+        hooks.move_to_end(handle.id, last=False)
 
 
 def _count(optimizers: list[Optimizer]) -> int:

@@ -1,0 +1,95 @@
+"""What an optimizer has in attributes of its own, beside its groups and its state: nothing of that is kept."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from edriver.worker.backend.local_steps import REPLACED
+
+_BOUND: Final = ("state", "step", REPLACED)
+
+
+def attributes(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """An optimizer's attributes, apart from its state, its hooks and what is bound to it."""
+    return ((k, v) for k, v in vars(optimizer).items() if k not in _BOUND and "hooks" not in k)
+
+
+def refuse_hidden_state(optimizer: Optimizer) -> None:
+    """Refuse an optimizer of which something is neither kept nor bound to another round's mesh.
+
+    Raises:
+        TypeError: it steps with another optimizer, whose state is not its own, or has a DTensor outside of its state.
+    """
+    name, own = type(optimizer).__name__, _parameters(optimizer)
+    for attribute, value in attributes(optimizer):
+        for part in _parts_of(value):
+            if isinstance(part, Optimizer) and part.state is not optimizer.state:
+                what = f"steps with another optimizer, {type(part).__name__}, whose state is not its own"
+            elif isinstance(part, DTensor) and part not in own:
+                what = f"keeps a DTensor in its attribute {attribute!r}, and not in its state"
+            else:
+                continue
+            raise TypeError(
+                f"this {name} {what}, so a ShardedState cannot keep it: use an optimizer that keeps what it has of a "
+                "parameter in `state`, as torch's do, or train in restart mode, with edriver.checkpoints in memory"
+            )
+
+
+def refuse_untwinned(optimizer: Optimizer) -> None:
+    """Refuse an optimizer of which a second one, for other parameters, would write to those of the first.
+
+    Raises:
+        TypeError: it has parameters, or what has them, elsewhere than in its groups and its state.
+    """
+    own = _parameters(optimizer)
+    for attribute, value in attributes(optimizer):
+        if attribute == "param_groups":
+            continue
+        if any(isinstance(part, Optimizer | torch.nn.Module) or part in own for part in _parts_of(value)):
+            raise TypeError(
+                f"{type(optimizer).__name__} refers to its parameters in its attribute {attribute!r}, too, and "
+                "--replica-size all needs a second one of it, for the shadow's parameters: use an optimizer that has "
+                "them in its param_groups alone, as torch's AdamW does, or give --replica-size a number"
+            )
+
+
+def refuse_other_optimizers(optimizer: Optimizer) -> None:
+    """Refuse that others train the parameters of an optimizer, too: such as one for each, in the backward pass.
+
+    It looks at all objects of this process, which takes some 0.1 s.
+
+    Raises:
+        TypeError: one has made a step.
+    """
+    own = _parameters(optimizer)
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), Optimizer):
+            continue
+        kept = getattr(thing, "state", {})
+        if kept is not optimizer.state and any(parameter in own for parameter in kept):
+            raise TypeError(
+                f"another optimizer, {type(thing).__name__}, trains the parameters of the state's "
+                f"{type(optimizer).__name__}, and what it keeps of them is in no state: have one optimizer, which "
+                "`optimizer` makes, make a step after the backward pass"
+            )
+
+
+def _parameters(optimizer: Optimizer) -> set[torch.Tensor]:
+    return {parameter for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    """The tensors, modules and optimizers in a value."""
+    if isinstance(value, Mapping):
+        value = (*value.keys(), *value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        for part in value:
+            yield from _parts_of(part)
+    elif isinstance(value, torch.Tensor | Optimizer | torch.nn.Module):
+        yield value
