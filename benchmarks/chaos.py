@@ -287,7 +287,10 @@ FaultsIn: TypeAlias = Callable[[list[dict[str, Any]]], list[str]]
 """Finds what is wrong with the lines that ranks have written down."""
 
 STATE_LOST: Final = "all workers that held the "
-"""What a run says that ends because nobody has the state any more."""
+"""What a run says that ends because nobody has the state any more,"""
+
+OLDER: Final = "training continues from an older one"
+"""and one that goes on from what those have who had left training."""
 
 
 def disturbed_schedule(run: DisturbedRun, seed: int, faults_in: FaultsIn) -> Verdict:
@@ -300,11 +303,11 @@ def disturbed_schedule(run: DisturbedRun, seed: int, faults_in: FaultsIn) -> Ver
         return Verdict(", ".join(done), [str(error)])
     lines = [line for line in run.lines() if line["at"] > began]
     faults = faults_in(lines)
-    if run.steps_lost() != lost:
-        faults.append(f"{run.steps_lost() - lost} steps lost")
     # A worker that is stopped for longer than its lease is given up.
     hurt = sum(what.startswith(("kill rank", "stop")) for what in done)
     copies = min((line["size"] for line in lines), default=SIZE) // run.HOLDERS
+    if run.steps_lost() != lost and not (OLDER in run.output() and hurt >= copies):
+        faults.append(f"{run.steps_lost() - lost} steps lost")
     if not goes_on and not (STATE_LOST in run.output() and hurt >= copies):
         faults.append("the run has ended")
     return Verdict(", ".join(done), faults, over="" if goes_on else "ok: the state was lost, and the run ended")
