@@ -212,6 +212,7 @@ class ShardedState(TorchState):
         made = dict.fromkeys((MODEL, OPTIMIZER, *([] if scheduler is None else [SCHEDULER])))
         self._hold({**made, **objects}, from_rank_0)
         self._makers = makers
+        self._makes = False
         self._modules: list[FSDPModule] = []
         self._replica_mesh = None if replica_mesh is None else dict(replica_mesh)
         self._mesh: DeviceMesh | None = None
@@ -230,6 +231,14 @@ class ShardedState(TorchState):
             self._parts = ShardedCheckpoints(self, self._handlers, checkpoint, every, keep, every_memory)
             self._disk = self._parts
         self._shards: ElasticShards | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        maker = {MODEL: BUILD, OPTIMIZER: OPTIMIZER}.get(name)
+        if maker and value is not None and not self._makes and value is not vars(self).get(name):
+            raise TypeError(
+                f"state.{name} is what `{maker}` makes, here as in newcomers, and nothing else can take its place"
+            )
+        super().__setattr__(name, value)
 
     def prepare(self) -> None:
         """Make the model, unless a rehearsal has, and have memory for what a sync brings: see TorchState.prepare."""
@@ -619,7 +628,9 @@ class ShardedState(TorchState):
         refuse_unbound(model, optimizer, mesh)
         _warn_of_unsharded(model)
         scheduler: Any = self._makers[SCHEDULER](optimizer) if SCHEDULER in self._makers else None
+        self._makes = True
         self.model, self.optimizer = model, optimizer
+        self._makes = False
         if scheduler is not None:
             self.scheduler = scheduler
         step_on_shards(optimizer)
