@@ -55,6 +55,7 @@ from edriver.worker.backend import fsdp2, offline_group, tensors, torch_groups
 from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.backend.local_steps import step_on_shards
 from edriver.worker.backend.mesh_objects import MeshObjects
+from edriver.worker.backend.nested_steps import is_nested
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import TakeOver
@@ -772,7 +773,9 @@ class ShardedState(TorchState):
             self._shards.sealed()
         return reduced, carried
 
-    def _step_made(self, *_: object) -> None:
+    def _step_made(self, optimizer: Optimizer, *_: object) -> None:
+        if is_nested(optimizer):
+            return
         for module in self._modules:  # after a forward pass alone some have parameters in full, and keep the old ones
             module.reshard()
         if self._shards is not None:
