@@ -87,11 +87,29 @@ def add_the_rest(state: ShardedState) -> None:
     state.optimizer.add_param_group({"params": [*state.model.get_submodule("2").parameters()], "lr": 0.01})
 
 
+def begin_anew(state: ShardedState) -> None:
+    """Has the optimizer forget what it has of the parameters, between two steps."""
+    make_step(state.model, state.optimizer, 0, clips=False)
+    state.check_host_updates()
+    state.optimizer.state.clear()
+
+
+def slow_down(state: ShardedState) -> None:
+    """Loads what the optimizer has of the parameters, with other values."""
+    make_step(state.model, state.optimizer, 0, clips=False)
+    state.check_host_updates()
+    found = state.optimizer.state_dict()
+    kept = {at: {"momentum_buffer": of["momentum_buffer"] * 0.5} for at, of in found["state"].items()}
+    state.optimizer.load_state_dict({**found, "state": kept})
+
+
 KINDS: dict[str, tuple[Callable[[torch.nn.Module], Optimizer], Callable[[ShardedState], None]]] = {
     "counts": (lambda model: Counting(model.parameters(), lr=0.01), nothing),
     "hook-before-the-step": (sgd, sign_gradients),
     "hook-after-the-step": (clamps, nothing),
     "group-that-is-added": (of_some, add_the_rest),
+    "state-that-is-gone": (sgd, begin_anew),
+    "state-that-is-loaded": (sgd, slow_down),
 }
 
 

@@ -196,6 +196,16 @@ def test_what_steps_keep_outside_of_the_state_is_refused_at_the_first_boundary(k
         state.first_boundary()
 
 
+def test_what_was_made_is_not_replaced() -> None:
+    state = ShardedState(build=new_model, optimizer=adam)
+    state.sync()
+    state.model, state.optimizer = state.model, state.optimizer
+    with pytest.raises(TypeError, match=r"state\.optimizer is what `optimizer` makes, here as in newcomers"):
+        state.optimizer = torch.optim.SGD(state.model.parameters())
+    with pytest.raises(TypeError, match=r"state\.model is what `build` makes"):
+        state.model = net()
+
+
 def test_a_dict_of_sharded_tensors_is_refused_at_the_first_boundary() -> None:
     state = ShardedState(build=new_model, optimizer=adam, average=None)
     state.sync()

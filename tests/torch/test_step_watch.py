@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -200,3 +202,37 @@ def test_a_closure_that_is_called_again_finds_a_state_that_is_torn() -> None:
 
     state.optimizer.step(closure)
     assert clean[:2] == [True, False]
+
+
+class Averaging(torch.optim.SGD):
+    """Does more in a step than its parent does."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("with_closure", [False, True])
+def test_a_step_that_calls_its_parents_step_is_one(with_closure: bool) -> None:
+    """torch calls hooks for both where an optimizer of the parent's class has been made, too."""
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    model = torch.nn.Linear(3, 4)
+    optimizer = Averaging(model.parameters(), lr=0.1)
+    hooks: list[int] = []
+    optimizer.register_step_pre_hook(lambda *_: hooks.append(1))
+    state = TorchState(model, optimizer)
+    state.bind(Rounds())
+
+    def closure() -> torch.Tensor:
+        loss: torch.Tensor = model(torch.ones(2, 3)).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    if with_closure:
+        optimizer.step(closure)
+    else:
+        closure()
+        optimizer.step()
+    assert len(hooks) == 2, "torch calls them for both"
+    assert state._steps.begun == 1
+    state.check_host_updates()
+    assert state.clean

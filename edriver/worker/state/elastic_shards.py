@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,7 @@ from edriver.worker.state.resharding import (
     reshard,
     sharded_columns,
 )
-from edriver.worker.state.shadow import Shadow
+from edriver.worker.state.shadow import Shadow, Written
 from edriver.worker.sync.pairs import Sends
 from edriver.worker.sync.sync import send_along
 
@@ -85,8 +86,11 @@ class ElasticShards:
         self._buffers = SnapshotBuffers(side)
         self._saved: dict[str, Any] | None = None
         self._saved_written = False
+        self._optimizer: Optimizer | None = None
         self._parameters: list[torch.Tensor] = []
         self._writes: list[int] | None = []
+        self._values: list[Any] | None = []
+        self._writes_to_values: list[int] | None = []
         self._script_writes = False
 
     # ---- a round begins
@@ -174,17 +178,32 @@ class ElasticShards:
         if cut.shadow is not None:
             position = shadowed_position(self._rank, cut.sharding.size)
             self._shadow = Shadow(model, optimizer, position, cut.shadow)
+        self._optimizer = optimizer
         self._parameters = [tensor for p in fsdp2.sharded(model) for tensor in (p, fsdp2.local(p))]
         self._note_writes()
 
     def _note_writes(self) -> None:
         """The shadow is up to date."""
         self._writes = writes(self._parameters)
+        self._values = self._kept_values()
+        self._writes_to_values = writes(_tensors(self._values))
 
     @property
-    def _written(self) -> bool:
-        """Whether the script has written to parameters since. All workers do the same: so it has to the shadow's."""
-        return self._writes is None or self._writes != writes(self._parameters)
+    def _written(self) -> Written:
+        """What the script has written to since. All workers do the same: so it has to the shadow's."""
+        values = self._kept_values()
+        if self._values is None or len(values) != len(self._values) or not all(map(is_, values, self._values)):
+            return Written.STATE
+        if self._writes_to_values is None or self._writes_to_values != writes(_tensors(values)):
+            return Written.STATE
+        if self._writes is None or self._writes != writes(self._parameters):
+            return Written.PARAMETERS
+        return Written.NOTHING
+
+    def _kept_values(self) -> list[Any]:
+        """What the optimizer keeps of its parameters."""
+        kept = [] if self._optimizer is None else self._optimizer.state.values()
+        return [value for of_one in kept if isinstance(of_one, dict) for value in of_one.values()]
 
     # ---- a step
 
@@ -200,12 +219,14 @@ class ElasticShards:
         if written and not self._script_writes and self._sharding.size > 1:
             self._script_writes = True
             logger.info(
-                "parameters are written to outside of the optimizer's steps: such a write reaches the copy on another "
-                "worker with the next step's gradients, and until then the loss of a worker cannot be made up for"
+                "parameters, or what the optimizer keeps of them, are written to outside of its steps: such a write "
+                "reaches the copy on another worker with the next step's gradients, and until then the loss of a "
+                "worker cannot be made up for"
             )
         keeper = shadow_keeper(self._rank, self._sharding.size)
         self._under_way += self._shadow.exchange_gradients(keeper, written)
-        self._note_writes()
+        if written:
+            self._note_writes()
 
     def complete_shadows(self) -> None:
         """Have the shadow up to date with what the script has written since the last step. All members call this.
@@ -218,7 +239,8 @@ class ElasticShards:
         written = torch.tensor([self._written], dtype=torch.uint8, device="cpu")
         dist.all_reduce(written, dist.ReduceOp.MAX)
         if written:
-            under_way = self._shadow.exchange_parameters(shadow_keeper(self._rank, self._sharding.size))
+            keeper = shadow_keeper(self._rank, self._sharding.size)
+            under_way = self._shadow.exchange_rows(keeper, Written(int(written)))
             dist.all_reduce(written, dist.ReduceOp.MAX)  # none leaves before what it has sent is there
             del under_way
         self._note_writes()
@@ -285,19 +307,27 @@ class ElasticShards:
         """Copy the shadow aside."""
         tree = {"shadow": None if self._shadow is None else self._shadow.capture()}
         self._saved = self._buffers.copied(tree, _changes)
-        self._saved_written = self._written
+        self._saved_written = bool(self._written)
 
     def restore(self) -> None:
         """Go back to the last copy."""
         if self._saved is not None and self._shadow is not None:
             self._shadow.load(self._saved["shadow"])
-        self._writes = None if self._saved_written else writes(self._parameters)
+        self._note_writes()
+        if self._saved_written:
+            self._values = None
 
 
 def _changes(key: str, tensor: torch.Tensor) -> bool:
     """Nothing is said of what changes a shadow: its optimizer is not the state's."""
     del key, tensor
     return False
+
+
+def _tensors(values: list[Any]) -> list[torch.Tensor]:
+    """The tensors among what an optimizer keeps, and their shards."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return [*tensors, *(fsdp2.local(tensor) for tensor in tensors if fsdp2.is_sharded(tensor))]
 
 
 def _device(model: torch.nn.Module) -> torch.device:

@@ -5,13 +5,14 @@ a shadow is of the same version as the shard, at each step, for 4 bytes of traff
 each commit would take 12 with Adam, and be as old as the commit.) The results are equal to the last bit. The price is
 the memory of a second shard, and a second optimizer's step.
 
-What the script itself writes to parameters is brought with the next gradients, or where all members stop. Until then
-the shadow does not count.
+What the script itself writes to parameters, or to what the optimizer keeps of them, is brought with the next gradients,
+or where all members stop. Until then the shadow does not count.
 """
 
 from __future__ import annotations
 
 import copy
+import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -30,6 +31,15 @@ from edriver.worker.sync.relay import staging
 
 _OF_GRAD_SCALER: Final = ("grad_scale", "found_inf")
 """What an optimizer knows of a GradScaler for the time of a step, if it unscales the gradients itself."""
+
+
+class Written(enum.IntEnum):
+    """What a script has written to outside of an optimizer's step."""
+
+    NOTHING = 0
+    PARAMETERS = 1
+    STATE = 2
+    """What the optimizer keeps of its parameters; to these perhaps, too."""
 
 
 class Shadow:
@@ -58,9 +68,7 @@ class Shadow:
         self._options: list[dict[str, Any]] = []
         for whole, mine, rows in zip(self._whole, self._parameters, shard, strict=True):
             if whole in optimizer.state:
-                sharded = sharded_values(optimizer, whole)
-                others = {k: copy.deepcopy(v) for k, v in optimizer.state[whole].items() if k not in sharded}
-                self._optimizer.state[mine] = {**others, **{k: v for k, v in rows.items() if k != PARAMETER}}
+                self._keep(whole, mine, {k: v for k, v in rows.items() if k != PARAMETER})
         sent, received = [fsdp2.local(p) for p in self._whole], [p.detach() for p in self._parameters]
         self._outgoing, self._sent = _message_for(sent)
         self._incoming, self._received = _message_for(received)
@@ -73,13 +81,12 @@ class Shadow:
             for whole, p in zip(self._whole, self._parameters, strict=True)
         ]
 
-    def exchange_gradients(self, keeper: int, written: bool) -> list[Sends]:
+    def exchange_gradients(self, keeper: int, written: Written) -> list[Sends]:
         """Send this worker's gradients to the keeper of its shadow, and receive those of this one.
 
         Args:
             keeper: the rank of the keeper.
-            written: whether the script has written to this worker's parameters outside of the optimizer's steps: then
-                the keeper gets them as well.
+            written: what the script has written to of this worker's: the keeper gets that as well.
 
         Returns:
             what is under way to it.
@@ -97,34 +104,63 @@ class Shadow:
                     assert whole.grad.dtype == room.dtype, "FSDP2 gives gradients the parameters' type"
                     room.copy_(fsdp2.local(whole.grad))
             sends = [exchange({keeper: self._outgoing}, {self.position: self._incoming})]
-            sends.append(self._exchange_parameters(keeper, written, bool(self._incoming[len(self._whole)])))
+            sends.append(self._exchange_rows(keeper, written, Written(int(self._incoming[len(self._whole)]))))
             has_gradient = self._incoming[: len(self._whole)].tolist()
             for mine, gradient, there_is in zip(self._parameters, self._received, has_gradient, strict=True):
                 mine.grad = gradient.to(mine.device) if there_is else None
         return sends
 
-    def exchange_parameters(self, keeper: int) -> Sends:
-        """Send this worker's parameters to the keeper of its shadow, and receive those of this one.
+    def exchange_rows(self, keeper: int, written: Written) -> Sends:
+        """Send this worker's rows to the keeper of its shadow, and receive those of this one.
+
+        Args:
+            keeper: the rank of the keeper.
+            written: what to send of them; the same on all workers.
 
         Raises:
             RuntimeError: a peer was lost.
         """
         with without_tensor_modes(), torch.no_grad():
-            return self._exchange_parameters(keeper, sends=True, receives=True)
+            return self._exchange_rows(keeper, written, written)
 
-    def _exchange_parameters(self, keeper: int, sends: bool, receives: bool) -> Sends:
+    def _exchange_rows(self, keeper: int, sends: Written, receives: Written) -> Sends:
         outgoing, incoming = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
-        arriving: list[torch.Tensor] = []
+        targets, arriving = list[torch.Tensor](), list[torch.Tensor]()
         if sends:
-            outgoing[keeper], leaving = _message_for([fsdp2.local(p) for p in self._whole])
-            for whole, room in zip(self._whole, leaving, strict=True):
-                room.copy_(fsdp2.local(whole))
+            sources = [fsdp2.local(p) for p in self._whole]
+            if sends == Written.STATE:
+                sources += [fsdp2.local(v) for p in self._whole for _, v in sorted(self._kept_of(p).items())]
+            outgoing[keeper], leaving = _message_for(sources)
+            for source, room in zip(sources, leaving, strict=True):
+                room.copy_(source)
         if receives:
-            incoming[self.position], arriving = _message_for([p.detach() for p in self._parameters])
+            targets = [p.detach() for p in self._parameters]
+            if receives == Written.STATE:
+                targets += self._state_anew()
+            incoming[self.position], arriving = _message_for(targets)
         under_way = exchange(outgoing, incoming)
-        for mine, room in zip(self._parameters, arriving, strict=False):
-            mine.copy_(room)
+        for target, room in zip(targets, arriving, strict=True):
+            target.copy_(room)
         return under_way
+
+    def _kept_of(self, whole: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+        return sharded_values(self._of_whole, whole)
+
+    def _state_anew(self) -> list[torch.Tensor]:
+        """Have the shadow's optimizer keep what the other keeps of each parameter: its values, and memory for rows."""
+        found = list[torch.Tensor]()
+        self._optimizer.state.clear()
+        for whole, mine in zip(self._whole, self._parameters, strict=True):
+            if whole in self._of_whole.state:
+                rows = {key: torch.empty_like(mine, dtype=v.dtype) for key, v in sorted(self._kept_of(whole).items())}
+                self._keep(whole, mine, rows)
+                found += rows.values()
+        return found
+
+    def _keep(self, whole: torch.nn.Parameter, mine: torch.nn.Parameter, rows: Mapping[str, torch.Tensor]) -> None:
+        sharded = self._kept_of(whole)
+        others = {k: copy.deepcopy(v) for k, v in self._of_whole.state[whole].items() if k not in sharded}
+        self._optimizer.state[mine] = {**others, **rows}
 
     def step(self) -> None:
         """Make the optimizer's step with the gradients received last, with the options that the optimizer had then."""

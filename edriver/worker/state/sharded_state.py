@@ -55,6 +55,7 @@ from edriver.worker.backend import fsdp2, offline_group, tensors, torch_groups
 from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.backend.local_steps import step_on_shards
 from edriver.worker.backend.mesh_objects import MeshObjects
+from edriver.worker.backend.nested_steps import is_nested
 from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import TakeOver
@@ -214,6 +215,7 @@ class ShardedState(TorchState):
         made = dict.fromkeys((MODEL, OPTIMIZER, *([] if scheduler is None else [SCHEDULER])))
         self._hold({**made, **objects}, from_rank_0)
         self._makers = makers
+        self._makes = False
         self._modules: list[FSDPModule] = []
         self._replica_mesh = None if replica_mesh is None else dict(replica_mesh)
         self._mesh: DeviceMesh | None = None
@@ -232,6 +234,14 @@ class ShardedState(TorchState):
             self._parts = ShardedCheckpoints(self, self._handlers, checkpoint, every, keep, every_memory)
             self._disk = self._parts
         self._shards: ElasticShards | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        maker = {MODEL: BUILD, OPTIMIZER: OPTIMIZER}.get(name)
+        if maker and value is not None and not self._makes and value is not vars(self).get(name):
+            raise TypeError(
+                f"state.{name} is what `{maker}` makes, here as in newcomers, and nothing else can take its place"
+            )
+        super().__setattr__(name, value)
 
     def prepare(self) -> None:
         """Make the model, unless a rehearsal has, and have memory for what a sync brings: see TorchState.prepare."""
@@ -630,7 +640,9 @@ class ShardedState(TorchState):
         _warn_of_unsharded(model)
         _warn_of_divisor(model, mesh)
         scheduler: Any = self._makers[SCHEDULER](optimizer) if SCHEDULER in self._makers else None
+        self._makes = True
         self.model, self.optimizer = model, optimizer
+        self._makes = False
         if scheduler is not None:
             self.scheduler = scheduler
         step_on_shards(optimizer)
@@ -772,7 +784,9 @@ class ShardedState(TorchState):
             self._shards.sealed()
         return reduced, carried
 
-    def _step_made(self, *_: object) -> None:
+    def _step_made(self, optimizer: Optimizer, *_: object) -> None:
+        if is_nested(optimizer):
+            return
         for module in self._modules:  # after a forward pass alone some have parameters in full, and keep the old ones
             module.reshard()
         if self._shards is not None:

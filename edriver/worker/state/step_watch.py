@@ -26,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from edriver.worker import context
 from edriver.worker.backend import torch_groups
+from edriver.worker.backend.nested_steps import is_nested
 
 logger = logging.getLogger("edriver.worker")
 
@@ -164,9 +165,11 @@ class StepWatch:
         self._waiting.add(place)
 
     def _called(
-        self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Count the step, or have its closure do so; returns its new arguments, the optimizer first, or None."""
+        if is_nested(optimizer):
+            return None
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._beginning_after(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):
@@ -187,7 +190,9 @@ class StepWatch:
 
         return evaluate
 
-    def _made(self, place: int, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
+    def _made(self, place: int, optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
+        if is_nested(optimizer):
+            return
         self._stepped.add(place)
         self._waiting -= self._stepped
 
