@@ -8,8 +8,8 @@ pauses; then what was taken is given back, and all four workers train again. Fro
 * every digest that a rank has written down is that of an undisturbed run at the same step and position;
 * no round has lost a step.
 
-If as many workers were killed or stopped as there were replicas, the newest state of a position may be lost. Then the run
-says so, and ends, or goes on from the older state of workers that had left training.
+If as many workers were killed or stopped as there were replicas, the newest state of a position may be lost. Then the
+run says so, and ends, or goes on from the older state of workers that had left training.
 """
 
 from __future__ import annotations
