@@ -207,7 +207,7 @@ def test_a_closure_that_is_called_again_finds_a_state_that_is_torn() -> None:
 class Averaging(torch.optim.SGD):
     """Does more in a step than its parent does."""
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         return super().step(closure)
 
 
