@@ -38,6 +38,29 @@ def test_the_warm_up_leaves_no_trace_for_the_script(prepare: Callable[[], object
     assert c10d._world.group_count == 0, "the next group's name must be the same as on other workers"
 
 
+OWN_STEP = """
+import torch
+from edriver.worker.group.warm_up import take_first_step, warm_up
+warm_up()
+take_first_step.__wrapped__()
+
+class Own(torch.optim.Adam):
+    def step(self, closure=None):
+        return super().step(closure)
+
+called = []
+optimizer = Own([torch.nn.Parameter(torch.ones(1))])
+optimizer.register_step_pre_hook(lambda *_: called.append(1))
+optimizer.step()
+print(len(called))
+"""
+
+
+def test_the_hooks_of_a_scripts_own_optimizer_are_called_as_often_as_without() -> None:
+    ran = subprocess.run([sys.executable, "-c", OWN_STEP], capture_output=True, text=True, check=True)
+    assert ran.stdout == "1\n"
+
+
 def test_a_group_of_the_scripts_own_is_left_alone() -> None:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
@@ -219,7 +242,7 @@ def test_a_first_step_that_fails_is_said_in_a_line(
     def refuse(*_: Any) -> None:
         raise ZeroDivisionError("not\nin this torch")
 
-    monkeypatch.setattr(warm_up_module, "Adam", refuse)
+    monkeypatch.setattr(warm_up_module, "_TinyAdam", refuse)
     take_first_step.__wrapped__()
     (line,) = caplog.messages
     assert "(ZeroDivisionError: not in this torch)" in line

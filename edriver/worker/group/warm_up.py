@@ -97,12 +97,16 @@ class _TinyModel(torch.nn.Module):
         return functional.relu(functional.linear(inputs, self.weight))
 
 
+class _TinyAdam(Adam):
+    """Torch wraps the step of a class whose object is made, and calls hooks twice for a subclass then."""
+
+
 def tiny_step() -> None:
     """Take a step with a tiny model, in the default group, under none of the modes and hooks that a script has set."""
     with as_at_start(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = _TinyModel()
-        optimizer = Adam(model.parameters())
+        optimizer = _TinyAdam(model.parameters())
         wrapped = DistributedDataParallel(model)
         for _ in range(2):
             optimizer.zero_grad()
