@@ -44,7 +44,7 @@ class OneReplicaJob(EdriverJob):
     """A run whose four workers are one replica, each with another's shard as its shadow."""
 
     script = "benchmarks.sharded_job"
-    flags = ("--replica-size", "all", "--standby-workers", "0")  # three go on for some steps before there are four again
+    flags = ("--replica-size", "all", "--standby-workers", "0")  # so three make steps before there are four
 
     def launch(self, size: int) -> None:
         """Start the driver; it may go on with three workers."""
