@@ -31,6 +31,7 @@ OF_BASE_CLASSES: Final = {
     "_handlers",
     "_hold",
     "_load",
+    "_looked_around",
     "_names",
     "_optimizer_remedy",
     "_outdated",
