@@ -295,7 +295,7 @@ OLDER: Final = "training continues from an older one"
 
 def disturbed_schedule(run: DisturbedRun, seed: int, faults_in: FaultsIn) -> Verdict:
     """Do one, on a run that trains. It may end the run if as many workers were killed or stopped as held the state."""
-    began, lost = time.monotonic(), run.steps_lost()
+    began, lost, older = time.monotonic(), run.steps_lost(), run.output().count(OLDER)
     done = run.disturb(random.Random(seed))
     try:
         goes_on = run.wait_for_training(time.monotonic())
@@ -306,7 +306,7 @@ def disturbed_schedule(run: DisturbedRun, seed: int, faults_in: FaultsIn) -> Ver
     # A worker that is stopped for longer than its lease is given up.
     hurt = sum(what.startswith(("kill rank", "stop")) for what in done)
     copies = min((line["size"] for line in lines), default=SIZE) // run.HOLDERS
-    if run.steps_lost() != lost and not (OLDER in run.output() and hurt >= copies):
+    if run.steps_lost() != lost and not (run.output().count(OLDER) > older and hurt >= copies):
         faults.append(f"{run.steps_lost() - lost} steps lost")
     if not goes_on and not (STATE_LOST in run.output() and hurt >= copies):
         faults.append("the run has ended")

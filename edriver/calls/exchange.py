@@ -21,9 +21,6 @@ from edriver.v1 import rendezvous_pb2_grpc
 from edriver.v1.rendezvous_pb2 import ChangeKeyRequest, GetKeysRequest, KeyValue, SetKeysRequest
 from edriver.wire.driver_channel import rendezvous_channel
 
-EXCHANGE_VARIABLE: Final = "EDRIVER_CALL_EXCHANGE"
-"""The variable that brings the store's address and credentials to the workers."""
-
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a value; what is larger takes several."""
 

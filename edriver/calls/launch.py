@@ -17,7 +17,15 @@ from typing import IO, Any, Final, Literal, NamedTuple, TypeVar
 
 from edriver.calls import PROGRAM, PROGRESS_MARK, PROGRESS_VARIABLE, parcels
 from edriver.calls.notebook import progress_display
-from edriver.calls.parcels import CALL, FOLDER_VARIABLE, FolderParcelStore, Outcome, ParcelStore, PickledCall
+from edriver.calls.parcels import (
+    CALL,
+    EXCHANGE_VARIABLE,
+    FOLDER_VARIABLE,
+    FolderParcelStore,
+    Outcome,
+    ParcelStore,
+    PickledCall,
+)
 from edriver.calls.worker_process import refuse_import
 from edriver.common.join_config import JoinConfig, at_port
 from edriver.system.child import Child
@@ -136,13 +144,19 @@ def call_in_workers(call: PickledCall, flags: Sequence[str], *, here: bool) -> l
     show = progress_display()
     with _place(here) as (place, variables):
         place.put(CALL, parcels.dump(call))
-        # torchrun's variables stand for flags of a command line, which this call does not have
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
-        inherited.pop(PROGRESS_VARIABLE, None)
         if show is not None:
             variables = {**variables, PROGRESS_VARIABLE: "1"}
-        ended = _run(command, {**inherited, **variables}, show)
+        ended = _run(command, {**inherited(os.environ), **variables}, show)
         return _results(parcels.outcomes(place), ended)
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a call's run gets of its caller's environment, which may be that of a worker that another call runs in.
+
+    torchrun's variables stand for flags of a command line, which a call does not have.
+    """
+    of_a_call = (PROGRESS_VARIABLE, EXCHANGE_VARIABLE, FOLDER_VARIABLE)
+    return {name: value for name, value in environ.items() if not name.startswith("PET_") and name not in of_a_call}
 
 
 def _are_here(hosts: str) -> bool:
@@ -173,7 +187,7 @@ def _place(here: bool) -> Iterator[tuple[ParcelStore, dict[str, str]]]:
 
 @contextlib.contextmanager
 def _served_exchange(folder: Path) -> Iterator[tuple[ParcelStore, dict[str, str]]]:
-    from edriver.calls.exchange import EXCHANGE_VARIABLE, RemoteParcelStore  # imports gRPC: not for this machine alone
+    from edriver.calls.exchange import RemoteParcelStore  # imports gRPC: not for this machine alone
 
     command = [sys.executable, "-m", "edriver", "rendezvous", "--port", "0", "--folder", str(folder)]
     server = Child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, tethered=True)

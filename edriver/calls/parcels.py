@@ -21,6 +21,9 @@ import cloudpickle
 from edriver.system.private_files import open_private
 from edriver.text.phrases import function_name
 
+EXCHANGE_VARIABLE: Final = "EDRIVER_CALL_EXCHANGE"
+"""The variable that brings the address and credentials of a store on another machine to the workers."""
+
 FOLDER_VARIABLE: Final = "EDRIVER_CALL"
 """The variable that names the folder to the workers."""
 

@@ -15,8 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from edriver.calls import parcels
-from edriver.calls.exchange import EXCHANGE_VARIABLE, RemoteParcelStore
-from edriver.calls.parcels import CALL, FOLDER_VARIABLE, FolderParcelStore, Outcome, ParcelStore, PickledCall
+from edriver.calls.exchange import RemoteParcelStore
+from edriver.calls.parcels import (
+    CALL,
+    EXCHANGE_VARIABLE,
+    FOLDER_VARIABLE,
+    FolderParcelStore,
+    Outcome,
+    ParcelStore,
+    PickledCall,
+)
 from edriver.common.join_config import JoinConfig
 from edriver.worker import context
 from edriver.worker.rounds.run import run

@@ -15,6 +15,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 from edriver.worker.backend import fsdp2
+from edriver.worker.state import shadow
+from edriver.worker.state.shadow import Written
 from edriver.worker.state.sharded_state import ShardedState
 from tests.torch.bound_state import Rounds
 from tests.torch.fingerprint import tree_fingerprint
@@ -140,6 +142,36 @@ def test_a_shadow_makes_the_steps_of_its_shard(kind: str) -> None:
         assert first.keys() == second.keys() == {0, 1}
         assert first == second
         assert first[0] != first[1], "each position has rows of its own"
+
+
+def interrupted(worker: int) -> bool:
+    """Whether a worker's shadow is as it was after an exchange of the optimizer's values that has broken."""
+    state = ShardedState(build=new_model, optimizer=sgd)
+    module: Any = shadow
+    state.bind(Rounds())
+    for _ in rounds_of(worker, 2, [[0, 1]], one_replica=True):
+        state.sync()
+        make_step(state.model, state.optimizer, 0, clips=False)
+        assert state._shards is not None
+        kept = state._shards._shadow
+        assert kept is not None
+        before = tree_fingerprint(kept.shard)
+        real, module.exchange = module.exchange, broken
+        try:
+            kept.exchange_rows(1 - worker, Written.STATE)
+        except RuntimeError:
+            return tree_fingerprint(kept.shard) == before
+        finally:
+            module.exchange = real
+    return False
+
+
+def broken(*_: object) -> None:
+    raise RuntimeError("a peer was lost")
+
+
+def test_an_exchange_that_breaks_leaves_the_shadow_as_it_was() -> None:
+    assert run_ranks(interrupted, 2) == [True, True]
 
 
 class Refers(torch.optim.SGD):

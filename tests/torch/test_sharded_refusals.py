@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -194,6 +195,45 @@ def test_what_steps_keep_outside_of_the_state_is_refused_at_the_first_boundary(k
     make_step(state.model, state.optimizer, 0, clips=False)
     with pytest.raises(TypeError, match=re.escape(reason)):
         state.first_boundary()
+
+
+def test_an_optimizer_that_the_script_has_dropped_is_no_other_one() -> None:
+    state = ShardedState(build=new_model, optimizer=adam)
+    state.sync()
+    search = torch.optim.SGD(state.model.parameters(), lr=0.0, momentum=0.9)
+    search.scheduler = torch.optim.lr_scheduler.StepLR(search, 1)  # type: ignore[attr-defined]  # they refer to each other
+    make_step(state.model, search, 0, clips=False)
+    del search
+    make_step(state.model, state.optimizer, 0, clips=False)
+    state.first_boundary()
+
+
+class Wrapper(torch.optim.SGD):
+    """Has another optimizer in an attribute, whose state it shared until that was loaded."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        super().__init__(base.param_groups[0]["params"], lr=0.0)
+        self.base, self.state = base, base.state
+
+
+def test_what_wraps_the_optimizer_is_no_other_one() -> None:
+    state = ShardedState(build=new_model, optimizer=adam)
+    state.sync()
+    wrapper = Wrapper(state.optimizer)
+    make_step(state.model, state.optimizer, 0, clips=False)
+    state.optimizer.load_state_dict(state.optimizer.state_dict())
+    assert wrapper.state is not state.optimizer.state
+    state.first_boundary()
+
+
+def test_attributes_may_contain_themselves() -> None:
+    def make(model: torch.nn.Module) -> torch.optim.Optimizer:
+        optimizer = adam(model)
+        optimizer.notes = {"lock": threading.Lock()}  # type: ignore[attr-defined]
+        optimizer.notes["all"] = optimizer.notes  # type: ignore[attr-defined]
+        return optimizer
+
+    ShardedState(build=new_model, optimizer=make).sync()
 
 
 def test_what_was_made_is_not_replaced() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from edriver.calls import PROGRESS_MARK
+from edriver.calls.launch import inherited
 from edriver.calls.notebook import progress_display
 from edriver.calls.parcels import MAX_CALL_NAME_LENGTH, PickledCall, dump, pack_call, unpack
 from edriver.driver.observe.console.output import Output
@@ -122,6 +123,11 @@ def ipython(monkeypatch: pytest.MonkeyPatch, kernel: object) -> Shown:
     monkeypatch.setitem(sys.modules, "IPython", shown)
     monkeypatch.setitem(sys.modules, "IPython.display", shown.display)
     return shown
+
+
+def test_a_call_inside_a_worker_of_another_call_has_nothing_of_that() -> None:
+    of_others = {"EDRIVER_CALL": "/f", "EDRIVER_CALL_EXCHANGE": "{}", "EDRIVER_CALL_PROGRESS": "1", "PET_NNODES": "2"}
+    assert inherited({**of_others, "PATH": "/bin"}) == {"PATH": "/bin"}
 
 
 def test_a_notebook_shows_the_progress_in_one_output(monkeypatch: pytest.MonkeyPatch) -> None:

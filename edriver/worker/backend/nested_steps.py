@@ -3,7 +3,8 @@
 It does so for the classes of which an object has been made, so for a subclass's parent in some processes alone.
 
 Interface: that torch calls a step's hooks from a wrapper of it (Optimizer.profile_hook_step), whose variable `self` is
-the optimizer (seen in torch 2.13). If that changes, a step within a step counts as a second one.
+the optimizer (seen in torch 2.13). If that changes, a step within a step counts as a second one. And the names of the
+attributes in which an optimizer has its hooks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from __future__ import annotations
 import sys
 
 from torch.optim import Optimizer
+
+
+def has_hooks(attribute: str) -> bool:
+    """Whether torch keeps hooks in an optimizer's attribute of this name."""
+    return attribute.startswith("_optimizer_") and attribute.endswith("_hooks")
 
 
 def is_nested(optimizer: Optimizer) -> bool:

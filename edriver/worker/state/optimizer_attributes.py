@@ -11,13 +11,14 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from edriver.worker.backend.local_steps import REPLACED
+from edriver.worker.backend.nested_steps import has_hooks
 
 _BOUND: Final = ("state", "step", REPLACED)
 
 
 def attributes(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
     """An optimizer's attributes, apart from its state, its hooks and what is bound to it."""
-    return ((k, v) for k, v in vars(optimizer).items() if k not in _BOUND and "hooks" not in k)
+    return ((k, v) for k, v in vars(optimizer).items() if k not in _BOUND and not has_hooks(k))
 
 
 def refuse_hidden_state(optimizer: Optimizer) -> None:
@@ -67,29 +68,38 @@ def refuse_other_optimizers(optimizer: Optimizer) -> None:
     Raises:
         TypeError: one has made a step.
     """
-    own = _parameters(optimizer)
+    if not _others_of(optimizer):
+        return
+    gc.collect()  # one that the script has dropped, as after a search for a learning rate, may still be there
+    for other in _others_of(optimizer):
+        raise TypeError(
+            f"another optimizer, {type(other).__name__}, trains the parameters of the state's "
+            f"{type(optimizer).__name__}, and what it keeps of them is in no state: have one optimizer, which "
+            "`optimizer` makes, make a step after the backward pass"
+        )
+
+
+def _others_of(optimizer: Optimizer) -> list[Optimizer]:
+    """Optimizers that keep something of an optimizer's parameters, apart from it and what wraps it."""
+    own, found = _parameters(optimizer), []
     for thing in gc.get_objects():
-        if not issubclass(type(thing), Optimizer):
-            continue
-        kept = getattr(thing, "state", {})
-        if kept is not optimizer.state and any(parameter in own for parameter in kept):
-            raise TypeError(
-                f"another optimizer, {type(thing).__name__}, trains the parameters of the state's "
-                f"{type(optimizer).__name__}, and what it keeps of them is in no state: have one optimizer, which "
-                "`optimizer` makes, make a step after the backward pass"
-            )
+        if issubclass(type(thing), Optimizer) and thing is not optimizer:
+            kept = getattr(thing, "state", {})
+            wraps = any(value is optimizer for value in vars(thing).values())
+            if kept is not optimizer.state and not wraps and any(parameter in own for parameter in kept):
+                found.append(thing)
+    return found
 
 
 def _parameters(optimizer: Optimizer) -> set[torch.Tensor]:
     return {parameter for group in optimizer.param_groups for parameter in group["params"]}
 
 
-def _parts_of(value: Any) -> Iterator[Any]:
-    """The tensors, modules and optimizers in a value."""
-    if isinstance(value, Mapping):
-        value = (*value.keys(), *value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        for part in value:
-            yield from _parts_of(part)
-    elif isinstance(value, torch.Tensor | Optimizer | torch.nn.Module):
+def _parts_of(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
+    """The tensors, modules and optimizers in a value, which may contain itself."""
+    if isinstance(value, torch.Tensor | Optimizer | torch.nn.Module):
         yield value
+    elif isinstance(value, Mapping | list | tuple | set | frozenset) and id(value) not in seen:
+        parts = (*value.keys(), *value.values()) if isinstance(value, Mapping) else value
+        for part in parts:
+            yield from _parts_of(part, seen | {id(value)})

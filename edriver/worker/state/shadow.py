@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from edriver.worker.backend import fsdp2
@@ -133,28 +134,32 @@ class Shadow:
             outgoing[keeper], leaving = _message_for(sources)
             for source, room in zip(sources, leaving, strict=True):
                 room.copy_(source)
+        anew: list[tuple[torch.nn.Parameter, torch.nn.Parameter, dict[str, torch.Tensor]]] = []
         if receives:
             targets = [p.detach() for p in self._parameters]
             if receives == Written.STATE:
-                targets += self._state_anew()
+                anew = self._rows_of_state()
+                targets += [row for _, _, rows in anew for row in rows.values()]
             incoming[self.position], arriving = _message_for(targets)
         under_way = exchange(outgoing, incoming)
         for target, room in zip(targets, arriving, strict=True):
             target.copy_(room)
+        if receives == Written.STATE:  # all of it is there: had the exchange broken, the shadow would be as it was
+            self._optimizer.state.clear()
+            for whole, mine, rows in anew:
+                self._keep(whole, mine, rows)
         return under_way
 
     def _kept_of(self, whole: torch.nn.Parameter) -> dict[str, torch.Tensor]:
         return sharded_values(self._of_whole, whole)
 
-    def _state_anew(self) -> list[torch.Tensor]:
-        """Have the shadow's optimizer keep what the other keeps of each parameter: its values, and memory for rows."""
-        found = list[torch.Tensor]()
-        self._optimizer.state.clear()
+    def _rows_of_state(self) -> list[tuple[torch.nn.Parameter, torch.nn.Parameter, dict[str, torch.Tensor]]]:
+        """Memory for what the other keeps of each parameter's elements, if it keeps anything: with both parameters."""
+        found = []
         for whole, mine in zip(self._whole, self._parameters, strict=True):
             if whole in self._of_whole.state:
-                rows = {key: torch.empty_like(mine, dtype=v.dtype) for key, v in sorted(self._kept_of(whole).items())}
-                self._keep(whole, mine, rows)
-                found += rows.values()
+                kept = sorted(self._kept_of(whole).items())
+                found.append((whole, mine, {key: torch.empty_like(mine, dtype=value.dtype) for key, value in kept}))
         return found
 
     def _keep(self, whole: torch.nn.Parameter, mine: torch.nn.Parameter, rows: Mapping[str, torch.Tensor]) -> None:
@@ -171,6 +176,8 @@ class Shadow:
         try:
             self._optimizer.step()
         except AttributeError as error:
+            if not isinstance(error.obj, torch.Tensor) or isinstance(error.obj, DTensor):
+                raise
             raise TypeError(
                 f"{type(self._of_whole).__name__} takes all parameters for DTensors, and with --replica-size all it "
                 "steps on a shadow's plain tensors, too: have it test for DTensors with isinstance, or give "
@@ -234,7 +241,14 @@ _OF_GROUPS: Final = ("params", "param_names", "param_groups")
 
 def _copied(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options or attributes of an optimizer, in whose copies a step can count; the parameters themselves."""
-    return {k: copy.deepcopy(v) if isinstance(v, _COPIED) and k not in _OF_GROUPS else v for k, v in options.items()}
+    return {k: _copy(v) if isinstance(v, _COPIED) and k not in _OF_GROUPS else v for k, v in options.items()}
+
+
+def _copy(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001  what no copy can be made of, such as a lock in a dict, is nothing that a step counts
+        return value
 
 
 def _groups_of(

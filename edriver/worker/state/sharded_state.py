@@ -109,7 +109,8 @@ OWN_GROUPS: Final = (
 )
 ONE_OF_EACH: Final = (
     "A ShardedState has one model and one optimizer, which `build` and `optimizer` make. What is to be sharded as they "
-    "are, such as an average of the weights, can be a frozen part of the model"
+    "are, such as an average of the weights, can be a frozen part of the model. Write to it with lerp_ or copy_: what "
+    "torch._foreach_ functions write is not seen"
 )
 LATE_COLLECTIVE: Final = (
     "a collective runs between an optimizer's step and the boundary (reduce metrics and evaluate the model before "
@@ -521,7 +522,8 @@ class ShardedState(TorchState):
         values = TakeOver()
         for index, of in own.items():
             parameter = parameters[index]
-            self.optimizer.state[parameter] = {**shards.get(parameter, {}), **values.value(of)}
+            live = self.optimizer.state.get(parameter)  # values stay the same objects: nobody has written to them
+            self.optimizer.state[parameter] = {**shards.get(parameter, {}), **values.value(of, live)}
 
     def shards_held(self, committed: bool) -> tuple[HeldShards, ...]:
         """The shards that this worker holds of its state, by sharding; none if each replica holds all of it."""
