@@ -287,10 +287,10 @@ FaultsIn: TypeAlias = Callable[[list[dict[str, Any]]], list[str]]
 """Finds what is wrong with the lines that ranks have written down."""
 
 STATE_LOST: Final = "all workers that held the "
-"""What a run says that ends because nobody has the state any more,"""
+"""What a run says when it ends because no worker has the state any more,"""
 
 OLDER: Final = "training continues from an older one"
-"""and one that goes on from what those have who had left training."""
+"""and when it goes on from the older state of workers that had left training."""
 
 
 def disturbed_schedule(run: DisturbedRun, seed: int, faults_in: FaultsIn) -> Verdict:

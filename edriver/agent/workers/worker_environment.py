@@ -72,8 +72,8 @@ OF_A_WORKER = frozenset(
         *("EDRIVER_MODE", "EDRIVER_ADDRESS", "EDRIVER_ERROR_FILE", "EDRIVER_MAX_RESTARTS", IMPORTS_VARIABLE),
     }
 )
-"""What an agent tells a worker. A worker may begin a run of its own, whose agents then have these of the other run; not
-each of them is told to each worker."""
+"""What an agent sets for its workers, not each of them for each worker. A worker may start a run of its own, whose
+agents then inherit these from the other run."""
 
 _GPU_DEVICE_PATTERN = re.compile(r"nvidia\d+")
 

@@ -98,7 +98,9 @@ class _TinyModel(torch.nn.Module):
 
 
 class _TinyAdam(Adam):
-    """Torch wraps the step of a class whose object is made, and calls hooks twice for a subclass then."""
+    """Stands in for Adam: torch wraps `step` of each class that an optimizer is made of, and with that of Adam itself
+    wrapped, it would call a script's hooks twice in a step of a class derived from Adam.
+    """
 
 
 def tiny_step() -> None:

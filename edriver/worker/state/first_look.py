@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterable, Iterator
 
@@ -12,6 +11,7 @@ from torch.optim import Optimizer
 
 from edriver.worker import context
 from edriver.worker.state.handlers import refuse_sharded_module, refuse_sharded_optimizer
+from edriver.worker.state.optimizer_attributes import optimizers_around
 
 logger = logging.getLogger("edriver.worker")
 
@@ -64,7 +64,7 @@ def say_untrained(values: dict[str, object], remedy: str) -> None:
     names = dict(_learning_without_optimizer(values))
     if not names:
         return
-    for optimizer in (thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)):
+    for optimizer in optimizers_around():
         if any(parameter in names for group in optimizer.param_groups for parameter in group["params"]):
             refuse_sharded_optimizer(optimizer)
     if context.assignment().rank == 0:
@@ -102,7 +102,7 @@ def say_unheld(values: dict[str, object], attributes: Iterable[object], look_aro
                 len(unheld),
             )
     if look_around and not models and not optimizers:
-        around = (thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer))
+        around = optimizers_around()
         if kinds := sorted({type(optimizer).__name__ for optimizer in around if [*_learning(optimizer)]}):
             logger.warning(
                 "the script trains with %s, but the state has neither a model nor an optimizer: what is learnt is "

@@ -21,6 +21,11 @@ def attributes(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
     return ((k, v) for k, v in vars(optimizer).items() if k not in _BOUND and not has_hooks(k))
 
 
+def optimizers_around() -> Iterator[Optimizer]:
+    """All optimizers of this process. It looks at all of its objects, which takes some 0.1 s."""
+    return (thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer))
+
+
 def refuse_hidden_state(optimizer: Optimizer) -> None:
     """Refuse an optimizer of which something is neither kept nor bound to another round's mesh.
 
@@ -82,12 +87,11 @@ def refuse_other_optimizers(optimizer: Optimizer) -> None:
 def _others_of(optimizer: Optimizer) -> list[Optimizer]:
     """Optimizers that keep something of an optimizer's parameters, apart from it and what wraps it."""
     own, found = _parameters(optimizer), []
-    for thing in gc.get_objects():
-        if issubclass(type(thing), Optimizer) and thing is not optimizer:
-            kept = getattr(thing, "state", {})
-            wraps = any(value is optimizer for value in vars(thing).values())
-            if kept is not optimizer.state and not wraps and any(parameter in own for parameter in kept):
-                found.append(thing)
+    for other in optimizers_around():
+        kept = getattr(other, "state", {})
+        wraps = any(value is optimizer for value in vars(other).values())
+        if kept is not optimizer.state and not wraps and any(parameter in own for parameter in kept):
+            found.append(other)
     return found
 
 
