@@ -23,10 +23,10 @@ bare() {
 bare make lint | tee "$work/lint"
 grep --quiet "npm, which installs it, is missing" "$work/lint"
 bare .venv/bin/python -m pytest --numprocesses 2 --dist loadfile -p no:cacheprovider \
-    tests/etcd tests/attacks/test_other_account.py tests/process/test_{dashboard,metrics,resume_sshfs,run_pages,ssh,top}.py \
+    tests/etcd tests/attacks/test_other_account.py tests/process/test_{dashboard,metrics,run_pages,ssh,top}.py \
     tests/process/test_{exit_reasons,other_languages,runs}.py tests/rpc/test_dashboard_steering.py tests/unit/test_metrics.py |
     tee "$work/tests"
-for missing in root "network namespaces" sshd sshfs Chromium Prometheus etcd tmux git "npm packages"; do
+for missing in root "network namespaces" sshd Chromium Prometheus etcd tmux git "npm packages"; do
     grep --quiet " without $missing (" "$work/tests" || { echo "no test was skipped for want of $missing" >&2; exit 1; }
 done
 grep "make test-tools. installs .*chromium.*npm" "$work/tests" >/dev/null
