@@ -138,11 +138,6 @@ class Settings:
                 "out, and the script is started again with as many workers as there are"
             )
 
-    @property
-    def positions_last(self) -> bool:
-        """Whether each worker has a position in a replica for life."""
-        return self.mode.members_survive and not self.one_replica
-
     def _check_replicas(self) -> None:
         size = self.replica_size
         if size == WHOLE_HOSTS:

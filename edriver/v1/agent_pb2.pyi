@@ -757,10 +757,12 @@ class StartWorker(_message.Message):
     background: _builtins.bool
     """Whether other workers are training. The new worker then starts with a lower scheduling priority."""
     position: _builtins.int
-    """The worker's position in a replica, from 0, which it keeps for life: `rank % replica_size` in every round."""
+    """The worker's position in a replica, from 0, which it keeps for life: `rank % replica_size` in every round. If all
+    workers of a round are one replica, any position: rounds assign another.
+    """
     replica_size: _builtins.int
-    """The number of workers in a replica. If zero, the worker learns its position in its first round: it has none before, or
-    there are no others that train and would wait for what it can do before.
+    """The number of workers in a replica; if all workers of a round are one, the number that trains now. If zero, no others
+    train and would wait for what the worker can do before its first round, or in restart mode.
     """
     @_builtins.property
     def modules_imported(self) -> _notification_pb2.ModulesImported:

@@ -23,8 +23,11 @@ def steps_of(text: str, rank: int) -> list[tuple[int, int]]:
 
 def test_four_train_on_as_three_and_then_as_four_again(tmp_path: Path) -> None:
     with running(["-np", "4", "--min-np", "2", *HOSTS, *SCRIPT], tmp_path, {"DIE": "3 10"}) as run:
+        run.line("worker 5 makes its model ahead of its first round, for 3 workers$")
+        run.line("worker 5 warms up as one of 3$")
         run.line("round 1.3: 4 workers")
         assert run.end() == 0, run.text
+        assert not re.search("worker 5 makes its model in a round", run.text)
         assert run.gone(), run.left_behind()
         made = steps_of(run.text, rank=0)
         assert [step for step, _ in made] == list(range(1, len(made) + 1)), "each step is made once"

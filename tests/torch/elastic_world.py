@@ -193,7 +193,7 @@ class World:
 
         Args:
             deaths: what each dies of.
-            positions: that each has for life, where others train meanwhile; empty: none.
+            positions: that each has before its first round, where others train meanwhile; empty: none.
         """
         begun = len(self._started)
         for number, death in enumerate(deaths):
@@ -201,7 +201,7 @@ class World:
             if positions:
                 environ = {
                     "EDRIVER_POSITION": str(positions[number]),
-                    "EDRIVER_REPLICA_SIZE": str(self._replica_size),
+                    "EDRIVER_REPLICA_SIZE": str(len(self._members) if self._one_replica else self._replica_size),
                 }
             self._started.append(_Worker(len(self._started) + 1, self._script, fate, self._inbox, environ))
         return self._started[begun:]

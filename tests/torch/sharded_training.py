@@ -263,10 +263,10 @@ def cut_short(fate: Fate) -> str:
 
     module: Any = elastic_shards
 
-    def reshard(*args: Any, real: Callable[..., Any] = module.reshard) -> Any:
+    def reshard(*args: Any, real: Callable[..., Any] = module.reshard, **further: Any) -> Any:
         number = context.assignment().round_id.n
         fate.meets(number, "cutting")
-        sends = real(*args)
+        sends = real(*args, **further)
         fate.meets(number, "cut")
         return sends
 

@@ -8,7 +8,17 @@ import pytest
 
 from edriver.model.ids import RoundId, Version
 from tests.torch.elastic_world import Death, Script, world
-from tests.torch.sharded_training import SLOW_AT, altered, cut_short, decayed, half_sealed, hsdp, overwritten
+from tests.torch.sharded_training import (
+    SLOW_AT,
+    altered,
+    cut_short,
+    decayed,
+    half_sealed,
+    hsdp,
+    made_ahead,
+    made_by_rank,
+    overwritten,
+)
 
 
 @functools.cache
@@ -65,6 +75,18 @@ def test_half_of_the_workers_leave_and_others_take_their_places() -> None:
         one.leave(workers[2:])
         one.form([*workers[:2], *one.start(None, None)])
         assert one.finish() == quiet(hsdp, 4)
+
+
+@pytest.mark.parametrize("script", [made_ahead, made_by_rank])
+def test_newcomers_make_their_models_before_a_round_holds_up_others(script: Script) -> None:
+    """With the shards of any position of the round that trains, in the place of which those of their own round come."""
+    with world(script, gate_at=8, one_replica=True) as one:
+        workers = one.start(None, None)
+        one.form(workers)
+        one.interrupt()
+        one.leave(workers[1:])
+        one.form([*workers[:1], *one.start(None, positions=(0,))])
+        assert one.finish() == quiet(hsdp, 2)
 
 
 def test_newcomers_learn_what_trains_and_evaluates_and_what_modules_keep_as_extra_state() -> None:

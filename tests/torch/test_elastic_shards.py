@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from edriver.worker import context
 from edriver.worker.backend import fsdp2
 from edriver.worker.copies.side_stream import SideStream
+from edriver.worker.state import resharding
 from edriver.worker.state.elastic_shards import ElasticShards
 from tests.torch.fingerprint import tree_fingerprint
 from tests.torch.mesh_rounds import KINDS, interrupt_backward, loss_of, new_model, rounds_of
@@ -101,7 +102,8 @@ def whole_of(value: Any) -> torch.Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def resized(kind: str, binds: bool, worker: int) -> None:
+def resized(kind: str, binds: bool, apart: int, worker: int) -> None:
+    resharding.APART_BYTES = apart  # type: ignore[misc]
     trained, last = Trained(kind), ""
     for number, mesh in rounds_of(worker, WORKERS, RESIZED, one_replica=True):
         if worker not in RESIZED[number - 1]:
@@ -126,10 +128,18 @@ def resized(kind: str, binds: bool, worker: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "binds"), [("adam", True), ("adam", False), ("adamw-fused", True), ("momentum", True), ("bf16", True)]
+    ("kind", "binds", "apart"),
+    [
+        pytest.param("adam", True, 1, id="adam-sent-from-where-it-lies"),
+        pytest.param("adam", False, resharding.APART_BYTES, id="adam-made-anew"),
+        pytest.param("adamw-fused", True, 64, id="adamw-fused-some-rows-packed"),
+        pytest.param("momentum", True, resharding.APART_BYTES, id="momentum"),
+        pytest.param("bf16", True, 64, id="bf16-some-rows-packed"),
+    ],
 )
-def test_shards_that_are_cut_anew_make_up_the_same(kind: str, binds: bool) -> None:
-    run_ranks(partial(resized, kind, binds), WORKERS)
+def test_shards_that_are_cut_anew_make_up_the_same(kind: str, binds: bool, apart: int) -> None:
+    """Whether rows are packed or not."""
+    run_ranks(partial(resized, kind, binds, apart), WORKERS)
 
 
 def trained_in(rounds: Sequence[Sequence[int]], worker: int) -> str:

@@ -38,7 +38,7 @@ class Site:
 
     def start(self, now: float = 0.0) -> list[str]:
         """The slots in which workers are started, as host:slot."""
-        orders = list(self.placement.start_workers(now, background=False, looks_after=None))
+        orders = list(self.placement.start_workers(now, training=0, looks_after=None))
         assert all(isinstance(order, StartWorker) for order in orders)
         return [f"{order.host}:{order.slot}" for order in orders if isinstance(order, StartWorker)]
 
@@ -65,17 +65,18 @@ class Site:
 
 
 @pytest.mark.parametrize(
-    ("further", "background", "known"),
+    ("further", "training", "known"),
     [
-        pytest.param({"replica_size": 2}, True, [(0, 2), (1, 2)], id="others-train"),
-        pytest.param({"replica_size": 2}, False, [(0, 0), (1, 0)], id="none-trains"),
-        pytest.param({}, True, [(0, 1), (0, 1)], id="replicas-of-one"),
-        pytest.param({"one_replica": True}, True, [(0, 0), (0, 0)], id="positions-follow-from-rounds"),
-        pytest.param({"replica_size": 2, "mode": Mode.RESTART}, True, [(0, 0), (0, 0)], id="restart-mode"),
+        pytest.param({"replica_size": 2}, 4, [(0, 2), (1, 2)], id="others-train"),
+        pytest.param({"replica_size": 2}, 0, [(0, 0), (1, 0)], id="none-trains"),
+        pytest.param({}, 4, [(0, 1), (0, 1)], id="replicas-of-one"),
+        pytest.param({"one_replica": True}, 4, [(0, 4), (0, 4)], id="one-replica-others-train"),
+        pytest.param({"one_replica": True}, 0, [(0, 0), (0, 0)], id="one-replica-none-trains"),
+        pytest.param({"replica_size": 2, "mode": Mode.RESTART}, 4, [(0, 0), (0, 0)], id="restart-mode"),
     ],
 )
 def test_a_worker_knows_its_position_before_its_first_round(
-    further: dict[str, Any], background: bool, known: list[tuple[int, int]]
+    further: dict[str, Any], training: int, known: list[tuple[int, int]]
 ) -> None:
     """Where others train and would wait for it."""
     settings = Settings(np=2, min_np=2, max_np=2, **further)
@@ -84,7 +85,7 @@ def test_a_worker_knows_its_position_before_its_first_round(
     roster.observe(hosts("a:2"))
     placement.tend_hosts(0.0)
     placement.agent_connected("a", 1)
-    orders = placement.start_workers(0.0, background, looks_after=None)
+    orders = placement.start_workers(0.0, training, looks_after=None)
     assert [(o.position, o.replica_size) for o in orders if isinstance(o, StartWorker)] == known
 
 

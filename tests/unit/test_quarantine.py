@@ -229,7 +229,7 @@ def test_random_kills_do_not_bring_a_run_to_a_standstill(seed: int, min_np: int)
     placement = Placement(site.settings, site.roster, NewSizes(site.settings, site.roster), draw=rng.random)
     for worker_id in list(site.roster.workers):
         site.roster.remove(worker_id)
-    list(placement.start_workers(0.0, background=False, looks_after=None))
+    list(placement.start_workers(0.0, training=0, looks_after=None))
     missing = 0
     for kill in range(1000):
         now = 2.0 * kill
@@ -240,7 +240,7 @@ def test_random_kills_do_not_bring_a_run_to_a_standstill(seed: int, min_np: int)
             for place in record.places.values():
                 place.free_at = now
         list(placement.quarantine.review(now))
-        list(placement.start_workers(now, background=True, looks_after=None))
+        list(placement.start_workers(now, training=2, looks_after=None))
         missing += 4 - len(site.roster.workers)
         assert len(site.roster.workers) >= min_np
     assert missing < 0.05 * 4 * 1000

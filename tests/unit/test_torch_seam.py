@@ -28,6 +28,7 @@ OF_BASE_CLASSES: Final = {
     "_check",
     "_exposed",
     "_from_rank_0",
+    "_give_up_ready",
     "_handlers",
     "_hold",
     "_load",

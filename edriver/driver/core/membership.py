@@ -258,7 +258,7 @@ class Membership:
                 # A host that is quarantined for them may be needed.
                 yield self._review_quarantine(now)
             if not settings.mode.members_survive:  # no survivor is in need of the processor
-                yield placement.start_workers(now, background=False, looks_after=rounds.completed)
+                yield placement.start_workers(now, training=0, looks_after=rounds.completed)
             yield rounds.form(now)
         if rounds.current and rounds.current.running:  # also one that was just formed: it may have a state keeper
             yield rounds.run(rounds.current, now)
@@ -268,7 +268,8 @@ class Membership:
         forming = rounds.forming(now)
         if forming or (rounds.current and rounds.current.running and rounds.current.is_under_way(now)):
             # Not while members rejoin: the survivors have the processor until they are under way in the next one.
-            yield placement.start_workers(now, background=not forming, looks_after=rounds.completed)
+            training = 0 if forming or rounds.current is None else len(rounds.current.members)
+            yield placement.start_workers(now, training, looks_after=rounds.completed)
         round_id = rounds.current.plan.round_id if rounds.current else NO_ROUND
         yield self.memory.orders(self.roster.hosts, self.roster.revision, round_id)
         yield rounds.report(self.suspects.standstill(now) or rounds.standstill)

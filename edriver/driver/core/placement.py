@@ -217,7 +217,7 @@ class Placement:
                 roster.stop_at(worker, None)
         return [StopWorker(worker.worker_id, worker.host, self._settings.leave_grace) for worker in stopped]
 
-    def start_workers(self, now: float, background: bool, looks_after: RoundId | None) -> list[Action]:
+    def start_workers(self, now: float, training: int, looks_after: RoundId | None) -> list[Action]:
         """Fill free slots, oldest host first, up to the largest number of workers that the run may use now.
 
         At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
@@ -225,7 +225,7 @@ class Placement:
 
         Args:
             now: the time.
-            background: whether they boot at a lower priority.
+            training: the number of workers that train meanwhile. These boot at a lower priority then.
             looks_after: see Worker.
         """
         roster = self._roster
@@ -242,14 +242,16 @@ class Placement:
         else:
             chosen = self._slots_by_position(self._in_turn(now), excluded, now)
         actions = list[Action]()
-        size = roster.positions if background and self._settings.positions_last else 0
+        size = 0
+        if training and self._settings.mode.members_survive:
+            size = training if self._settings.one_replica else roster.positions
         for record, slot, position in chosen:
             self._workers += 1
             if record.slots < roster.positions:
                 roster.choose_offset(record, position - slot)
             worker = Worker(self._workers, record.name, slot, started=now, looks_after=looks_after, position=position)
             roster.add(worker)
-            actions.append(StartWorker(self._workers, record.name, slot, background, position, size))
+            actions.append(StartWorker(self._workers, record.name, slot, training > 0, position, size))
         return actions
 
     def _slots_by_position(

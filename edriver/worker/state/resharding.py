@@ -1,11 +1,11 @@
 """Resharding: the shards that a round's workers hold are cut anew, in memory, and go to those that are to hold them.
 
-Only rows that a worker does not hold itself travel, in one message for each pair of ranks.
+Only rows that a worker does not hold itself travel. Many are sent from where they lie, and received into where they
+belong: a copy would be in new memory, which on a virtual machine can take longer than to send it. Others are packed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +23,9 @@ from edriver.worker.sync.relay import staging
 
 PARAMETER: Final = ""
 """In a shard: the parameter's own rows."""
+
+APART_BYTES: Final = 2**20
+"""Rows of one tensor that take as many bytes are a message of their own; fewer are packed with others."""
 
 StateShard = list[dict[str, torch.Tensor]]
 """For each sharded parameter, its rows, and the rows of what the optimizer keeps of it, by its key there."""
@@ -140,12 +143,6 @@ class ReshardPlan:
         rows = [column.shape[0] for column in self.columns]
         return plan_moves(rank, rows, (self.before, self.now), self.held, self.targets)
 
-    def nbytes(self, rows: RowSlice) -> int:
-        """The length of what is sent of these rows."""
-        column = self.columns[rows.column]
-        elements = (rows.end - rows.first) * math.prod(column.shape[1:])
-        return elements * sum(dtype.itemsize for dtype in column.dtypes.values())
-
     def parts(self, rows: RowSlice, shard: StateShard, size: int, position: int) -> list[torch.Tensor]:
         """Those rows in a shard, in the order in which they are sent."""
         of, column = shard[rows.column], self.columns[rows.column]
@@ -159,7 +156,8 @@ def reshard(plan: ReshardPlan, rank: int, shards: Mapping[int, StateShard], into
     Args:
         plan: the same on all.
         rank: this worker's.
-        shards: by position, the shards before that it holds. They are only read.
+        shards: by position, the shards before that it holds. They are only read. What is written to them while sends
+            are under way may arrive, too.
         into: by position, memory for those that it is to hold.
 
     Returns:
@@ -174,23 +172,55 @@ def reshard(plan: ReshardPlan, rank: int, shards: Mapping[int, StateShard], into
             old = plan.parts(rows, shards[rows.old], plan.before, rows.old)
             for source, target in zip(old, plan.parts(rows, into[rows.new], plan.now, rows.new), strict=True):
                 target.copy_(source)
-        outgoing = {other: _packed(plan, found, shards) for other, found in sorted(moves.outgoing.items())}
-        awaited = sorted(moves.incoming.items())
-        incoming = {other: staging(max(1, sum(map(plan.nbytes, found)))) for other, found in awaited}
+        outgoing = {
+            other: [
+                as_bytes(parts[0]) if _lies_ready(parts) else _packed(parts)
+                for parts in _messages(p for s in found for p in plan.parts(s, shards[s.old], plan.before, s.old))
+            ]
+            for other, found in sorted(moves.outgoing.items())
+        }
+        awaited = {
+            other: _messages(p for s in found for p in plan.parts(s, into[s.new], plan.now, s.new))
+            for other, found in sorted(moves.incoming.items())
+        }
+        incoming = {
+            other: [as_bytes(parts[0]) if _lies_ready(parts) else staging(_length_of(parts)) for parts in messages]
+            for other, messages in awaited.items()
+        }
         sends = exchange(outgoing, incoming)
-        for other, found in awaited:
-            _unpack(incoming[other], [part for p in found for part in plan.parts(p, into[p.new], plan.now, p.new)])
+        for other, messages in awaited.items():
+            for parts, message in zip(messages, incoming[other], strict=True):
+                if not _lies_ready(parts):
+                    _unpack(message, parts)
     return sends
 
 
-def _packed(plan: ReshardPlan, found: Sequence[RowSlice], shards: Mapping[int, StateShard]) -> torch.Tensor:
-    """The message to another rank, which takes these rows."""
-    message = staging(max(1, sum(map(plan.nbytes, found))))
+def _messages(parts: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The parts that travel between two ranks, by the message that has them; the same on both."""
+    together, apart = list[torch.Tensor](), list[list[torch.Tensor]]()
+    for part in parts:
+        if part.nbytes >= APART_BYTES:
+            apart.append([part])
+        elif part.nbytes:
+            together.append(part)
+    return [together, *apart] if together else apart
+
+
+def _lies_ready(parts: Sequence[torch.Tensor]) -> bool:
+    """Whether these parts are a message as they lie in memory."""
+    return len(parts) == 1 and parts[0].device.type == "cpu" and parts[0].is_contiguous()
+
+
+def _length_of(parts: Iterable[torch.Tensor]) -> int:
+    return sum(part.nbytes for part in parts)
+
+
+def _packed(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    message = staging(_length_of(parts))
     at = 0
-    for rows in found:
-        for part in plan.parts(rows, shards[rows.old], plan.before, rows.old):
-            message[at : at + part.nbytes].copy_(as_bytes(part.contiguous()))
-            at += part.nbytes
+    for part in parts:
+        message[at : at + part.nbytes].copy_(as_bytes(part.contiguous()))
+        at += part.nbytes
     return message
 
 

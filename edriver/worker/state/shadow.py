@@ -104,7 +104,7 @@ class Shadow:
                 if whole.grad is not None:
                     assert whole.grad.dtype == room.dtype, "FSDP2 gives gradients the parameters' type"
                     room.copy_(fsdp2.local(whole.grad))
-            sends = [exchange({keeper: self._outgoing}, {self.position: self._incoming})]
+            sends = [exchange({keeper: [self._outgoing]}, {self.position: [self._incoming]})]
             sends.append(self._exchange_rows(keeper, written, Written(int(self._incoming[len(self._whole)]))))
             has_gradient = self._incoming[: len(self._whole)].tolist()
             for mine, gradient, there_is in zip(self._parameters, self._received, has_gradient, strict=True):
@@ -125,13 +125,14 @@ class Shadow:
             return self._exchange_rows(keeper, written, written)
 
     def _exchange_rows(self, keeper: int, sends: Written, receives: Written) -> Sends:
-        outgoing, incoming = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
+        outgoing, incoming = dict[int, list[torch.Tensor]](), dict[int, list[torch.Tensor]]()
         targets, arriving = list[torch.Tensor](), list[torch.Tensor]()
         if sends:
             sources = [fsdp2.local(p) for p in self._whole]
             if sends == Written.STATE:
                 sources += [fsdp2.local(v) for p in self._whole for _, v in sorted(self._kept_of(p).items())]
-            outgoing[keeper], leaving = _message_for(sources)
+            message, leaving = _message_for(sources)
+            outgoing[keeper] = [message]
             for source, room in zip(sources, leaving, strict=True):
                 room.copy_(source)
         anew: list[tuple[torch.nn.Parameter, torch.nn.Parameter, dict[str, torch.Tensor]]] = []
@@ -140,7 +141,8 @@ class Shadow:
             if receives == Written.STATE:
                 anew = self._rows_of_state()
                 targets += [row for _, _, rows in anew for row in rows.values()]
-            incoming[self.position], arriving = _message_for(targets)
+            message, arriving = _message_for(targets)
+            incoming[self.position] = [message]
         under_way = exchange(outgoing, incoming)
         for target, room in zip(targets, arriving, strict=True):
             target.copy_(room)

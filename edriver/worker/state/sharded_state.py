@@ -475,14 +475,20 @@ class ShardedState(TorchState):
         self.copied.received_bytes = 0
         mesh = context.current.part(RoundMesh).of(assignment)
         assert assignment.sharding is not None, "all workers of the round are one replica"
-        if self._shards is None or not assignment.sharding.size:  # what a round made that broke has that round's shards
-            others_train = bool(assignment.sharding.size) and not assignment.checkpoint
-            with torch_groups.none_made(OWN_GROUPS) if others_train else contextlib.nullcontext():
-                self._make_first(mesh)
+        if assignment.sharding.size and not assignment.checkpoint:
+            if self.model is None:
+                with torch_groups.none_made(OWN_GROUPS):  # others make no model
+                    self._make_first(mesh)
+                self._mesh = mesh
+        elif self._shards is None or not assignment.sharding.size:  # what was made before has other shards
+            self._make_first(mesh)
+            self._mesh, self._shards = mesh, None
+        if self._shards is None:
             refuse_untwinned(self.optimizer)
-            self._mesh, self._shards = mesh, ElasticShards(self._side())
+            self._shards = ElasticShards(self._side())
         if assignment.checkpoint:
             self._load_checkpoint_in(assignment)
+        self._give_up_ready()  # to the heap, which the cut takes from
         shards = self._shards
         with without_collections():
             shards.cut(self.model, self.optimizer, assignment, self._outline, self._take_outline)

@@ -354,11 +354,15 @@ class TorchState(ObjectState):
         try:
             return super().sync()
         finally:
-            if self._receiving is not None:
-                self._receiving.give_up()
-                self._receiving = None
-                for handler in self._optimizer_handlers():
-                    handler.forget_ready()
+            self._give_up_ready()
+
+    def _give_up_ready(self) -> None:
+        """Give back what `prepare` has made ready and nothing has taken."""
+        if self._receiving is not None:
+            self._receiving.give_up()
+            self._receiving = None
+            for handler in self._optimizer_handlers():
+                handler.forget_ready()
 
     def reset(self) -> None:
         """Split samplers again, and remove the last round's DistributedDataParallel wrappers."""

@@ -6,7 +6,7 @@ arrived, and a send is never waited for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -22,23 +22,23 @@ class Sends:
         self.works: list[dist.Work] = []
 
 
-def exchange(outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor]) -> Sends:
+def exchange(outgoing: Mapping[int, Sequence[torch.Tensor]], incoming: Mapping[int, Sequence[torch.Tensor]]) -> Sends:
     """Send, and return once everything has been received.
 
     Args:
-        outgoing: for each rank to send to, uint8 of one dimension, in host memory.
-        incoming: for each rank to receive from, the memory for what it sends, of the same length as there.
+        outgoing: for each rank to send to, its messages, uint8 of one dimension, in host memory.
+        incoming: for each rank to receive from, the memory for its messages, of the same lengths as there.
 
     Raises:
         RuntimeError: the connection to a peer broke.
     """
     posted = []
-    for rank, memory in incoming.items():
-        parts = [_started(dist.irecv(part, rank)) for part in _parts(memory)]
+    for rank, messages in incoming.items():
+        parts = [_started(dist.irecv(part, rank)) for part in _parts(messages)]
         posted.append((parts, _started(dist.irecv(_empty(), rank))))
     sends = Sends()
-    for rank, memory in outgoing.items():
-        sends.works += [_started(dist.isend(part, rank)) for part in (*_parts(memory), _empty())]
+    for rank, messages in outgoing.items():
+        sends.works += [_started(dist.isend(part, rank)) for part in (*_parts(messages), _empty())]
     for parts, arrived in posted:
         arrived.wait()
         for part in parts:
@@ -46,8 +46,8 @@ def exchange(outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.
     return sends
 
 
-def _parts(memory: torch.Tensor) -> list[torch.Tensor]:
-    return [memory[first : first + PART_BYTES] for first in range(0, len(memory), PART_BYTES)]
+def _parts(messages: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [m[first : first + PART_BYTES] for m in messages for first in range(0, len(m), PART_BYTES)]
 
 
 def _empty() -> torch.Tensor:

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 import edriver
+from edriver.worker import context
 
 start_quickly()
 
@@ -29,6 +30,8 @@ AFTER = 5
 
 
 def build(mesh: DeviceMesh) -> torch.nn.Module:
+    when = "in a round" if context.in_round() else f"ahead of its first round, for {mesh.size()} workers"
+    print(f"worker {os.environ['EDRIVER_WORKER_ID']} makes its model {when}", flush=True)
     torch.manual_seed(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(6)])
     for part in model:
@@ -47,7 +50,16 @@ state = edriver.ShardedState(
 )
 
 
-@edriver.run
+def warm_up(state: edriver.ShardedState) -> None:
+    for _ in range(2):
+        state.model(torch.randn(4, WIDTH)).square().mean().backward()
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+        state.check_host_updates()
+    print(f"worker {os.environ['EDRIVER_WORKER_ID']} warms up as one of {edriver.size()}", flush=True)
+
+
+@edriver.run(warm_up=warm_up)
 def train(state: edriver.ShardedState) -> None:
     while state.after < AFTER:
         x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(state.step))
