@@ -39,7 +39,8 @@ class Settings:
         cooldown_range: shortest and longest pause before a slot whose worker failed is used again, and a host whose
             slots failed, doubling with every failure; None: the first replacement comes at once, later ones after 1 s
             to 60 s, and a host's quarantine lasts 10 s to 300 s.
-        join_window: how long workers that are ready wait for others that still boot, so that they join together.
+        join_window: how long workers wait for others that still boot, so that they join together, once the latest of
+            them is ready.
         rejoin_timeout: how long a survivor of an ended round may take to wait again before the next round forms
             without it.
         newcomer_delay: the longest delay of the start of newcomers after a round has begun: they would compete for

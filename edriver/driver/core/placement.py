@@ -36,6 +36,10 @@ from edriver.model.settings import Settings
 SPARE_HOSTS: Final = 64
 """Hosts that have an agent beside those whose slots the run can use, so that what is lost is replaced at once."""
 
+MOST_JOIN_WINDOWS: Final = 10
+"""For how many times Settings.join_window newcomers that become ready, one after the other, hold up the first of them.
+Each round that they join is one more pause for all."""
+
 PLACEMENT_WINDOW: Final = 3.0
 """Seconds from the first agent's start within which workers are started in the order of discovery: for that long, a
 host waits for those before it."""
@@ -348,14 +352,18 @@ class Placement:
         Args:
             ordinal: the script's current `run` call.
             now: the time.
-            patient: whether to wait a while for those that still boot, so that all join in one go.
+            patient: whether to wait for those that still boot, so that all join in one go: as long as one becomes ready
+                within a window of the one before, and for MOST_JOIN_WINDOWS at most.
         """
-        roster = self._roster
+        roster, window = self._roster, self._settings.join_window
         if not roster.offers(ordinal):
             return []
         if patient and self.booting():
-            first = next(w for i in roster.waiting if (w := roster.workers[i]).waits_in(ordinal))
-            if now < first.waiting_since + self._settings.join_window:
+            first, last = (
+                next(w for i in order if (w := roster.workers[i]).waits_in(ordinal)).waiting_since
+                for order in (roster.waiting, reversed(roster.waiting))
+            )
+            if now < last + window and now < first + MOST_JOIN_WINDOWS * window:
                 return []
         return [w.worker_id for w in roster.waiting_in(ordinal)]
 

@@ -6,6 +6,7 @@ A round changes by the methods of `Round` alone; `round_control.py` says when.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -230,7 +231,8 @@ class Round:
         unproven_since: since when consecutive rounds have ended for an unproven connection.
         rejoin_deadline: when to form the next round without the members that have not returned.
         newcomers_start_at: the latest time to start newcomers' processes; see `is_under_way`.
-        open_at: from when on it may be interrupted to take in newcomers.
+        open_at: from when on it may be interrupted to take in newcomers; infinite: that is not known yet.
+        began: when the change that led to it began: all members of the round before had left it, or it was aborted.
         without_place: workers that waited for it and got no place in it. They leave once it is under way.
         under_way: the members that have passed a boundary.
         digests: the digests of the state at the members' first boundary, each with the member that reported it first;
@@ -248,6 +250,7 @@ class Round:
     members: set[int]
     newcomers_start_at: float
     open_at: float = 0.0
+    began: float = 0.0
     state: RoundState = RoundState.RUNNING
     under_way: set[int] = field(default_factory=set)
     digests: dict[str, int] = field(default_factory=dict)
@@ -498,6 +501,16 @@ class Round:
     def is_under_way(self, now: float) -> bool:
         """Whether its members have their first step behind them, so that others may use their hosts' processors."""
         return now >= self.newcomers_start_at or not self.awaits_first_step
+
+    def may_take_newcomers(self, now: float) -> bool:
+        """Whether it may be interrupted for them.
+
+        One that newcomers have joined first trains for as long as that took: where they come one after the other, and
+        rounds change slowly, the run trains for half of the time at least.
+        """
+        if self.open_at == math.inf and not self.awaits_first_step:
+            self.open_at = now + (now - self.began)
+        return now >= self.open_at
 
     @property
     def awaits_first_step(self) -> bool:

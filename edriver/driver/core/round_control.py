@@ -22,6 +22,7 @@ and those that wait join then, too.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -439,7 +440,9 @@ class RoundControl:
         settled = members.isdisjoint(roster.unplaced)
         grows = roster.replica_size == 1 or leaving or not settled or roster.ready > len(members)
         # Without boundaries nobody could stop for them: they join when the round has ended for another reason.
-        may_join = not self.call.without_boundary and (interrupt is not None or leaving or now >= current.open_at)
+        may_join = not self.call.without_boundary and (
+            interrupt is not None or leaving or current.may_take_newcomers(now)
+        )
         if grows and may_join:
             newcomers = self.placement.ready_newcomers(self.call.ordinal, now, patient=interrupt is None)
         survive = self.settings.mode.members_survive
@@ -880,11 +883,13 @@ class RoundControl:
         for worker_id in self.roster.waiting:  # what they have found on disk will be older than what this round writes
             self.roster.looked_last(self.roster.workers[worker_id], None)
         self._places_before = before.places_left if before else ()
+        joined = survive and before is not None and not all(map(before.had, plan.workers))
         self.current = Round(
             plan,
             set(plan.workers),
             now + settings.newcomer_delay,
-            now + settings.resize_pause,
+            math.inf if joined and not settings.resize_pause else now + settings.resize_pause,
+            began=now if self.idle_since is None else self.idle_since,
             state_keepers=len(keepers),
         )
         self.idle_since = None
