@@ -761,8 +761,8 @@ class StartWorker(_message.Message):
     workers of a round are one replica, any position: rounds assign another.
     """
     replica_size: _builtins.int
-    """The number of workers in a replica; if all workers of a round are one, the number that trains now. If zero, no others
-    train and would wait for what the worker can do before its first round, or in restart mode.
+    """The number of workers in a replica; if all workers of a round are one, the number that trains now. Zero in restart
+    mode, and where no others train, who would wait for what the worker can do before its first round.
     """
     @_builtins.property
     def modules_imported(self) -> _notification_pb2.ModulesImported:

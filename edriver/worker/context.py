@@ -309,8 +309,9 @@ def assignment() -> Assignment:
 
 
 def place_in_replica() -> tuple[int, int] | None:
-    """The position that this worker has for life, and the number of workers in a replica, as far as it is known before
-    its first round: where others train meanwhile, who would wait in that round for what can be done before.
+    """A position in a replica, and the number of workers in one, where others train before this worker's first round
+    and would wait in it for what can be done before. The position is this worker's for life; if all workers of a round
+    are one replica, both are of the round that trains.
     """
     if "EDRIVER_REPLICA_SIZE" not in os.environ:
         return None

@@ -114,6 +114,8 @@ class Invariants:
         self._plan: RoundPlan | None = None
         self._ranks: dict[int, int] = {}
         self._open_at = 0.0
+        self._newcomers: set[int] = set()  # with whom others have made no step yet
+        self._joined_at = 0.0
         self._finished: set[RoundId] = set()
         self._begun = False
         self._sent_off: set[int] = set()
@@ -139,11 +141,12 @@ class Invariants:
         self._check_quarantine()
         self._check_outlived()
         self._leaving = {order.worker_id for order in orders if isinstance(order, actions.Leave)}
+        self._note_first_steps()
         for order in orders:
             match order:
                 case RoundPlan() as plan:
+                    self._note_opening(plan)
                     self._check_plan(plan)
-                    self._open_at = self._world.driver.now + self._world.driver.core.settings.resize_pause
                 case actions.HostsUpdated(members, round_id, _, HostUpdateResult.ADDED):
                     waited = self._world.driver.now >= self._open_at
                     # The last one with a position's state stays until they have it, and its host is drained.
@@ -359,6 +362,20 @@ class Invariants:
                 if worker and worker.state is not WorkerState.FINISHED:  # then it has --exit-timeout
                     kept = now - since <= core.settings.leave_grace + OUTLIVED_BOUND
                     check(kept, f"worker {worker_id} trains no more since {since:.1f}, and its command keeps its slot")
+
+    def _note_opening(self, plan: RoundPlan) -> None:
+        driver = self._world.driver
+        self._open_at = driver.now + driver.core.settings.resize_pause
+        known = {*plan.workers} if self._plan is None else {*self._plan.workers} - self._newcomers
+        self._newcomers = {*plan.workers} - known if driver.core.settings.mode.members_survive else set()
+        self._joined_at = driver.now
+
+    def _note_first_steps(self) -> None:
+        """A round that newcomers have joined trains for as long as that took."""
+        driver = self._world.driver
+        if self._newcomers and driver.core.round is not None and not driver.core.round.awaits_first_step:
+            self._open_at = max(self._open_at, driver.now + (driver.now - self._joined_at))
+            self._newcomers = set()
 
     def _check_plan(self, plan: RoundPlan) -> None:
         settings, roster = self._world.driver.core.settings, self._world.driver.core.roster

@@ -382,6 +382,11 @@ def newcomers_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(round_control, "Round", hasty)
 
 
+def newcomers_interrupt_others_that_have_just_joined(patch: pytest.MonkeyPatch) -> None:
+    """A round that newcomers have joined is interrupted for others as soon as these are ready."""
+    patch.setattr(Round, "may_take_newcomers", lambda self, now: now >= self.open_at)
+
+
 def checkpoints_are_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     """What a worker found on disk while others trained counts when they are lost."""
     patch.setattr(RoundControl, "_find_newest_checkpoint", lambda self: [])
@@ -498,6 +503,7 @@ MUTANTS: tuple[Patch, ...] = (
     uneven_steps_are_tried_for_ever,
     outlived_slots_are_kept,
     newcomers_do_not_wait,
+    newcomers_interrupt_others_that_have_just_joined,
     sizes_that_fail_are_tried_for_ever,
     the_size_is_to_blame_for_every_error,
     the_second_stall_at_a_place_ends_the_run,

@@ -9,6 +9,7 @@ from itertools import product
 
 from edriver.driver.core.failures.suspicion import REPORT_DELAY, SIMULTANEITY_WINDOW
 from edriver.driver.core.membership import TOGETHER, Membership
+from edriver.driver.core.placement import MOST_JOIN_WINDOWS
 from edriver.driver.core.replicas import fitting_slots, in_replicas, whole_replicas
 from edriver.driver.core.roster import Roster
 from edriver.driver.core.selection import prospect, select, summary
@@ -231,6 +232,8 @@ def _deadlines(core: Membership) -> Iterator[float]:
             yield worker.leave_at
         if worker.state is WorkerState.WAITING:
             yield worker.waiting_since + settings.join_window
+            if worker.worker_id == next(iter(roster.waiting)):
+                yield worker.waiting_since + MOST_JOIN_WINDOWS * settings.join_window
         if worker.state is WorkerState.BOOTING and not settings.mode.members_survive:
             yield worker.started + settings.rejoin_timeout
     suspicions = vars(core.suspects)["_workers"].values()

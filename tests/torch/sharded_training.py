@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 import edriver
 from edriver.model.ids import RoundId
 from edriver.worker import context
-from edriver.worker.state import elastic_shards, seals
+from edriver.worker.state import elastic_shards, resharding, seals
 from edriver.worker.state.wishes import Wishes
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
@@ -176,6 +176,17 @@ def made_wrongly(fate: Fate) -> str:
     return hsdp(fate, build)
 
 
+def made_with_a_group(fate: Fate) -> str:
+    """Newcomers make process groups, which others do not."""
+
+    def build(mesh: DeviceMesh) -> torch.nn.Module:
+        if _is_newcomer():
+            dist.new_group([0], use_local_synchronization=True)
+        return new_model(mesh)
+
+    return hsdp(fate, build)
+
+
 def _is_newcomer() -> bool:
     return int(os.environ["EDRIVER_WORKER_ID"]) > 2
 
@@ -262,11 +273,12 @@ def cut_short(fate: Fate) -> str:
     """The same, where a worker may die in a round's cut: before it sends what others need, or once it has its own."""
 
     module: Any = elastic_shards
+    resharding.APART_BYTES = 1  # type: ignore[misc]  # so rows are received into the new shards themselves
 
-    def reshard(*args: Any, real: Callable[..., Any] = module.reshard, **further: Any) -> Any:
+    def reshard(*args: Any, real: Callable[..., Any] = module.reshard) -> Any:
         number = context.assignment().round_id.n
         fate.meets(number, "cutting")
-        sends = real(*args, **further)
+        sends = real(*args)
         fate.meets(number, "cut")
         return sends
 

@@ -40,7 +40,7 @@ def make_step(state: edriver.ShardedState) -> None:
     state.check_host_updates()
 
 
-def broken(*_: object, **__: object) -> Any:
+def broken(*_: object) -> Any:
     raise RuntimeError("Connection closed by peer")
 
 

@@ -102,8 +102,10 @@ def whole_of(value: Any) -> torch.Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def resized(kind: str, binds: bool, apart: int, worker: int) -> None:
+def resized(kind: str, binds: bool, apart: int, stages: bool, worker: int) -> None:
     resharding.APART_BYTES = apart  # type: ignore[misc]
+    if stages:
+        resharding.lies_ready = lambda parts: False
     trained, last = Trained(kind), ""
     for number, mesh in rounds_of(worker, WORKERS, RESIZED, one_replica=True):
         if worker not in RESIZED[number - 1]:
@@ -128,18 +130,18 @@ def resized(kind: str, binds: bool, apart: int, worker: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "binds", "apart"),
+    ("kind", "binds", "apart", "stages"),
     [
-        pytest.param("adam", True, 1, id="adam-sent-from-where-it-lies"),
-        pytest.param("adam", False, resharding.APART_BYTES, id="adam-made-anew"),
-        pytest.param("adamw-fused", True, 64, id="adamw-fused-some-rows-packed"),
-        pytest.param("momentum", True, resharding.APART_BYTES, id="momentum"),
-        pytest.param("bf16", True, 64, id="bf16-some-rows-packed"),
+        pytest.param("adam", True, 1, False, id="adam-sent-from-where-it-lies"),
+        pytest.param("adam", False, resharding.APART_BYTES, False, id="adam-made-anew"),
+        pytest.param("adamw-fused", True, 64, False, id="adamw-fused-some-rows-packed"),
+        pytest.param("momentum", True, 64, True, id="momentum-as-on-gpus"),
+        pytest.param("bf16", True, resharding.APART_BYTES, False, id="bf16"),
     ],
 )
-def test_shards_that_are_cut_anew_make_up_the_same(kind: str, binds: bool, apart: int) -> None:
-    """Whether rows are packed or not."""
-    run_ranks(partial(resized, kind, binds, apart), WORKERS)
+def test_shards_that_are_cut_anew_make_up_the_same(kind: str, binds: bool, apart: int, stages: bool) -> None:
+    """Whether rows are packed, or travel through memory of their own, or neither."""
+    run_ranks(partial(resized, kind, binds, apart, stages), WORKERS)
 
 
 def trained_in(rounds: Sequence[Sequence[int]], worker: int) -> str:

@@ -16,6 +16,7 @@ from edriver.model.ids import RoundId
 from edriver.wire import store_protocol
 from edriver.worker.group.membership_proof import MembershipProof
 from edriver.worker.sampler.permutation import Permutation
+from edriver.worker.state import resharding
 from edriver.worker.sync import relay
 from edriver.worker.sync.packing import Layout
 from edriver.worker.sync.sync import SyncRecord, TensorOutline
@@ -30,6 +31,7 @@ RECORDED: Final[dict[str, Any]] = {
     "what is said of a tensor": ("start", "dtype", "shape", "device_type", "requires_grad", "is_parameter", "inside"),
     "where tensors begin": [0, 64, 256, 320],
     "what is sent at a time": (4194304, 8),
+    "the rows of shards, by message": (1048576, [[4, 64], [1048576], [2097152]]),
     "the order of few samples": [0, 7, 3, 4, 8, 9, 2, 6, 5, 1],
     "the order of many": "42d6a9fec779567b1ff1b22a07ebbb694e3f4035dbb5bdda35642ca98540888e",
 }
@@ -41,6 +43,7 @@ def found() -> dict[str, Any]:
     layout = Layout()
     tensors = torch.zeros(3), torch.zeros(17, dtype=torch.float64), torch.zeros(1, dtype=torch.int8)
     proof = MembershipProof(b"k" * 32, RoundId(1, 2), "default").proof_of(0, 1)
+    rows = [torch.zeros(length, dtype=torch.uint8) for length in (4, 2**20, 0, 2**21, 64)]
     large = Permutation(10**9, 3, 1).order(torch.arange(0, 10**9, 10**5))
     return {
         "requests to the store": [getattr(store_protocol, name) for name in requests],
@@ -52,6 +55,10 @@ def found() -> dict[str, Any]:
         "what is said of a tensor": TensorOutline._fields,
         "where tensors begin": [layout.add(tensor) for tensor in tensors] + [layout.length],
         "what is sent at a time": (relay.PIECE_BYTES, relay.window_of(relay.PIECE_BYTES)),
+        "the rows of shards, by message": (
+            resharding.APART_BYTES,
+            [[part.nbytes for part in parts] for parts in resharding.messages_of(rows)],
+        ),
         "the order of few samples": Permutation(10, 3, 1).order(torch.arange(10)).tolist(),
         "the order of many": hashlib.sha256(large.numpy().tobytes()).hexdigest(),
     }

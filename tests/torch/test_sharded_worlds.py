@@ -16,6 +16,7 @@ from tests.torch.sharded_training import (
     hsdp_clipped_in_the_seal,
     made_ahead,
     made_by_rank,
+    made_with_a_group,
     made_wrongly,
     of_another_model,
     on_another_mesh,
@@ -91,11 +92,18 @@ def test_newcomers_make_their_models_before_a_round_holds_up_others(script: Scri
         assert one.finish() == expected * 2
 
 
-def test_a_newcomer_that_cannot_make_its_model_says_so_before_it_is_in_a_round() -> None:
-    with world(made_wrongly, gate_at=8, replica_size=2) as one:
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (made_wrongly, "FileNotFoundError: no weights here"),
+        (made_with_a_group, "TypeError: `build` or `optimizer` makes process groups"),
+    ],
+)
+def test_a_newcomer_that_cannot_make_its_model_says_so_before_it_is_in_a_round(script: Script, error: str) -> None:
+    with world(script, gate_at=8, replica_size=2) as one:
         one.form(one.start(None, None))
         one.start(None, positions=(0,))
-        with pytest.raises(AssertionError, match=r"worker 3 failed: [\s\S]*FileNotFoundError: no weights here"):
+        with pytest.raises(AssertionError, match=rf"worker 3 failed: [\s\S]*{error}"):
             one.finish()
 
 

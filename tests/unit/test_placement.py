@@ -75,7 +75,7 @@ class Site:
         pytest.param({"replica_size": 2, "mode": Mode.RESTART}, 4, [(0, 0), (0, 0)], id="restart-mode"),
     ],
 )
-def test_a_worker_knows_its_position_before_its_first_round(
+def test_a_worker_knows_with_what_mesh_to_make_its_model_before_its_first_round(
     further: dict[str, Any], training: int, known: list[tuple[int, int]]
 ) -> None:
     """Where others train and would wait for it."""

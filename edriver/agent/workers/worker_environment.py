@@ -139,8 +139,8 @@ def worker_environment(
         stall_limits: seconds that each phase may last, by name; a missing one has no limit.
         clock_ahead: of the run's clock (RunClock); None: the worker reads its machine's.
         script_defaults: what else is set unless the user has.
-        place_in_replica: the position that the worker has for life, and the number of workers in a replica, if it is to
-            make its model before its first round.
+        place_in_replica: a position in a replica, and the number of workers in one, for which the worker makes its
+            model before its first round; None: it makes it then.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **script_defaults}

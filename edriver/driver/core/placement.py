@@ -363,9 +363,14 @@ class Placement:
                 next(w for i in order if (w := roster.workers[i]).waits_in(ordinal)).waiting_since
                 for order in (roster.waiting, reversed(roster.waiting))
             )
-            if now < last + window and now < first + MOST_JOIN_WINDOWS * window:
+            if now < last + window and now < first + self._longest_wait:
                 return []
         return [w.worker_id for w in roster.waiting_in(ordinal)]
+
+    @property
+    def _longest_wait(self) -> float:
+        """How long the first of several newcomers waits for the others."""
+        return MOST_JOIN_WINDOWS * self._settings.join_window
 
     def no_slot_works(self, now: float) -> bool:
         """Whether every slot has been tried and failed: no worker waits, and none boots for the first time."""
@@ -496,6 +501,8 @@ class Placement:
             roster.next_leave(now),
             roster.next_wait_over(settings.join_window, now),
         ]
+        if roster.waiting:
+            due.append(roster.workers[next(iter(roster.waiting))].waiting_since + self._longest_wait)
         until = self.in_order_until
         if until is not None and until > now and roster.first_unconnected(self._trouble) < math.inf:
             due.append(until)

@@ -6,7 +6,6 @@ A round changes by the methods of `Round` alone; `round_control.py` says when.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -231,8 +230,9 @@ class Round:
         unproven_since: since when consecutive rounds have ended for an unproven connection.
         rejoin_deadline: when to form the next round without the members that have not returned.
         newcomers_start_at: the latest time to start newcomers' processes; see `is_under_way`.
-        open_at: from when on it may be interrupted to take in newcomers; infinite: that is not known yet.
-        began: when the change that led to it began: all members of the round before had left it, or it was aborted.
+        open_at: from when on it may be interrupted to take in newcomers.
+        newcomers: the members with whom the others have made no step yet; empty in restart mode.
+        joined_at: when these joined it.
         without_place: workers that waited for it and got no place in it. They leave once it is under way.
         under_way: the members that have passed a boundary.
         digests: the digests of the state at the members' first boundary, each with the member that reported it first;
@@ -250,7 +250,8 @@ class Round:
     members: set[int]
     newcomers_start_at: float
     open_at: float = 0.0
-    began: float = 0.0
+    newcomers: set[int] = field(default_factory=set)
+    joined_at: float = 0.0
     state: RoundState = RoundState.RUNNING
     under_way: set[int] = field(default_factory=set)
     digests: dict[str, int] = field(default_factory=dict)
@@ -479,6 +480,7 @@ class Round:
                     self.interrupt.saved.add(worker_id)
             case events.FirstBoundaryPassed(worker_id, digest=digest):
                 self.under_way.add(worker_id)
+                self._settle(now)
                 if digest:
                     self.digests.setdefault(digest, worker_id)
             case events.StateDigest(worker_id, _, boundaries, digest):
@@ -487,6 +489,7 @@ class Round:
                     del self.later_digests[min(self.later_digests)]
             case events.WorkerDone(worker_id, _, boundaries):
                 self.done[worker_id], self.blocked.waits_from = boundaries, now
+                self._settle(now)
                 if self.interrupt:  # it will pass no further boundary, and answers no further notice
                     self.interrupt.reports[worker_id] = boundaries
             case events.WorkerBlocked(worker_id, _, boundaries, seconds):
@@ -503,14 +506,16 @@ class Round:
         return now >= self.newcomers_start_at or not self.awaits_first_step
 
     def may_take_newcomers(self, now: float) -> bool:
-        """Whether it may be interrupted for them.
+        """Whether it may be interrupted for them."""
+        return not self.newcomers and now >= self.open_at
 
-        One that newcomers have joined first trains for as long as that took: where they come one after the other, and
-        rounds change slowly, the run trains for half of the time at least.
+    def _settle(self, now: float) -> None:
+        """If newcomers have joined it, and all members have made a step: train for as long as that took before others
+        interrupt it. Where they come one after the other, and a first step takes long, the run would do nothing else.
         """
-        if self.open_at == math.inf and not self.awaits_first_step:
-            self.open_at = now + (now - self.began)
-        return now >= self.open_at
+        if self.newcomers and not self.awaits_first_step:
+            self.open_at = max(self.open_at, now + (now - self.joined_at))
+            self.newcomers.clear()
 
     @property
     def awaits_first_step(self) -> bool:

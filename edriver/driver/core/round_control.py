@@ -15,14 +15,13 @@ processor. A member that comes back too late is a waiting worker like any other,
 Which orders lead from one to the next is a table: ROUND_TRANSITIONS in round.py. They stand in one long file because
 all of them decide on the same round, and each is read with the one before it.
 
-A cluster that gives one host after the other would interrupt training each time. With `--resize-pause` a round runs for
-so long before newcomers interrupt it, and then takes in all that wait; a loss, or a host that leaves, does not wait,
-and those that wait join then, too.
+A cluster that gives one host after the other would interrupt training each time. So a round that newcomers have joined
+runs for as long as their first step took before others interrupt it, and any round for `--resize-pause`; then it takes
+in all that wait. A loss, or a host that leaves, does not wait, and those that wait join then, too.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -883,13 +882,16 @@ class RoundControl:
         for worker_id in self.roster.waiting:  # what they have found on disk will be older than what this round writes
             self.roster.looked_last(self.roster.workers[worker_id], None)
         self._places_before = before.places_left if before else ()
-        joined = survive and before is not None and not all(map(before.had, plan.workers))
+        newcomers = set[int]()
+        if survive and before is not None:  # in restart mode, scripts do not say when they make a step
+            newcomers = {w for w in plan.workers if not before.had(w) or w in before.newcomers}
         self.current = Round(
             plan,
             set(plan.workers),
             now + settings.newcomer_delay,
-            math.inf if joined and not settings.resize_pause else now + settings.resize_pause,
-            began=now if self.idle_since is None else self.idle_since,
+            now + settings.resize_pause,
+            newcomers=newcomers,
+            joined_at=now,
             state_keepers=len(keepers),
         )
         self.idle_since = None

@@ -145,8 +145,9 @@ class ElasticShards:
         if holders:
             own, padded = _empty_own(model, columns, size, rank)
             into[rank] = own
-        else:  # each has made its own, and only shadows are lacking
-            before, mine = Sharding(assignment.round_id, size), {rank: live_shard(model, optimizer)}
+        else:  # each has made its own, to which the script may write while the keeper of its shadow receives it
+            copied = [{key: row.clone() for key, row in rows.items()} for rows in live_shard(model, optimizer)]
+            before, mine = Sharding(assignment.round_id, size), {rank: copied}
             held = [frozenset({member}) for member in range(size)]
         targets = [{shadowed_position(member, size)} | ({member} if holders else set()) for member in range(size)]
         if size > 1 or holders:

@@ -156,8 +156,7 @@ def reshard(plan: ReshardPlan, rank: int, shards: Mapping[int, StateShard], into
     Args:
         plan: the same on all.
         rank: this worker's.
-        shards: by position, the shards before that it holds. They are only read. What is written to them while sends
-            are under way may arrive, too.
+        shards: by position, the shards before that it holds. They are only read, also while sends are under way.
         into: by position, memory for those that it is to hold.
 
     Returns:
@@ -174,28 +173,28 @@ def reshard(plan: ReshardPlan, rank: int, shards: Mapping[int, StateShard], into
                 target.copy_(source)
         outgoing = {
             other: [
-                as_bytes(parts[0]) if _lies_ready(parts) else _packed(parts)
-                for parts in _messages(p for s in found for p in plan.parts(s, shards[s.old], plan.before, s.old))
+                as_bytes(parts[0]) if lies_ready(parts) else _packed(parts)
+                for parts in messages_of(p for s in found for p in plan.parts(s, shards[s.old], plan.before, s.old))
             ]
             for other, found in sorted(moves.outgoing.items())
         }
         awaited = {
-            other: _messages(p for s in found for p in plan.parts(s, into[s.new], plan.now, s.new))
+            other: messages_of(p for s in found for p in plan.parts(s, into[s.new], plan.now, s.new))
             for other, found in sorted(moves.incoming.items())
         }
         incoming = {
-            other: [as_bytes(parts[0]) if _lies_ready(parts) else staging(_length_of(parts)) for parts in messages]
+            other: [as_bytes(parts[0]) if lies_ready(parts) else staging(_length_of(parts)) for parts in messages]
             for other, messages in awaited.items()
         }
         sends = exchange(outgoing, incoming)
         for other, messages in awaited.items():
             for parts, message in zip(messages, incoming[other], strict=True):
-                if not _lies_ready(parts):
+                if not lies_ready(parts):
                     _unpack(message, parts)
     return sends
 
 
-def _messages(parts: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
+def messages_of(parts: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
     """The parts that travel between two ranks, by the message that has them; the same on both."""
     together, apart = list[torch.Tensor](), list[list[torch.Tensor]]()
     for part in parts:
@@ -206,7 +205,7 @@ def _messages(parts: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
     return [together, *apart] if together else apart
 
 
-def _lies_ready(parts: Sequence[torch.Tensor]) -> bool:
+def lies_ready(parts: Sequence[torch.Tensor]) -> bool:
     """Whether these parts are a message as they lie in memory."""
     return len(parts) == 1 and parts[0].device.type == "cpu" and parts[0].is_contiguous()
 

@@ -159,8 +159,10 @@ class ShardedState(TorchState):
         build: called once, with a mesh of the dimensions "replicate" and "shard"; returns the model, of which
             fully_shard has sharded modules over that mesh. A worker that comes to a run that trains calls it before its
             first round, so that the others do not wait for it: with a mesh in which nothing can be sent. So it may not
-            communicate. If it asks for its rank, it is called again, in that round. With `replica_mesh` the mesh has
-            its dimensions in the place of "shard".
+            communicate, nor make process groups. If it asks for its rank, it is called again, in that round. With
+            `--replica-size all` the mesh is then of the workers that train, so of another size than that round's; and
+            it is called again if that round goes on from a checkpoint. With `replica_mesh` the mesh has its dimensions
+            in the place of "shard".
         optimizer: called once, with the model; returns its optimizer.
         scheduler: called once, with the optimizer; returns its learning-rate scheduler. None: there is none.
         replica_mesh: the dimensions of a replica, by name, outermost first, with the number of workers in each; their
@@ -265,7 +267,8 @@ class ShardedState(TorchState):
                 logger.info("the model is made in this worker's first round, for which the others wait: %s", error)
                 return
             try:
-                self._make(mesh)
+                with torch_groups.none_made(OWN_GROUPS):
+                    self._make(mesh)
                 self._look_at_mesh(mesh)
             except NoRankError as error:
                 before.bring_back()
@@ -475,6 +478,7 @@ class ShardedState(TorchState):
         self.copied.received_bytes = 0
         mesh = context.current.part(RoundMesh).of(assignment)
         assert assignment.sharding is not None, "all workers of the round are one replica"
+        self._give_up_ready()  # what was ready for the optimizer goes to the heap, from which shards are taken
         if assignment.sharding.size and not assignment.checkpoint:
             if self.model is None:
                 with torch_groups.none_made(OWN_GROUPS):  # others make no model
@@ -488,7 +492,6 @@ class ShardedState(TorchState):
             self._shards = ElasticShards(self._side())
         if assignment.checkpoint:
             self._load_checkpoint_in(assignment)
-        self._give_up_ready()  # to the heap, which the cut takes from
         shards = self._shards
         with without_collections():
             shards.cut(self.model, self.optimizer, assignment, self._outline, self._take_outline)
