@@ -5,6 +5,7 @@ A mutant is a patch of one rule. If the simulation stays green with one in place
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -387,6 +388,11 @@ def newcomers_interrupt_others_that_have_just_joined(patch: pytest.MonkeyPatch) 
     patch.setattr(Round, "may_take_newcomers", lambda self, now: now >= self.open_at)
 
 
+def newcomers_hold_up_the_first_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer waits as long as others become ready one after the other."""
+    patch.setattr(placement, "MOST_JOIN_WINDOWS", math.inf)
+
+
 def checkpoints_are_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     """What a worker found on disk while others trained counts when they are lost."""
     patch.setattr(RoundControl, "_find_newest_checkpoint", lambda self: [])
@@ -504,6 +510,7 @@ MUTANTS: tuple[Patch, ...] = (
     outlived_slots_are_kept,
     newcomers_do_not_wait,
     newcomers_interrupt_others_that_have_just_joined,
+    newcomers_hold_up_the_first_for_ever,
     sizes_that_fail_are_tried_for_ever,
     the_size_is_to_blame_for_every_error,
     the_second_stall_at_a_place_ends_the_run,

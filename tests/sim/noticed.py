@@ -97,6 +97,8 @@ NOTICED_IN_CASE = {
     "done_is_no_report": "done_is_a_report.txt",
     "late_offers_of_an_undone_sync_count": "elastic_replicas_and_a_broken_first_sync.txt",
     "members_that_stop_are_not_waited_for": "a_wait_for_a_member_that_computes_is_not_cut.txt",
+    "newcomers_hold_up_the_first_for_ever": "newcomers_hold_up_the_first_for_ten_windows.txt",
+    "newcomers_interrupt_others_that_have_just_joined": "newcomers_leave_time_to_train.txt",
     "quarantine_is_for_good": "host_is_quarantined.txt",
     "quiet_is_for_good": "quiet_worker_answers.txt",
     "spares_stay_for_ever": "elastic_replicas_and_a_resize.txt",
