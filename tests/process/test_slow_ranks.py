@@ -122,7 +122,7 @@ def test_one_that_is_stopped_is_named_within_two_seconds(paced: Paced) -> None:
     stall = paced.stall_at(took)
     assert stall is not None
     held_up = [event.hold_up for event in paced.events("hold_up")]  # a busy machine may have more of them
-    announced = next(each for each in held_up if abs(epoch_seconds(each.start_time) - began) < 0.5)
+    announced = [each for each in held_up if abs(epoch_seconds(each.start_time) - began) < 0.5][-1]
     for hold_up in (announced, stall.hold_up):
         assert [each.rank for each in hold_up.waited_for] == [1]
 

@@ -80,3 +80,17 @@ def test_the_next_stall_does_not_name_those_of_the_one_before(stalls: Stalls) ->
         stalls.say(rank, waits=True)
     stalls.look()
     assert stalls.waited_for() == []
+
+
+def test_one_that_is_stopped_while_it_waits_is_announced_once_that_is_known() -> None:
+    made = Stalls()
+    for rank in (0, 1):
+        made.say(rank, waits=True)
+    announced = []
+    for stopped in (False, True, True):
+        if stopped:
+            made.say(1, waits=True, stopped=True)
+        for _ in range(2):
+            announced += [[each.rank for each in event.hold_up.waited_for] for event in made.pace.check()]
+            made.now += SETTLE_SECONDS + 0.1
+    assert announced == [[], [1]]

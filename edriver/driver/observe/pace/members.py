@@ -100,6 +100,7 @@ class PaceMonitor:
         self._hold_up: pace_pb2.HoldUp | None = None  # the latest, which may be over,
         self._held_since: float | None = None  # and the watch's `since` of it
         self._announced = False
+        self._named = False  # whether that says who is waited for; after a take-over it may be said again
         self._stragglers: dict[int, pace_pb2.Straggler] = {}
         self._judged_at = 0.0
         self._restored: KnownMembers | None = None
@@ -186,9 +187,10 @@ class PaceMonitor:
             found += self._judge(stragglers(self._halves(now), self._stragglers), now)
         hold_up = self.hold_up()
         if hold_up is None:
-            self._announced = False
-        elif not self._announced and not is_declared(hold_up):
-            self._announced = True
+            self._announced = self._named = False
+        elif not is_declared(hold_up) and (not self._announced or (hold_up.waited_for and not self._named)):
+            # One that waits may be stopped then, which its agent says later: first all wait, and then for that one.
+            self._announced, self._named = True, bool(hold_up.waited_for)
             found.append(status_pb2.Event(hold_up=hold_up, text=hold_up_text(hold_up, now)))
         return found
 
