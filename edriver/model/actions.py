@@ -47,8 +47,8 @@ class StartWorker:
         slot: and in which slot.
         background: whether others train meanwhile, and go before it until it is ready.
         position: its position in a replica, for life, or any of them if all workers of a round are one replica,
-        replica_size: and the number of workers in one, where others train meanwhile; else 0: nobody would wait for
-            what it can do before its first round.
+        replica_size: and the number of workers in one. 0 if no others train meanwhile, who would wait in its first
+            round for what it can do before.
     """
 
     worker_id: int

@@ -103,8 +103,7 @@ def test_one_that_is_stopped_is_named_within_two_seconds(paced: Paced) -> None:
         (named,) = status.hold_up.waited_for
         assert (named.rank, named.activity) == (1, pace_pb2.WORKER_ACTIVITY_STOPPED)
         assert status.hold_up.waiting == 1
-        busy = os.getloadavg()[0] > len(os.sched_getaffinity(0))  # processes wait for processors
-        assert took - began < (7.0 if busy else 2.0)  # as a rule 1.2 s
+        assert took - began < 2.0 + 5.0 * (os.getloadavg()[0] > 8.0)  # as a rule 1.2 s
         assert abs(status.hold_up.start_time.ToNanoseconds() / 1e9 - began) < 0.5
         text = r"no step for \d s; all are waiting for rank 1 \(localhost:1\), whose process is stopped"
         # Within this process: were Python to start for each question, a busy machine would not get to the last of them

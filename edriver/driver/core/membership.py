@@ -268,7 +268,7 @@ class Membership:
         forming = rounds.forming(now)
         if forming or (rounds.current and rounds.current.running and rounds.current.is_under_way(now)):
             # Not while members rejoin: the survivors have the processor until they are under way in the next one.
-            training = 0 if forming or rounds.current is None else len(rounds.current.members)
+            training = len(rounds.current.members) if rounds.current and not forming else 0
             yield placement.start_workers(now, training, looks_after=rounds.completed)
         round_id = rounds.current.plan.round_id if rounds.current else NO_ROUND
         yield self.memory.orders(self.roster.hosts, self.roster.revision, round_id)

@@ -481,10 +481,10 @@ class ShardedState(TorchState):
         self._give_up_ready()  # what was ready for the optimizer goes to the heap, from which shards are taken
         if assignment.sharding.size and not assignment.checkpoint:
             if self.model is None:
-                with torch_groups.none_made(OWN_GROUPS):  # others make no model
+                with torch_groups.none_made(OWN_GROUPS):  # the others would not make them, too
                     self._make_first(mesh)
                 self._mesh = mesh
-        elif self._shards is None or not assignment.sharding.size:  # what was made before has other shards
+        elif self._shards is None or not assignment.sharding.size:  # a model made before has another round's shards
             self._make_first(mesh)
             self._mesh, self._shards = mesh, None
         if self._shards is None:
