@@ -180,17 +180,16 @@ def test_one_that_is_slow_in_each_step(
     finally:
         paced.quick(rank)
     paced.until(lambda status: not status.stragglers)
-    begun, ended = paced.events("straggler")[-2:]
-    assert begun.straggler.rank == ended.straggler.rank == rank
+    begun, ended = [event for event in paced.events("straggler") if event.straggler.rank == rank][-2:]
     assert not begun.straggler.HasField("end_time")
     assert ended.straggler.HasField("end_time")
 
 
 def is_named_as_slow(paced: Paced, rank: int, reason: pace_pb2.StragglerReason.ValueType) -> None:
-    # At first, steps from before it was slow count, too.
-    status = paced.until(lambda status: any(each.ratio > 1.5 for each in status.stragglers))
-    (slow,) = status.stragglers
-    assert (slow.rank, slow.reason) == (rank, reason)
+    # At first, steps from before it was slow count, too. On a busy machine a rank may have been slow in these for another
+    # reason: what counts as its own is all of a second in which its process had no processor to look at itself.
+    found = [(rank, reason)]
+    paced.until(lambda status: [(slow.rank, slow.reason) for slow in status.stragglers if slow.ratio > 1.5] == found)
     shown = edriver("status", "--run", paced.run.id).stdout
     assert re.search(rf"rank {rank} \(localhost:{rank}\) is \d+\.\d times slower than the median of the others", shown)
     begun_at = time.time()
