@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x65\x64river/v1/rounds.proto\x12\nedriver.v1\")\n\x07RoundId\x12\x13\n\x0bincarnation\x18\x01 \x01(\r\x12\t\n\x01n\x18\x02 \x01(\x04\"D\n\x07Version\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\"?\n\x08Sharding\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04size\x18\x02 \x01(\r\"G\n\nHeldShards\x12&\n\x08sharding\x18\x01 \x01(\x0b\x32\x14.edriver.v1.Sharding\x12\x11\n\tpositions\x18\x02 \x03(\r\"\xb6\x01\n\x04Seat\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x12\n\nlocal_rank\x18\x03 \x01(\r\x12\x12\n\nlocal_size\x18\x04 \x01(\r\x12\x12\n\ncross_rank\x18\x05 \x01(\r\x12\x12\n\ncross_size\x18\x06 \x01(\r\x12\x11\n\thost_rank\x18\x07 \x01(\r\x12\x12\n\nhost_count\x18\x08 \x01(\r\x12\x16\n\x0emax_on_machine\x18\t \x01(\r\"*\n\x0cStoreAddress\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"\xe6\x03\n\x0fRoundAssignment\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\'\n\x05store\x18\x03 \x01(\x0b\x32\x18.edriver.v1.StoreAddress\x12\x0e\n\x06source\x18\x04 \x01(\r\x12\x11\n\treceivers\x18\x05 \x03(\r\x12\x0e\n\x06secret\x18\x06 \x01(\x0c\x12\x10\n\x08\x66\x61ilures\x18\x07 \x01(\r\x12\x0f\n\x07guarded\x18\x08 \x01(\x08\x12\x18\n\x10\x63heckpoint_steps\x18\t \x01(\x04\x12\x15\n\rfallback_size\x18\n \x01(\r\x12\x37\n\x11memory_checkpoint\x18\x0b \x01(\x0b\x32\x1c.edriver.v1.MemoryCheckpoint\x12\x14\n\x0creplica_size\x18\x0c \x01(\r\x12\x0f\n\x07sources\x18\r \x03(\r\x12$\n\x07version\x18\x0e \x01(\x0b\x32\x13.edriver.v1.Version\x12\x12\n\nfirst_sync\x18\x0f \x01(\x08\x12\x1a\n\rgradient_norm\x18\x10 \x01(\x01H\x00\x88\x01\x01\x12&\n\x08sharding\x18\x11 \x01(\x0b\x32\x14.edriver.v1.ShardingB\x10\n\x0e_gradient_norm\"Q\n\x0c\x43heckpointId\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0c\n\x04size\x18\x03 \x01(\r\"t\n\x10MemoryCheckpoint\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12\x0e\n\x06layout\x18\x02 \x01(\x0c\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x0f\n\x07holders\x18\x04 \x03(\r*\x92\x01\n\x10HostUpdateResult\x12\"\n\x1eHOST_UPDATE_RESULT_UNSPECIFIED\x10\x00\x12\x1e\n\x1aHOST_UPDATE_RESULT_REMOVED\x10\x01\x12\x1c\n\x18HOST_UPDATE_RESULT_ADDED\x10\x02\x12\x1c\n\x18HOST_UPDATE_RESULT_MIXED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x65\x64river/v1/rounds.proto\x12\nedriver.v1\")\n\x07RoundId\x12\x13\n\x0bincarnation\x18\x01 \x01(\r\x12\t\n\x01n\x18\x02 \x01(\x04\"D\n\x07Version\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\"?\n\x08Sharding\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04size\x18\x02 \x01(\r\"G\n\nHeldShards\x12&\n\x08sharding\x18\x01 \x01(\x0b\x32\x14.edriver.v1.Sharding\x12\x11\n\tpositions\x18\x02 \x03(\r\"\xb6\x01\n\x04Seat\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x12\n\nlocal_rank\x18\x03 \x01(\r\x12\x12\n\nlocal_size\x18\x04 \x01(\r\x12\x12\n\ncross_rank\x18\x05 \x01(\r\x12\x12\n\ncross_size\x18\x06 \x01(\r\x12\x11\n\thost_rank\x18\x07 \x01(\r\x12\x12\n\nhost_count\x18\x08 \x01(\r\x12\x16\n\x0emax_on_machine\x18\t \x01(\r\"*\n\x0cStoreAddress\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"\xec\x03\n\x0fRoundAssignment\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\'\n\x05store\x18\x03 \x01(\x0b\x32\x18.edriver.v1.StoreAddress\x12\x0e\n\x06source\x18\x04 \x01(\r\x12\x11\n\treceivers\x18\x12 \x01(\x0c\x12\x0e\n\x06secret\x18\x06 \x01(\x0c\x12\x10\n\x08\x66\x61ilures\x18\x07 \x01(\r\x12\x0f\n\x07guarded\x18\x08 \x01(\x08\x12\x18\n\x10\x63heckpoint_steps\x18\t \x01(\x04\x12\x15\n\rfallback_size\x18\n \x01(\r\x12\x37\n\x11memory_checkpoint\x18\x0b \x01(\x0b\x32\x1c.edriver.v1.MemoryCheckpoint\x12\x14\n\x0creplica_size\x18\x0c \x01(\r\x12\x0f\n\x07sources\x18\r \x03(\r\x12$\n\x07version\x18\x0e \x01(\x0b\x32\x13.edriver.v1.Version\x12\x12\n\nfirst_sync\x18\x0f \x01(\x08\x12\x1a\n\rgradient_norm\x18\x10 \x01(\x01H\x00\x88\x01\x01\x12&\n\x08sharding\x18\x11 \x01(\x0b\x32\x14.edriver.v1.ShardingB\x10\n\x0e_gradient_normJ\x04\x08\x05\x10\x06\"Q\n\x0c\x43heckpointId\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0c\n\x04size\x18\x03 \x01(\r\"t\n\x10MemoryCheckpoint\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.edriver.v1.CheckpointId\x12\x0e\n\x06layout\x18\x02 \x01(\x0c\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x0f\n\x07holders\x18\x04 \x03(\r*\x92\x01\n\x10HostUpdateResult\x12\"\n\x1eHOST_UPDATE_RESULT_UNSPECIFIED\x10\x00\x12\x1e\n\x1aHOST_UPDATE_RESULT_REMOVED\x10\x01\x12\x1c\n\x18HOST_UPDATE_RESULT_ADDED\x10\x02\x12\x1c\n\x18HOST_UPDATE_RESULT_MIXED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edriver.v1.rounds_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HOSTUPDATERESULT']._serialized_start=1210
-  _globals['_HOSTUPDATERESULT']._serialized_end=1356
+  _globals['_HOSTUPDATERESULT']._serialized_start=1216
+  _globals['_HOSTUPDATERESULT']._serialized_end=1362
   _globals['_ROUNDID']._serialized_start=39
   _globals['_ROUNDID']._serialized_end=80
   _globals['_VERSION']._serialized_start=82
@@ -46,9 +46,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOREADDRESS']._serialized_start=475
   _globals['_STOREADDRESS']._serialized_end=517
   _globals['_ROUNDASSIGNMENT']._serialized_start=520
-  _globals['_ROUNDASSIGNMENT']._serialized_end=1006
-  _globals['_CHECKPOINTID']._serialized_start=1008
-  _globals['_CHECKPOINTID']._serialized_end=1089
-  _globals['_MEMORYCHECKPOINT']._serialized_start=1091
-  _globals['_MEMORYCHECKPOINT']._serialized_end=1207
+  _globals['_ROUNDASSIGNMENT']._serialized_end=1012
+  _globals['_CHECKPOINTID']._serialized_start=1014
+  _globals['_CHECKPOINTID']._serialized_end=1095
+  _globals['_MEMORYCHECKPOINT']._serialized_start=1097
+  _globals['_MEMORYCHECKPOINT']._serialized_end=1213
 # @@protoc_insertion_point(module_scope)

@@ -269,6 +269,11 @@ class RoundAssignment(_message.Message):
     """Number of members."""
     source: _builtins.int
     """The first of `sources`, for workers of releases that do not know replicas."""
+    receivers: _builtins.bytes
+    """The ranks that receive state: rank r does if bit r % 8 of byte r / 8 is set, counted from the lowest; bytes behind the
+    last receiver may be absent. A receiver receives from `sources[r % replica_size]`. Ranks that are neither receivers nor in
+    `sources` take no part in the sync. In a first round nearly all receive, and each host hears of all of them.
+    """
     secret: _builtins.bytes
     """The secret with which members prove to one another that they are members. It is random, made for this round, and never
     written to a file or log.
@@ -302,12 +307,6 @@ class RoundAssignment(_message.Message):
         """The store of rank 0, through which the members find one another."""
 
     @_builtins.property
-    def receivers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ranks that receive state, in ascending order. Rank r receives it from `sources[r % replica_size]`. Ranks that are in
-        neither list take no part in the sync.
-        """
-
-    @_builtins.property
     def memory_checkpoint(self) -> Global___MemoryCheckpoint:
         """In restart mode: the checkpoint in memory that the members load; absent if there is none."""
 
@@ -330,7 +329,7 @@ class RoundAssignment(_message.Message):
         size: _builtins.int = ...,
         store: Global___StoreAddress | None = ...,
         source: _builtins.int = ...,
-        receivers: _abc.Iterable[_builtins.int] | None = ...,
+        receivers: _builtins.bytes = ...,
         secret: _builtins.bytes = ...,
         failures: _builtins.int = ...,
         guarded: _builtins.bool = ...,

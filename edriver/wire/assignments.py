@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from edriver.model.plan import Assignment, RoundPlan
@@ -41,7 +41,7 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         store=store_address_message(plan.store),
         source=plan.sources[0],
         sources=plan.sources,
-        receivers=plan.receivers,
+        receivers=bits_of(plan.receivers),
         replica_size=plan.replica_size,
         version=version_message(plan.version),
         first_sync=plan.first_sync,
@@ -56,6 +56,22 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
     )
     for host, on_host in seats.items():
         yield (host, agent_pb2.AssignRound(round=shared, seats=on_host))
+
+
+def bits_of(ranks: Iterable[int]) -> bytes:
+    """A set of ranks as RoundAssignment.receivers has it."""
+    bits = bytearray()
+    for rank in ranks:
+        place = rank >> 3
+        if place >= len(bits):
+            bits.extend(bytes(place + 1 - len(bits)))
+        bits[place] |= 1 << (rank & 7)
+    return bytes(bits)
+
+
+def ranks_in(bits: bytes) -> tuple[int, ...]:
+    """The ranks in a set, ascending."""
+    return tuple(8 * place + bit for place, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1)
 
 
 def assignment_notices(
@@ -76,7 +92,7 @@ def assignment_of(message: notification_pb2.Assignment) -> Assignment:
         size=shared.size,
         store=store_address_of(shared.store),
         sources=tuple(shared.sources) or (shared.source,),
-        receivers=tuple(shared.receivers),
+        receivers=ranks_in(shared.receivers),
         replica_size=shared.size if one_replica else shared.replica_size or 1,
         version=version_of(shared.version),
         first_sync=shared.first_sync,

@@ -22,7 +22,7 @@ from edriver.model.settings import Settings
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rendezvous_pb2, status_pb2
 from edriver.wire import message_limits
-from edriver.wire.assignments import RANK_FIELDS, assignment_notices, assignments_by_host
+from edriver.wire.assignments import RANK_FIELDS, assignment_notices, assignments_by_host, bits_of, ranks_in
 from edriver.wire.conversion import duration, epoch_seconds, span_seconds, timestamp, version_message
 from edriver.wire.orders import orders_of
 from edriver.wire.reports import event_of_report
@@ -209,3 +209,11 @@ def test_each_member_learns_its_place(
             assert (place.sources, place.receivers, place.secret) == (plan.sources, plan.receivers, secret)
             told.add(member.worker_id)
     assert told == seats.keys()
+
+
+@given(st.sets(st.integers(0, limits.MAX_TOTAL_SLOTS - 1)))
+def test_a_set_of_ranks_keeps_its_ranks(ranks: set[int]) -> None:
+    bits = bits_of(sorted(ranks))
+    assert ranks_in(bits) == tuple(sorted(ranks))
+    assert len(bits) == (max(ranks) // 8 + 1 if ranks else 0)
+    assert all(bool(bits[rank // 8] & 1 << rank % 8) for rank in ranks)  # as proto/edriver/v1/rounds.proto says

@@ -34,6 +34,7 @@ from edriver.model.shards import HeldShards
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.assignments import bits_of
 from edriver.wire.conversion import held_shards_of, round_id_message, sharding_message, version_message, version_of
 from tests.torch.forks import FORKS
 
@@ -281,7 +282,7 @@ class World:
             source=members.index(sources[0]),
             sources=map(members.index, sources),
             version=version_message(version),
-            receivers=sorted(members.index(w) for w in receivers),
+            receivers=bits_of(members.index(w) for w in receivers),
             secret=bytes(range(32)),
             **further,
         )

@@ -11,6 +11,7 @@ from edriver.model.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.model.store_address import StoreAddress
 from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
+from edriver.wire.assignments import bits_of
 from edriver.wire.conversion import round_id_message, version_of
 from edriver.worker.rounds.participant import BoundaryVerdict, Participant, Stage
 
@@ -45,7 +46,7 @@ def assignment(round_id: RoundId = FIRST) -> pb.Notice:
         size=2,
         store=rounds_pb2.StoreAddress(host="a", port=7001),
         source=0,
-        receivers=[1],
+        receivers=bits_of([1]),
     )
     return pb.Notice(assignment=pb.Assignment(round=shared, seat=seat))
 
