@@ -6,8 +6,9 @@ import json
 import os
 import resource
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -236,6 +237,48 @@ def test_events_and_progress_are_written_in_order(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     found = [line.get("seq") or (line["time"], line["progress"]["steps"]) for line in lines]
     assert found == ["1", "2", ("1970-01-01T00:01:40Z", "1"), ("1970-01-01T00:01:41Z", "3"), "3"]
+
+
+class Arrivals(threading.Condition):
+    """Each wait for a pause ends at once, after a further event for as long as there are some."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+        self.recorder: Recorder | None = None
+
+    def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> Any:
+        if timeout is None:
+            return super().wait_for(predicate)
+        assert self.recorder is not None
+        if self.left and not predicate():
+            self.left -= 1
+            self.recorder.events(events(100 - self.left))
+        return predicate()
+
+
+@pytest.mark.parametrize(
+    ("longest", "limit", "at_once"),
+    [
+        pytest.param(60.0, 1 << 20, 11, id="until-there-is-a-pause"),
+        pytest.param(0.0, 1 << 20, 1, id="for-as-long-as-there-is-time"),
+        pytest.param(60.0, 1000, 5, id="for-as-long-as-there-is-room"),  # an event has some 110 bytes
+    ],
+)
+def test_events_are_written_once_no_more_come(
+    longest: float, limit: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "MAX_WRITE_DELAY", longest)
+    writer = StuckBook()
+    writer.goes_on.set()
+    recorder = Recorder([writer], began=0.0, limit=limit)
+    arrivals = recorder._changed = Arrivals(left=10)
+    arrivals.recorder = recorder
+    recorder.events(events(1))
+    recorder.start()
+    assert writer.reached.wait(30)
+    recorder.close()
+    assert len(writer.reported) == at_once
 
 
 def test_an_event_log_has_no_progress(tmp_path: Path) -> None:

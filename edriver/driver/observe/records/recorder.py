@@ -25,7 +25,11 @@ MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a file of a run's records beyond which nothing more will be written to it."""
 
 WRITE_DELAY: Final = 0.2
-"""Seconds that events wait at most, so that those of one round are written together, and not while it forms."""
+"""Seconds without a new event after which those that wait are written, so that those of one round are written together.
+While thousands of workers report one after another, the driver's processor is for them,"""
+
+MAX_WRITE_DELAY: Final = 5.0
+"""but no event waits longer than so many seconds."""
 
 RETRY_INTERVAL: Final = 1.0
 """Seconds after which what could not be written is tried again, if nothing happens before."""
@@ -228,7 +232,7 @@ class Recorder:
         writers: what is to be written.
         began: when the run began, in seconds since the epoch.
         clock: seconds since the epoch.
-        delay: seconds that events wait at most.
+        delay: seconds without a new event after which those that wait are written.
         limit: bytes of events that may wait to be written.
     """
 
@@ -248,6 +252,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Entry, int]] = deque()
         self._size = 0
+        self._put_so_far = 0
         self._overflow_logged = False
         self._closing = False
         self._last: Callable[[], object] = lambda: None
@@ -314,8 +319,17 @@ class Recorder:
                 else:
                     self._waiting.append((one, size))
                     self._size += size
+            self._put_so_far += len(items)
             if idle:
                 self._changed.notify_all()
+
+    def _wait_for_quiet(self) -> None:
+        """Wait until no more events come, for as long as there is time and room. With the lock."""
+        latest, before = time.monotonic() + MAX_WRITE_DELAY, -1
+        while before != self._put_so_far and time.monotonic() < latest and self._size <= self._limit // 2:
+            before = self._put_so_far
+            if self._changed.wait_for(lambda: self._closing, self._delay):
+                return
 
     def _write_on(self, first: Callable[[], object]) -> None:
         first()
@@ -323,7 +337,7 @@ class Recorder:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closing, RETRY_INTERVAL if behind else None)
-                self._changed.wait_for(lambda: self._closing, self._delay)
+                self._wait_for_quiet()
                 if self._closing and not self._waiting:
                     break
                 taken, self._waiting = self._waiting, deque()
