@@ -70,6 +70,7 @@ DRIVER_BOUNDS: Final = (
     Bound(broker_feed, "RECONCILE_TIMEOUT", "a broker may take to answer"),
     Bound(broker_feed, "CLOSE_TIMEOUT", "and to give everything back at the end"),
     Bound(core_loop, "SNAPSHOT_DELAY", "the journal gets a snapshot after an order within"),
+    Bound(core_loop, "SNAPSHOT_PATIENCE", "and, while events keep coming, within"),
     Bound(source_commit, "GIT_TIMEOUT", "git may take to answer"),
     Bound(registry, "AGENT_LEASE", "an agent may be silent for"),
     Bound(registry, "HEARTBEAT_INTERVAL", "an agent sends a heartbeat every"),
@@ -97,6 +98,7 @@ DRIVER_BOUNDS: Final = (
     Bound(recorder, "RETRY_INTERVAL", "failed writes of records are repeated every"),
     Bound(recorder, "PROGRESS_INTERVALS", "progress is recorded every"),
     Bound(recorder, "WRITE_DELAY", "events are recorded within"),
+    Bound(recorder, "MAX_WRITE_DELAY", "and, while more keep coming, within"),
     Bound(recorder, "CLOSE_TIMEOUT", "the end of a run waits for its records for"),
 )
 """The driver's fixed times."""

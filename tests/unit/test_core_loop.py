@@ -65,7 +65,13 @@ class Looked(CoreLoop):
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, *, full: bool = False, slow: bool = False, crowded: bool = False, backlog: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    full: bool = False,
+    slow: bool = False,
+    crowded: bool = False,
+    backlog: int = 0,
+    busy: int = 0,
 ) -> tuple[list[str], Looked]:
     """Give a loop a host and, once all that follows has happened, the request to stop.
 
@@ -75,8 +81,11 @@ def run(
         slow: whether each piece of a snapshot takes as long as the event loop may stand still,
         crowded: and whether the journal is so large that it must have one.
         backlog: how many events wait besides, each of which takes as long as others may wait for their turn.
+        busy: how many events come besides, one by one, with half of SNAPSHOT_QUIET between two of them.
     """
     monkeypatch.setattr(core_loop, "SNAPSHOT_DELAY", 0.0)
+    if not busy:
+        monkeypatch.setattr(core_loop, "SNAPSHOT_QUIET", 0.0)
     happened: list[str] = []
     driver = Driver()
     driver.now = 0.0
@@ -119,6 +128,9 @@ def run(
             """After so many turns of the event loop: it needs two or three until it has nothing left to do."""
             if backlog:
                 happened.append("others had a turn")
+            if busy and not turns % 5:  # five turns of the event loop for each event and what follows from it
+                driver.now += core_loop.SNAPSHOT_QUIET / 2
+                inbox.put(events.DiscoveryFailed(f"after {turns} turns") if turns else events.Ticked())
             if turns:
                 stop(end_when_it_waits, turns - 1)
             else:
@@ -127,7 +139,7 @@ def run(
         inbox.put(HOSTS)
         for number in range(backlog):
             inbox.put(events.DiscoveryFailed(f"for the {number}. time"))
-        end_when_it_waits()
+        end_when_it_waits(5 * busy or 20)
         async with asyncio.timeout(60):
             assert isinstance(await loop.run(), actions.FinishRun)
         return loop
@@ -162,6 +174,16 @@ def test_an_event_is_not_kept_waiting_for_a_snapshot(monkeypatch: pytest.MonkeyP
     happened, _ = run(monkeypatch, slow=True)
     assert happened[3:6] == ["begun", "written DiscoveryFailed", "written StopRequested"]
     assert "snapshot" not in happened
+
+
+def test_a_snapshot_waits_for_a_pause_between_events_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened, _ = run(monkeypatch, busy=10)
+    assert happened.count("written DiscoveryFailed") == 10
+    assert "snapshot" not in happened  # there was no pause until the end
+    longest = round(core_loop.SNAPSHOT_PATIENCE / core_loop.SNAPSHOT_QUIET * 2)
+    happened, _ = run(monkeypatch, busy=longest + 10)
+    before = happened[: happened.index("snapshot")].count("written DiscoveryFailed")
+    assert longest <= before <= longest + 2
 
 
 def test_a_journal_that_is_too_large_has_its_snapshot_first(monkeypatch: pytest.MonkeyPatch) -> None:

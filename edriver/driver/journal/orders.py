@@ -11,11 +11,11 @@ the run is not taken over, and nothing has been changed. The release that had it
 as soon as it has; any driver writes one soon after an order, too (SNAPSHOT_DELAY in core_loop.py). In what follows a
 snapshot there is nothing to compare, so the next release continues from there whatever it would have decided before.
 
-So what can differ lies between the last snapshot and the death of the old driver: a second after an order, unless
-events keep arriving; half a minute at a thousand hosts, where a snapshot takes about a second. Workers train on
-meanwhile. Who is refused resumes with the old release, which writes a snapshot at once, kills it when the run has been
-quiet for that long, and resumes with the new one. tests/sim/test_upgrades.py lets cores
-that decide otherwise take over.
+So what can differ lies between the last snapshot and the death of the old driver: a second after an order, ten while
+events keep arriving, and longer where snapshots are long: there is none for twenty times as long as the last one took.
+Workers train on meanwhile. Who is refused resumes with the old release, which writes a snapshot at once, kills it when
+the run has been quiet for that long, and resumes with the new one. tests/sim/test_upgrades.py lets cores that decide
+otherwise take over.
 
 (Other ways were weighed. To let the new core decide on the events after the snapshot, and send what differs: it gives
 the IDs of workers and rounds to others than those that have them, so a version would name two states, and an agent that

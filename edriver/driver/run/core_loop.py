@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
@@ -43,6 +44,13 @@ _ROUTINE_KINDS: Final = frozenset(
 SNAPSHOT_DELAY: Final = 1.0
 """Seconds after an order within which a snapshot follows, if nothing else happens: what comes after it another release
 can take over, whatever it would have ordered."""
+
+SNAPSHOT_QUIET: Final = 0.25
+"""Seconds without an event before it: that of a thousand hosts takes 0.4 s, which their workers, while they report one
+after another that a round has ended, or hear of the next one, would wait for."""
+
+SNAPSHOT_PATIENCE: Final = 10.0
+"""Seconds by which it is put off at most while events keep coming."""
 
 SNAPSHOT_SLICE: Final = 0.01
 """Seconds for which a snapshot is written before the event loop's other tasks have a turn: heartbeats, for instance."""
@@ -126,6 +134,7 @@ class CoreLoop:
         self._ended: actions.FinishRun | None = None  # only of a driver before this one
         self._snapshot_at: float | None = None  # when one is due, because something has been ordered
         self._no_snapshot_before = 0.0
+        self._latest_event = -math.inf  # when it was taken in
 
     async def run(self) -> actions.FinishRun:
         """Feed the core and do what it orders, until it ends the run."""
@@ -138,6 +147,7 @@ class CoreLoop:
                 await self._write_due_snapshot()
                 if not (found := await self._next_events()):
                     continue
+                self._latest_event = self._clock()
                 records = [self._journal_record(one) for one in found]
                 await self._append_to_journal(records)
                 for n, (entry, link) in enumerate(records):
@@ -278,6 +288,14 @@ class CoreLoop:
         """
         self._ended = self._state.restore(state)
 
+    @property
+    def _snapshot_due(self) -> float | None:
+        """When a snapshot is to be written for an order, unless further events come; None: there was no order."""
+        if self._snapshot_at is None:
+            return None
+        quiet = min(self._latest_event + SNAPSHOT_QUIET, self._snapshot_at + SNAPSHOT_PATIENCE)
+        return max(self._snapshot_at, quiet)
+
     async def _write_due_snapshot(self) -> None:
         """Have the journal hold what follows from its events in place of these: when they are many, and soon after
         each order. An event that arrives meanwhile is not kept waiting, unless there are too many of them in it.
@@ -286,7 +304,8 @@ class CoreLoop:
         if journal is None or not self._inbox.empty:
             return
         began = self._clock()
-        soon = self._snapshot_at is not None and began >= self._snapshot_at
+        due = self._snapshot_due
+        soon = due is not None and began >= due
         if not (soon or journal.wants_snapshot):
             return
         try:
@@ -402,8 +421,8 @@ class CoreLoop:
         first; nothing when a snapshot is due.
         """
         deadline = self._membership.next_deadline
-        snapshot_at = self._snapshot_at if self._journal is not None and self._inbox.empty else None
-        wakes = [at for at in (deadline, snapshot_at) if at is not None]
+        snapshot_due = self._snapshot_due if self._journal is not None and self._inbox.empty else None
+        wakes = [at for at in (deadline, snapshot_due) if at is not None]
         try:
             async with asyncio.timeout(max(0.0, min(wakes) - self._clock()) if wakes else None):
                 event = await self._inbox.get()
