@@ -86,6 +86,11 @@ class Worker:
         self.look()
         self._begun = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether it makes no step now."""
+        return self._begun is None
+
     def look(self) -> None:
         """Be as far as it is by now."""
         if self._begun is not None:
@@ -239,11 +244,16 @@ class SimulatedAgent:
         for seat in order.seats:
             if worker := self._workers.get(seat.worker_id):
                 worker.begin(order.round.round_id, seat.rank)
-                now = timestamp(time.time())
-                times = notification_pb2.RoundTimes(waiting=now, assigned=now, built=now, synced=now, stepped=now)
-                passed = notification_pb2.FirstBoundaryPassed(round_id=worker.round_id, times=times)
-                report = notification_pb2.Report(first_boundary_passed=passed, progress=worker.progress())
-                self._report(worker, report)
+                asyncio.get_running_loop().call_later(STEP, self._pass_first_boundary, worker, worker.round_id)
+
+    def _pass_first_boundary(self, worker: Worker, round_id: rounds_pb2.RoundId) -> None:
+        """A worker has made the first step of a round, if it is still in that."""
+        if worker.round_id != round_id or worker.waits or worker.worker_id not in self._workers:
+            return
+        now = timestamp(time.time())
+        times = notification_pb2.RoundTimes(waiting=now, assigned=now, built=now, synced=now, stepped=now)
+        passed = notification_pb2.FirstBoundaryPassed(round_id=worker.round_id, times=times)
+        self._report(worker, notification_pb2.Report(first_boundary_passed=passed, progress=worker.progress()))
 
     def _notice(self, worker: Worker, notice: notification_pb2.Notice) -> None:
         match notice.WhichOneof("kind"):

@@ -186,8 +186,8 @@ def test_one_that_is_slow_in_each_step(
 
 
 def is_named_as_slow(paced: Paced, rank: int, reason: pace_pb2.StragglerReason.ValueType) -> None:
-    # At first, steps from before it was slow count, too. On a busy machine a rank may have been slow in these for another
-    # reason: what counts as its own is all of a second in which its process had no processor to look at itself.
+    # At first, steps from before it was slow count, too. On a busy machine it may have been slow in those for another
+    # reason: all of a second in which its process had no processor counts as its own.
     found = [(rank, reason)]
     paced.until(lambda status: [(slow.rank, slow.reason) for slow in status.stragglers if slow.ratio > 1.5] == found)
     shown = edriver("status", "--run", paced.run.id).stdout
