@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edriver.discovery.poll_filter import CAUTIOUS_ANSWERS, RECALL_ANSWERS, PollFilter, PollResult
 from edriver.model.hosts import Host, HostSet
@@ -149,3 +151,19 @@ def test_a_host_that_comes_back_much_later_was_no_error_and_an_error_is_forgotte
     assert not verdicts(["a:2"], poll_filter)[-1].ask_soon
     verdicts(["a:2 b:2"] * CAUTIOUS_ANSWERS, poll_filter)
     assert verdicts(["a:2"], poll_filter)[-1].ask_soon
+
+
+@given(
+    st.lists(
+        st.sampled_from([*(hosts(text) for text in ("a:2", "a:2 b:2", "b:2 a:2", "a:1 b:2", "b:1")), None, HostSet()])
+    )
+)
+def test_a_source_may_give_the_same_set_again(polls: list[HostSet | None]) -> None:
+    """What follows is what follows from sets that are equal: of the same ones, most is not worked out again."""
+    same, equal = PollFilter(), PollFilter()
+    for poll in polls:
+        if poll is None:
+            assert same.fail("broken") == equal.fail("broken")
+        else:
+            assert same.accept(poll) == equal.accept(HostSet(poll.hosts))
+    assert same._count == equal._count

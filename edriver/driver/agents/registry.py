@@ -155,11 +155,12 @@ class AgentRegistry:
         while True:
             due = self._clock() + min(max(0.0, next_beat - self._clock()), soonest, HEARTBEAT_INTERVAL)
             await sleep(due - self._clock())
-            share = OVERLOADED_SHARE if self._clock() - due >= OVERLOADED_DELAY else 1.0
-            for peer in [peer for peer in self._peers.values() if peer.lease.tick(share) and not peer.unread]:
+            now = self._clock()
+            share = OVERLOADED_SHARE if now - due >= OVERLOADED_DELAY else 1.0
+            for peer in [peer for peer in self._peers.values() if peer.lease.tick(share, now) and not peer.unread]:
                 self._note_silence(peer)
-            awaited = (peer for peer in self._peers.values() if not (peer.silent or peer.unread))
-            soonest = min((peer.lease.left for peer in awaited), default=math.inf)
+            awaited = [peer.lease.left for peer in self._peers.values() if not (peer.silent or peer.unread)]
+            soonest = min(awaited, default=math.inf)
             if self._clock() >= next_beat:
                 next_beat, count = self._clock() + HEARTBEAT_INTERVAL, count + 1
                 self._beat(count)
