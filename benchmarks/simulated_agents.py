@@ -88,7 +88,7 @@ class Worker:
 
     @property
     def waits(self) -> bool:
-        """Whether it makes no step now."""
+        """Whether it is not making steps."""
         return self._begun is None
 
     def look(self) -> None:

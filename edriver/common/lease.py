@@ -94,7 +94,7 @@ class Lease:
 
         Args:
             share: how much of the time counts: less where this process is late, and may have messages to read.
-            now: what the clock shows, for whoever has many leases of one clock; None: look.
+            now: what the clock shows, if the caller has read it already, for many leases; None: read it.
         """
         if now is None:
             now = self._clock()

@@ -113,11 +113,11 @@ class PollFilter:
 
     def accept(self, answer: HostSet) -> PollResult:
         """A poll that answered."""
-        if self._is_known(answer):
-            self._count += 1
-            return PollResult(self._hosts, changed=False, note="", failures=0)
         if answer:
             self._empty = 0
+            if self._is_known(answer):
+                self._count += 1
+                return PollResult(self._hosts, changed=False, note="", failures=0)
             return self._believe([answer])
         self._empty += 1
         if not self._hosts:
@@ -136,8 +136,8 @@ class PollFilter:
         return PollResult(self._hosts, changed=False, note=note, failures=self._failures, error=error)
 
     def _is_known(self, answer: HostSet) -> bool:
-        """Whether nothing can follow from it: all answers that still count were this very set."""
-        disturbed = self._missed or self._failures or self._empty or not self._answers
+        """Whether it changes nothing: every answer that still counts is this same object."""
+        disturbed = self._missed or self._failures or not self._answers
         return not disturbed and all(answer is earlier for earlier in self._answers)
 
     def _believe(self, answers: list[HostSet]) -> PollResult:

@@ -106,7 +106,7 @@ class SlotCounts:
             UnusableSourceError: of a list that cannot change, in its first answer: a host has no such device, or all
                 hosts together have too few slots.
         """
-        if not self._hosts and all(host.slots for host in answer):  # each second, and of a thousand hosts
+        if not self._hosts and all(host.slots for host in answer):  # the usual case, each second
             return answer
         first, listed = not self._hosts, {host.name: host for host in answer if isinstance(host, UncountedHost)}
         for name in self._hosts.keys() - listed.keys():

@@ -270,9 +270,9 @@ class RoundAssignment(_message.Message):
     source: _builtins.int
     """The first of `sources`, for workers of releases that do not know replicas."""
     receivers: _builtins.bytes
-    """The ranks that receive state: rank r does if bit r % 8 of byte r / 8 is set, counted from the lowest; bytes behind the
-    last receiver may be absent. A receiver receives from `sources[r % replica_size]`. Ranks that are neither receivers nor in
-    `sources` take no part in the sync. In a first round nearly all receive, and each host hears of all of them.
+    """The ranks that receive state: rank r does if bit r % 8 of byte r / 8 is set, counted from the lowest bit. Trailing zero
+    bytes may be left out. Rank r receives from `sources[r % replica_size]`. Ranks that are neither receivers nor in `sources`
+    take no part in the sync. It is a set of bits because nearly all ranks receive in a first round, and every host gets it.
     """
     secret: _builtins.bytes
     """The secret with which members prove to one another that they are members. It is random, made for this round, and never

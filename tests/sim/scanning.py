@@ -94,8 +94,6 @@ def _check_suspects(core: Membership) -> None:
     def is_needed(worker: Worker) -> bool:
         suspicion = suspicions.get(worker.worker_id)
         since = -math.inf if suspicion is None or suspicion.idle else suspicion.since
-        silence = 0.0 if suspicion is None else suspicion.silence
-        lived_at = since - max(0.0, silence - SIMULTANEITY_WINDOW)  # not silent together, if a worker has offered then
         alike = (w for w in workers if w != worker.worker_id and workers[w].position == worker.position)
         others = [workers[w] for w in alike if shows_itself(w)]
         if core.settings.one_replica:  # they have to have all of the state between them
@@ -105,7 +103,7 @@ def _check_suspects(core: Membership) -> None:
             if sharded and newest_cut(offers).version == NO_VERSION:
                 others = []
             others = sorted(others, key=lambda w: w.waiting_since)[:1]
-        shown = any(other.waiting_since >= lived_at or now >= since + SIMULTANEITY_WINDOW for other in others)
+        shown = any(other.waiting_since >= since or now >= since + SIMULTANEITY_WINDOW for other in others)
         return last is not None and last.had(worker.worker_id) and (now < suspects["_spared_until"] or not shown)
 
     if core.ended:

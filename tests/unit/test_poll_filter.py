@@ -153,17 +153,20 @@ def test_a_host_that_comes_back_much_later_was_no_error_and_an_error_is_forgotte
     assert verdicts(["a:2"], poll_filter)[-1].ask_soon
 
 
-@given(
-    st.lists(
-        st.sampled_from([*(hosts(text) for text in ("a:2", "a:2 b:2", "b:2 a:2", "a:1 b:2", "b:1")), None, HostSet()])
-    )
-)
-def test_a_source_may_give_the_same_set_again(polls: list[HostSet | None]) -> None:
-    """What follows is what follows from sets that are equal: of the same ones, most is not worked out again."""
-    same, equal = PollFilter(), PollFilter()
-    for poll in polls:
-        if poll is None:
-            assert same.fail("broken") == equal.fail("broken")
-        else:
-            assert same.accept(poll) == equal.accept(HostSet(poll.hosts))
+SETS = [hosts(text) for text in ("a:2", "a:2 b:2", "b:2 a:2", "a:1 b:2", NONE)]
+RUNS = st.lists(st.tuples(st.sampled_from([*SETS, None]), st.integers(1, 35)), min_size=3, max_size=12)
+
+
+@given(RUNS, st.integers(1, 3), st.integers(1, 3))
+def test_a_source_may_give_the_same_object_again(
+    runs: list[tuple[HostSet | None, int]], removal_polls: int, empty_polls: int
+) -> None:
+    """It has the same results as an equal object: the filter only does less for it."""
+    same, equal = PollFilter(removal_polls, empty_polls), PollFilter(removal_polls, empty_polls)
+    for poll, times in runs:
+        for _ in range(times):
+            if poll is None:
+                assert same.fail("broken") == equal.fail("broken")
+            else:
+                assert same.accept(poll) == equal.accept(HostSet(poll.hosts))
     assert same._count == equal._count

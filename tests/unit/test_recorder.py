@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from edriver.driver.observe.event_buffer import UNWRITTEN_SECONDS
 from edriver.driver.observe.records import recorder as recorder_module
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, describe, progress_is_due, writers_of
@@ -279,6 +280,11 @@ def test_events_are_written_once_no_more_come(
     assert writer.reached.wait(30)
     recorder.close()
     assert len(writer.reported) == at_once
+
+
+def test_a_snapshot_keeps_what_may_not_be_written_yet() -> None:
+    batch = recorder_module.MAX_WRITE_DELAY + recorder_module.WRITE_DELAY
+    assert 2 * batch <= UNWRITTEN_SECONDS  # one that waits, and one that is being written
 
 
 def test_an_event_log_has_no_progress(tmp_path: Path) -> None:

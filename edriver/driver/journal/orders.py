@@ -12,7 +12,7 @@ as soon as it has; any driver writes one soon after an order, too (SNAPSHOT_DELA
 snapshot there is nothing to compare, so the next release continues from there whatever it would have decided before.
 
 So what can differ lies between the last snapshot and the death of the old driver: a second after an order, ten while
-events keep arriving, and longer where snapshots are long: there is none for twenty times as long as the last one took.
+events keep arriving, and more where a snapshot takes long: the next one comes twenty times as long after it.
 Workers train on meanwhile. Who is refused resumes with the old release, which writes a snapshot at once, kills it when
 the run has been quiet for that long, and resumes with the new one. tests/sim/test_upgrades.py lets cores that decide
 otherwise take over.

@@ -1,7 +1,7 @@
 """The latest events of a run by their numbers, up to a limit in bytes.
 
-Events wait for a fifth of a second to be written to the records. Where a driver takes a run over, those that follow
-from the journal and are later than the last written one are written by it (`go_on_after`).
+Events wait for a pause, for seconds at most, to be written to the records (recorder.py). Where a driver takes a run
+over, those that follow from the journal and are later than the last written one are written by it (`go_on_after`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ RECENT: Final = 1000
 """Events that are remembered as messages: each takes ten times as much memory as its bytes, as which earlier ones are
 remembered."""
 
-UNWRITTEN_SECONDS: Final = 5.0
-"""Seconds before the last event from which on events may not be in the records: their writer waits for a moment."""
+UNWRITTEN_SECONDS: Final = 6.0
+"""Seconds before the last event from which on events may not be in the records: their writer waits for a pause, for
+MAX_WRITE_DELAY (recorder.py) at most, and takes time itself."""
 
 
 class ForgottenError(LookupError):

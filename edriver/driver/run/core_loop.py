@@ -46,11 +46,11 @@ SNAPSHOT_DELAY: Final = 1.0
 can take over, whatever it would have ordered."""
 
 SNAPSHOT_QUIET: Final = 0.25
-"""Seconds without an event before it: that of a thousand hosts takes 0.4 s, which their workers, while they report one
-after another that a round has ended, or hear of the next one, would wait for."""
+"""Such a snapshot waits until no event has come for so many seconds. At a thousand hosts it takes 0.4 s, for which
+workers that report the end of a round, or wait for their place in the next one, would wait."""
 
 SNAPSHOT_PATIENCE: Final = 10.0
-"""Seconds by which it is put off at most while events keep coming."""
+"""Seconds after the order from which on it waits for no pause, and is not broken off for an event."""
 
 SNAPSHOT_SLICE: Final = 0.01
 """Seconds for which a snapshot is written before the event loop's other tasks have a turn: heartbeats, for instance."""
@@ -132,7 +132,8 @@ class CoreLoop:
         self._wall_clock = wall_clock
         self._leave = leave
         self._ended: actions.FinishRun | None = None  # only of a driver before this one
-        self._snapshot_at: float | None = None  # when one is due, because something has been ordered
+        self._snapshot_at: float | None = None  # when one is due, because something has been ordered,
+        self._snapshot_by = math.inf  # and when at the latest
         self._no_snapshot_before = 0.0
         self._latest_event = -math.inf  # when it was taken in
 
@@ -147,7 +148,6 @@ class CoreLoop:
                 await self._write_due_snapshot()
                 if not (found := await self._next_events()):
                     continue
-                self._latest_event = self._clock()
                 records = [self._journal_record(one) for one in found]
                 await self._append_to_journal(records)
                 for n, (entry, link) in enumerate(records):
@@ -157,6 +157,7 @@ class CoreLoop:
                         for later in found[n + 1 :]:
                             self._inbox.put(later)
                         return finish
+                self._latest_event = self._clock()
         finally:
             self._registry.close()
 
@@ -207,7 +208,9 @@ class CoreLoop:
         if decision.orders and self._journal is not None:
             await self._write(self._journal, lambda journal: journal.append_orders(decision.orders))
             if self._snapshot_at is None:
-                self._snapshot_at = max(self._clock() + SNAPSHOT_DELAY, self._no_snapshot_before)
+                now = self._clock()
+                self._snapshot_at = max(now + SNAPSHOT_DELAY, self._no_snapshot_before)
+                self._snapshot_by = now + SNAPSHOT_PATIENCE
         return self._act(decision, replayed=False)
 
     def _act(self, decision: Decision, *, replayed: bool) -> actions.FinishRun | None:
@@ -293,8 +296,7 @@ class CoreLoop:
         """When a snapshot is to be written for an order, unless further events come; None: there was no order."""
         if self._snapshot_at is None:
             return None
-        quiet = min(self._latest_event + SNAPSHOT_QUIET, self._snapshot_at + SNAPSHOT_PATIENCE)
-        return max(self._snapshot_at, quiet)
+        return max(self._snapshot_at, min(self._latest_event + SNAPSHOT_QUIET, self._snapshot_by))
 
     async def _write_due_snapshot(self) -> None:
         """Have the journal hold what follows from its events in place of these: when they are many, and soon after
@@ -309,7 +311,7 @@ class CoreLoop:
         if not (soon or journal.wants_snapshot):
             return
         try:
-            state = await self._written_state(journal)
+            state = await self._written_state(journal, whole=soon and began >= self._snapshot_by)
         except CodecError as error:  # a defect of edriver's, which must not cost the run
             self._give_up_journal(journal.unwritable(error))
             return
@@ -320,8 +322,12 @@ class CoreLoop:
         self._no_snapshot_before = now + SNAPSHOT_PAUSE * (now - began)
         self._snapshot_at = None if state is not None else self._no_snapshot_before
 
-    async def _written_state(self, journal: Journal) -> bytes | None:
+    async def _written_state(self, journal: Journal, *, whole: bool) -> bytes | None:
         """The state, written in slices between which the event loop goes on; None: an event has come first.
+
+        Args:
+            journal: into which it will be written.
+            whole: whether events wait until it is.
 
         Raises:
             CodecError: something has no form in the journal.
@@ -333,7 +339,8 @@ class CoreLoop:
                 written.append(piece)
                 if self._clock() - began >= SNAPSHOT_SLICE:
                     await asyncio.sleep(0)
-                    if self._journal is not journal or not (self._inbox.empty or journal.wants_snapshot):
+                    urgent = whole or journal.wants_snapshot
+                    if self._journal is not journal or not (self._inbox.empty or urgent):
                         return None
                     began = self._clock()
         return "".join(written).encode()

@@ -1,8 +1,9 @@
 """What a driver knows, as data: all that follows from the events that its core was given. See journal/state.py.
 
 A snapshot of it takes the place of the events: the core, the event history and the links. It follows a second after an
-order, and when there are half a megabyte of events, some thousands; one that takes long to write takes a twentieth of
-the driver's time at most. So a resume takes a fraction of a second however long the run has lasted.
+order, or in the first pause between events after that, ten seconds after the order at most; and when there are half a
+megabyte of events, some thousands. One that takes long to write takes a twentieth of the driver's time at most. So a
+resume takes a fraction of a second however long the run has lasted.
 
 Its size is under a kilobyte for each worker: it has nothing of what members' steps consist of, nor the older rounds of
 a large run. At a thousand hosts it takes a second to write, in pieces of some milliseconds. It is the state of one

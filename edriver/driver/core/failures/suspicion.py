@@ -38,9 +38,8 @@ REPORT_DELAY: Final = 1.0
 """Seconds after which it is reported that a worker is left alone: usually the others respond before."""
 
 SIMULTANEITY_WINDOW: Final = 2.0
-"""Seconds within which those go silent, and are suspected, that go silent together. An offer that is older than a
-suspicion counts after them alone: who made it may be silent as well. It counts at once if it came so many seconds after
-the last message of an agent that is out of reach: whoever lived then did not fall silent together with that one."""
+"""Seconds within which those are suspected that went silent together. An offer that is older than the suspicion counts
+after them alone: who made it may be silent as well."""
 
 MAX_NAMED_WORKERS: Final = 4
 """The maximum number of suspected workers named in a reason."""
@@ -65,19 +64,10 @@ class Suspicion:
     Attributes:
         cause: the cause.
         since: when it was first suspected.
-        silence: seconds that its agent had been silent by then; 0: that is not what it is suspected of.
     """
 
     cause: Cause
     since: float
-    silence: float = 0.0
-
-    @property
-    def shown_by(self) -> float:
-        """When another worker must have shown itself, or later, for it to be known that it lives."""
-        if self.idle:
-            return float("-inf")
-        return self.since - max(0.0, self.silence - SIMULTANEITY_WINDOW)
 
     @property
     def idle(self) -> bool:
@@ -157,17 +147,16 @@ class Suspects:
                 self._unjudged_agents.add(host)
                 for worker in self._roster.on(host):
                     if worker.live:
-                        cause = Cause(CauseKind.UNREACHABLE, worker.name, detail=fault)
-                        self._add(worker.worker_id, cause, now, fault.seconds)
+                        self._add(worker.worker_id, Cause(CauseKind.UNREACHABLE, worker.name, detail=fault), now)
 
     def _suspect(self, worker_id: int, event: Loss, now: float) -> None:
         worker = self._roster.workers.get(worker_id)
         if worker and worker.live:
             self._add(worker_id, loss_of(event, worker.name), now)
 
-    def _add(self, worker_id: int, cause: Cause, now: float, silence: float = 0.0) -> None:
+    def _add(self, worker_id: int, cause: Cause, now: float) -> None:
         if worker_id not in self._workers:
-            self._workers[worker_id] = Suspicion(cause, now, silence)
+            self._workers[worker_id] = Suspicion(cause, now)
             self._unjudged.add(worker_id)
             self._await(worker_id, now)
 
@@ -303,10 +292,9 @@ class Suspects:
         if last is None or not last.had(worker.worker_id):
             return True
         suspicion = self._workers.get(worker.worker_id)
+        since = suspicion.since if suspicion and not suspicion.idle else float("-inf")
         shown = together if self._settings.one_replica else self._shown(last, call, now, instead_of=worker)
-        if shown is None or suspicion is None:
-            return shown is not None
-        return shown >= suspicion.shown_by or now >= suspicion.since + SIMULTANEITY_WINDOW
+        return shown is not None and (shown >= since or now >= since + SIMULTANEITY_WINDOW)
 
     def _shown(self, last: Round, call: RunCall, now: float, instead_of: Worker | None = None) -> float | None:
         """When a worker that can take the place of this one last showed that it lives and holds the state.

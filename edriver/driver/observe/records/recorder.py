@@ -25,11 +25,11 @@ MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a file of a run's records beyond which nothing more will be written to it."""
 
 WRITE_DELAY: Final = 0.2
-"""Seconds without a new event after which those that wait are written, so that those of one round are written together.
-While thousands of workers report one after another, the driver's processor is for them,"""
+"""Events are written once none has come for so many seconds: those of a round together, and while thousands of workers
+report, the interpreter is the event loop's."""
 
-MAX_WRITE_DELAY: Final = 5.0
-"""but no event waits longer than so many seconds."""
+MAX_WRITE_DELAY: Final = 2.5
+"""Seconds for which the writer waits for such a pause at most."""
 
 RETRY_INTERVAL: Final = 1.0
 """Seconds after which what could not be written is tried again, if nothing happens before."""
@@ -324,7 +324,7 @@ class Recorder:
                 self._changed.notify_all()
 
     def _wait_for_quiet(self) -> None:
-        """Wait until no more events come, for as long as there is time and room. With the lock."""
+        """Wait until no more events come, for as long as there is time and room; the caller holds the lock."""
         latest, before = time.monotonic() + MAX_WRITE_DELAY, -1
         while before != self._put_so_far and time.monotonic() < latest and self._size <= self._limit // 2:
             before = self._put_so_far
