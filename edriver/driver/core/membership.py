@@ -36,7 +36,7 @@ from edriver.driver.core.round import Report, Round
 from edriver.driver.core.round_control import RoundControl
 from edriver.driver.core.worker_losses import WorkerLosses
 from edriver.model import events
-from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd, StartWorker, StopAgent
+from edriver.model.actions import AbandonAgent, Action, Explain, FinishRun, RunEnd, Skip, StartWorker, StopAgent
 from edriver.model.cause import Cause, CauseKind, NoBoundary, ReportedText
 from edriver.model.events import loss_of
 from edriver.model.ids import NO_ROUND
@@ -443,6 +443,10 @@ class Membership:
     def _take_offer(self, event: events.WorkerWaiting, worker: Worker, now: float) -> list[Action]:
         """A worker waits for a round."""
         rounds = self.rounds
+        if worker.state is WorkerState.FINISHED and event.ordinal < rounds.call.ordinal:
+            # This is not the script's next `run`. It left its round for the loss of a peer, while there was no driver,
+            # and does not get Finish there: its `run` call is over all the same.
+            return [Skip(worker.worker_id, event.ordinal)]
         if event.left_at is not None and rounds.current is not None and rounds.has_member(worker.worker_id):
             rounds.current.note_left(worker.worker_id, event.left_at)
         actions = rounds.leave(worker, now)
