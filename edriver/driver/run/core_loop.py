@@ -46,11 +46,11 @@ SNAPSHOT_DELAY: Final = 1.0
 can take over, whatever it would have ordered."""
 
 SNAPSHOT_QUIET: Final = 0.25
-"""Such a snapshot waits until no event has come for so many seconds. At a thousand hosts it takes 0.4 s, for which
-workers that report the end of a round, or wait for their place in the next one, would wait."""
+"""Seconds without an event that such a snapshot waits for. At a thousand hosts it takes 0.4 s, and would delay workers
+that report the end of a round or wait for their place in the next one."""
 
 SNAPSHOT_PATIENCE: Final = 10.0
-"""Seconds after the order from which on it waits for no pause, and is not broken off for an event."""
+"""Seconds after the order at which it no longer waits for a pause, and no event breaks it off."""
 
 SNAPSHOT_SLICE: Final = 0.01
 """Seconds for which a snapshot is written before the event loop's other tasks have a turn: heartbeats, for instance."""
@@ -132,8 +132,7 @@ class CoreLoop:
         self._wall_clock = wall_clock
         self._leave = leave
         self._ended: actions.FinishRun | None = None  # only of a driver before this one
-        self._snapshot_at: float | None = None  # when one is due, because something has been ordered,
-        self._snapshot_by = math.inf  # and when at the latest
+        self._ordered_at: float | None = None  # the first order since the last snapshot
         self._no_snapshot_before = 0.0
         self._latest_event = -math.inf  # when it was taken in
 
@@ -207,10 +206,8 @@ class CoreLoop:
         decision = self._decide(entry)
         if decision.orders and self._journal is not None:
             await self._write(self._journal, lambda journal: journal.append_orders(decision.orders))
-            if self._snapshot_at is None:
-                now = self._clock()
-                self._snapshot_at = max(now + SNAPSHOT_DELAY, self._no_snapshot_before)
-                self._snapshot_by = now + SNAPSHOT_PATIENCE
+            if self._ordered_at is None:
+                self._ordered_at = self._clock()
         return self._act(decision, replayed=False)
 
     def _act(self, decision: Decision, *, replayed: bool) -> actions.FinishRun | None:
@@ -294,9 +291,10 @@ class CoreLoop:
     @property
     def _snapshot_due(self) -> float | None:
         """When a snapshot is to be written for an order, unless further events come; None: there was no order."""
-        if self._snapshot_at is None:
+        if self._ordered_at is None:
             return None
-        return max(self._snapshot_at, min(self._latest_event + SNAPSHOT_QUIET, self._snapshot_by))
+        pause = min(self._latest_event + SNAPSHOT_QUIET, self._ordered_at + SNAPSHOT_PATIENCE)
+        return max(self._ordered_at + SNAPSHOT_DELAY, self._no_snapshot_before, pause)
 
     async def _write_due_snapshot(self) -> None:
         """Have the journal hold what follows from its events in place of these: when they are many, and soon after
@@ -311,7 +309,8 @@ class CoreLoop:
         if not (soon or journal.wants_snapshot):
             return
         try:
-            state = await self._written_state(journal, whole=soon and began >= self._snapshot_by)
+            overdue = self._ordered_at is not None and began >= self._ordered_at + SNAPSHOT_PATIENCE
+            state = await self._written_state(journal, whole=overdue)
         except CodecError as error:  # a defect of edriver's, which must not cost the run
             self._give_up_journal(journal.unwritable(error))
             return
@@ -320,7 +319,8 @@ class CoreLoop:
             await self._write(journal, lambda journal: journal.write_snapshot(clock, wall_clock, state))
         now = self._clock()
         self._no_snapshot_before = now + SNAPSHOT_PAUSE * (now - began)
-        self._snapshot_at = None if state is not None else self._no_snapshot_before
+        if state is not None:
+            self._ordered_at = None
 
     async def _written_state(self, journal: Journal, *, whole: bool) -> bytes | None:
         """The state, written in slices between which the event loop goes on; None: an event has come first.

@@ -25,11 +25,11 @@ MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a file of a run's records beyond which nothing more will be written to it."""
 
 WRITE_DELAY: Final = 0.2
-"""Events are written once none has come for so many seconds: those of a round together, and while thousands of workers
-report, the interpreter is the event loop's."""
+"""Seconds without a new event after which those that wait are written: a round's are written together, and the writer
+does not compete with the event loop while thousands of workers report."""
 
 MAX_WRITE_DELAY: Final = 2.5
-"""Seconds for which the writer waits for such a pause at most."""
+"""The most seconds that the writer waits for such a pause."""
 
 RETRY_INTERVAL: Final = 1.0
 """Seconds after which what could not be written is tried again, if nothing happens before."""
@@ -252,7 +252,6 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Entry, int]] = deque()
         self._size = 0
-        self._put_so_far = 0
         self._overflow_logged = False
         self._closing = False
         self._last: Callable[[], object] = lambda: None
@@ -319,15 +318,14 @@ class Recorder:
                 else:
                     self._waiting.append((one, size))
                     self._size += size
-            self._put_so_far += len(items)
             if idle:
                 self._changed.notify_all()
 
     def _wait_for_quiet(self) -> None:
         """Wait until no more events come, for as long as there is time and room; the caller holds the lock."""
         latest, before = time.monotonic() + MAX_WRITE_DELAY, -1
-        while before != self._put_so_far and time.monotonic() < latest and self._size <= self._limit // 2:
-            before = self._put_so_far
+        while before != len(self._waiting) and time.monotonic() < latest and self._size <= self._limit // 2:
+            before = len(self._waiting)
             if self._changed.wait_for(lambda: self._closing, self._delay):
                 return
 
